@@ -1,0 +1,233 @@
+"""The only module that prints.
+
+Standard output carries the answer, standard error the progress. On a terminal progress is drawn with Rich; otherwise it
+is plain lines; with `--json` standard output carries one versioned document and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
+
+from hvdcloud.errors import ExitCode, HvdcloudError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+JSON_VERSION = 1
+
+
+class Steps(Protocol):
+    """Several things that go on at once, each with the step it is at."""
+
+    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
+        """Say how far `key` is. May be called from any thread."""
+
+
+class Console:
+    """Where a command speaks.
+
+    Args:
+        as_json: one JSON document on standard output instead of text.
+        quiet: no progress; warnings and errors only.
+        verbose: more progress.
+        out: for the answer.
+        err: for everything else.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+    ) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self.live = self._err.isatty() and not quiet and not as_json
+
+    # --- progress, on standard error --------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """A line of progress."""
+        if not self.quiet:
+            self._line(text)
+
+    def detail(self, text: str) -> None:
+        """A line that only `--verbose` shows."""
+        if self.verbose and not self.quiet:
+            self._line(text)
+
+    def warn(self, text: str) -> None:
+        """A line that even `--quiet` shows."""
+        self._line(f"warning: {text}", style="33")
+
+    def _line(self, text: str, *, style: str = "") -> None:
+        if style and self._err.isatty():
+            text = f"\033[{style}m{text}\033[0m"
+        # A terminal that was closed meanwhile must not end a command that is deleting machines.
+        with contextlib.suppress(OSError, ValueError):
+            self._err.write(text + "\n")
+            self._err.flush()
+
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[Steps]:
+        """A block in which several things report their steps."""
+        if self.quiet:
+            yield _SilentSteps()
+        elif not self.live:
+            yield _PlainSteps(self)
+        else:
+            with _RichSteps(self._err) as steps:
+                yield steps
+
+    # --- the answer, on standard output -----------------------------------------------------------------------------
+
+    def job_output(self, data: bytes) -> None:
+        """What the job's ranks print, byte for byte. With `--json` it goes to standard error."""
+        stream = self._err if self.as_json else self._out
+        binary: BinaryIO | None = getattr(stream, "buffer", None)
+        if binary is None:
+            stream.write(data.decode(errors="replace"))
+        else:
+            binary.write(data)
+        stream.flush()
+
+    def answer(self, text: str) -> None:
+        """A line of the answer, for people."""
+        if not self.as_json:
+            self._out.write(text + "\n")
+            self._out.flush()
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table of the answer, for people; columns are as wide as their widest cell."""
+        cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+        for row in cells:
+            self.answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    def document(
+        self,
+        command: str,
+        *,
+        result: object = None,
+        exit_code: ExitCode = ExitCode.OK,
+        error: HvdcloudError | None = None,
+    ) -> None:
+        """With `--json`: the one document of this command."""
+        if not self.as_json:
+            return
+        body: dict[str, Any] = {
+            "version": JSON_VERSION,
+            "command": command,
+            "exit_code": int(exit_code),
+            "result": plain(result),
+        }
+        if error is not None:
+            body["error"] = {"message": error.message, "hint": error.hint, "details": error.details}
+        self._out.write(json.dumps(body, indent=2) + "\n")
+        self._out.flush()
+
+    def raw_json(self, value: object) -> None:
+        """A JSON value that is itself the answer, such as a schema."""
+        self._out.write(json.dumps(plain(value), indent=2) + "\n")
+        self._out.flush()
+
+    def error(self, error: HvdcloudError) -> None:
+        """What went wrong, why, and what to type next."""
+        self._line(f"error: {error.message}", style="31")
+        for line in error.details.splitlines():
+            self._line(f"  {line}")
+        self._line(f"  → {error.hint}", style="36")
+
+
+def plain(value: object) -> Any:
+    """Dataclasses, paths, enums and times as JSON knows them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, Path) else value
+
+
+class _SilentSteps:
+    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
+        """Nobody is listening."""
+
+
+class _PlainSteps:
+    """One line whenever something's step changes; how far a step is would be noise in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
+        with self._lock:
+            if self._last.get(key) == step:
+                return
+            self._last[key] = step
+        self._console.say(f"{key}: {step}")
+
+
+class _RichSteps:
+    """A line per thing that is redrawn in place."""
+
+    def __init__(self, err: TextIO) -> None:
+        self._err = err
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Any] = {}
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> _RichSteps:
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.fields[key]}", style="bold"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=RichConsole(file=self._err),
+        )
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._progress is not None
+        self._progress.stop()
+
+    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
+        assert self._progress is not None
+        with self._lock:
+            if key not in self._tasks:
+                self._tasks[key] = self._progress.add_task(step, total=None, key=key)
+            finished = step in ("ready", "done", "deleted")
+            self._progress.update(
+                self._tasks[key],
+                description=step,
+                total=1.0 if finished else total,
+                completed=1.0 if finished else done,
+            )

@@ -1,0 +1,78 @@
+"""From a run and its hosts to horovodrun's arguments. Pure.
+
+Every choice here has its reason in Horovod 0.28.1's launcher (horovod/runner):
+
+* Gloo by default: it notices a dead host in a second and a frozen one after its timeout, while Open MPI hangs on a
+  frozen host. `--gloo` or `--mpi` is always said, since the default depends on how Horovod was built.
+* `--network-interfaces` with one name: skips the launcher's own probing of interfaces (driver_service.py) and keeps
+  Gloo from picking any of a set (gloo_run.py).
+* `--disable-cache`: the launcher otherwise believes its ssh checks of the last 60 minutes (launch.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvdcloud.errors import UsageError
+
+SSH_PORT = 2222
+MESH_KEY = "/root/.ssh/id_ed25519"
+GLOO_TIMEOUT_SECONDS = 30
+"""Horovod's own default; how long a frozen host may hold up a run."""
+GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node's name and how many ranks it takes."""
+
+    name: str
+    slots: int
+
+
+def default_ranks(hosts: Sequence[Host]) -> int:
+    """One rank for every slot."""
+    return sum(host.slots for host in hosts)
+
+
+def horovodrun_argv(
+    *,
+    hosts: Sequence[Host],
+    ranks: int,
+    interface: str,
+    controller: str = "gloo",
+    mpi_args: str = "",
+    gloo_timeout: int = GLOO_TIMEOUT_SECONDS,
+) -> list[str]:
+    """horovodrun's command line, without the program that every rank runs.
+
+    Args:
+        hosts: head first: Horovod fills them in this order, so rank 0 is on the head.
+        ranks: how many to start (`-np`).
+        interface: the one network interface that connects the hosts.
+        controller: `gloo` or `mpi`.
+        mpi_args: more arguments for mpirun; with `mpi` only.
+        gloo_timeout: seconds, with `gloo` only.
+
+    Raises:
+        UsageError: more ranks than slots, or mpi_args without mpi.
+    """
+    slots = default_ranks(hosts)
+    if not 1 <= ranks <= slots:
+        raise UsageError(
+            f"{ranks} ranks do not fit: {len(hosts)} node(s) have {slots} slot(s)",
+            hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
+        )
+    argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
+    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
+    argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
+    if controller == "gloo":
+        if mpi_args:
+            raise UsageError("run.mpi_args needs Open MPI", hint="set run.controller: mpi, or drop run.mpi_args")
+        return [*argv, "--gloo-timeout-seconds", str(gloo_timeout)]
+    # Horovod passes the interface to the data connections only (mpi_run.py); Open MPI's own control
+    # connections would still try every bridge that hosts have in common.
+    extra = " ".join([f"-mca oob_tcp_if_include {shlex.quote(interface)}", mpi_args]).strip()
+    return [*argv, f"--mpi-args={extra}"]

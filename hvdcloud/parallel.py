@@ -1,0 +1,48 @@
+"""The same call for several things at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_WORKERS = 32
+
+
+def side_by_side(
+    call: Callable[[T], R], items: Sequence[T], *, on_abort: Callable[[], object] | None = None
+) -> list[R]:
+    """`call` for every item at once; the results in the items' order.
+
+    Args:
+        on_abort: called when one call has failed or the user interrupts; must make calls that still wait return
+            early. Every call has ended when this function returns or raises.
+
+    Raises:
+        The exception of the first item (in the items' order) that has failed by then.
+    """
+    if not items:
+        return []
+    with ThreadPoolExecutor(max_workers=min(len(items), MAX_WORKERS)) as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            _abort(pool, on_abort)
+            raise
+        failed = [future for future in futures if future in finished and future.exception()]
+        if failed:
+            error = failed[0].exception()
+            assert error is not None
+            _abort(pool, on_abort)
+            raise error
+    return [future.result() for future in futures]
+
+
+def _abort(pool: ThreadPoolExecutor, on_abort: Callable[[], object] | None) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    if on_abort is not None:
+        on_abort()

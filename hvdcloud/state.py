@@ -1,0 +1,159 @@
+"""What this machine remembers of a cluster: keys, pinned host keys, a journal. Never needed to delete it.
+
+`$XDG_STATE_HOME/hvdcloud/CLUSTER/` (default `~/.local/state`), or below `$HVDCLOUD_STATE_DIR`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.errors import UsageError
+
+
+def state_root() -> Path:
+    """The folder that holds one folder per cluster."""
+    if given := os.environ.get("HVDCLOUD_STATE_DIR"):
+        return Path(given)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "hvdcloud"
+
+
+def default_bucket(name: str) -> str:
+    """The folder that stands in for a bucket when none is configured. It outlives the cluster."""
+    return (state_root() / name / "bucket").as_uri()
+
+
+def write_private(path: Path, data: str) -> None:
+    """Replace a file in one move; only its owner may read it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class Journal:
+    """What was about to be done, written and synced before it is done.
+
+    A killed command leaves its last intention here, with the `request_id` that makes repeating it safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def record(self, event: str, **fields: object) -> None:
+        """Append one line and wait until the disk has it."""
+        line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every whole line; a line cut off by a crash is left out."""
+        if not self._path.exists():
+            return []
+        found = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
+
+    def unfinished_up(self, cluster_id: str) -> bool:
+        """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
+        events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
+        return "up" in events and "up-done" not in events
+
+
+class ClusterState:
+    """The folder of one cluster.
+
+    Args:
+        name: the cluster's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dir = state_root() / name
+        self.journal = Journal(self.dir / "journal.jsonl")
+
+    @property
+    def key_file(self) -> Path:
+        """The private key that opens the nodes, 0600."""
+        return self.dir / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The nodes' host keys, pinned when the cluster came up."""
+        return self.dir / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        """For `ssh -F`: one Host block per node."""
+        return self.dir / "ssh_config"
+
+    @property
+    def ledger(self) -> Path:
+        """Which checkpoints were verified on this machine's disk."""
+        return self.dir / "verified.json"
+
+    def make(self) -> None:
+        """Create the folder, readable by its owner only."""
+        self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def save(self, facts: dict[str, Any]) -> None:
+        """Remember what `up` learned about the cluster and its nodes."""
+        write_private(self.dir / "cluster.json", json.dumps(facts, indent=2) + "\n")
+
+    def load(self) -> dict[str, Any]:
+        """What `save` was given; empty if there is nothing or it cannot be read."""
+        try:
+            facts = json.loads((self.dir / "cluster.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def forget(self) -> None:
+        """The cluster is gone: drop its keys and facts. The journal, the ledger and the folder bucket stay."""
+        for path in (self.key_file, self.key_file.with_suffix(".pub"), self.known_hosts, self.ssh_config):
+            path.unlink(missing_ok=True)
+        (self.dir / "cluster.json").unlink(missing_ok=True)
+        shutil.rmtree(self.dir / "tmp", ignore_errors=True)
+
+    @contextlib.contextmanager
+    def lock(self, command: str) -> Iterator[None]:
+        """Keep other commands on this machine from changing the same cluster meanwhile.
+
+        The lock goes with the process, so a killed command never leaves one behind.
+
+        Raises:
+            UsageError: another process holds it.
+        """
+        self.make()
+        path = self.dir / "lock"
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "another command"
+                raise UsageError(
+                    f"cluster {self.name} is being changed by {holder}",
+                    hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
+                ) from None
+            file.truncate(0)
+            file.write(f"`hvdcloud {command}` (process {os.getpid()})")
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)

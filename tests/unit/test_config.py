@@ -1,0 +1,140 @@
+"""hvdcloud.yaml: what is accepted, and what is said of what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config import config_schema, load_config, parse_duration
+from hvdcloud.errors import ExitCode, UsageError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "hvdcloud.yaml"
+
+
+def refusal(file: Path, text: str, environ: dict[str, str] | None = None) -> UsageError:
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_config(file, environ=environ or {})
+    assert caught.value.code is ExitCode.USAGE
+    return caught.value
+
+
+def test_defaults_are_those_of_the_design(file: Path) -> None:
+    file.write_text("name: digits\n")
+    config = load_config(file, environ={})
+    assert (config.provider, config.nodes, config.run.command) == ("local", 2, "python train.py")
+    assert config.checkpoints.keep_every == 60.0
+    assert config.limits.max_run_duration == 12 * 3600
+    assert config.project_dir == file.parent
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(file: Path) -> None:
+    file.write_text("name: digits\nnodes: 3\n")
+    assert load_config(file, environ={}).nodes == 3
+    assert load_config(file, environ={"HVDCLOUD_NODES": "4"}).nodes == 4
+    assert load_config(file, environ={"HVDCLOUD_NODES": "4"}, flags={"nodes": 5}).nodes == 5
+    assert load_config(file, environ={"HVDCLOUD_RUN__CONTROLLER": "mpi"}).run.controller == "mpi"
+    assert load_config(file, environ={}, flags={"checkpoints.bucket": "gs://abc/x"}).checkpoints.bucket == "gs://abc/x"
+
+
+def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) -> None:
+    error = refusal(file, "name: digits\n\nnodse: 2\n")
+    assert error.message == f"{file}:3: unknown key nodse"
+    assert error.hint == "did you mean nodes?"
+    error = refusal(file, "name: digits\nimage:\n  requirments: r.txt\n")
+    assert error.message == f"{file}:3: unknown key image.requirments"
+    assert error.hint == "did you mean image.requirements?"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nodes: two", "nodes: Input should be a valid integer"),
+        ("nodes: '2'", "nodes: Input should be a valid integer"),
+        ("nodes: 0", "nodes: Input should be greater than or equal to 1"),
+        ("nodes: -3", "nodes: Input should be greater than or equal to 1"),
+        ("run: {slots_per_node: -1}", "run.slots_per_node: Input should be greater than or equal to 1"),
+        ("run: {command: ''}", "run.command: the command is empty"),
+        ("run: {command: 'python \"x'}", "run.command: 'python \"x' cannot be split"),
+        ("run: {controller: nccl}", "run.controller: Input should be 'gloo' or 'mpi'"),
+        ("run: {env: {'A B': x}}", "'A B' is not the name of an environment variable"),
+        ("checkpoints: {keep_every: 5 parsecs}", "checkpoints.keep_every: '5 parsecs' is not a duration"),
+        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: Input should be greater than 0"),
+        ("checkpoints: {bucket: s3://x}", "checkpoints.bucket: 's3://x' is neither gs://BUCKET"),
+        ("checkpoints: {bucket: 'file://relative'}", "needs an absolute folder"),
+        ("limits: {max_cost: -1}", "limits.max_cost: Input should be greater than 0"),
+        ("image: cpu", "image: Input should be a valid dictionary"),
+        ("provider: aws", "provider: Input should be 'local' or 'gce'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_line(file: Path, line: str, said: str) -> None:
+    error = refusal(file, f"name: digits\n{line}\n")
+    assert error.message.startswith(f"{file}:2: ")
+    assert said in error.message
+
+
+@pytest.mark.parametrize("name", ["Digits", "1digits", "digits-", "a" * 41, "di_gits", ""])
+def test_a_name_that_no_cloud_would_take_is_refused(file: Path, name: str) -> None:
+    assert "is not a cluster name" in refusal(file, f"name: '{name}'\n").message
+
+
+def test_every_problem_is_reported_at_once(file: Path) -> None:
+    error = refusal(file, "name: digits\nnodes: 0\nnodse: 1\nprovider: aws\n")
+    assert "nodse" in error.message
+    assert "nodes" in error.details
+    assert "provider" in error.details
+
+
+def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
+    assert f"{file}:2: not YAML" in refusal(file, "name: digits\nnodes: }\n").message
+    assert "a mapping of keys is expected" in refusal(file, "- name\n").message
+    assert "nodes stands twice" in refusal(file, "name: digits\nnodes: 1\nnodes: 2\n").message
+
+
+def test_a_bad_environment_variable_is_named(file: Path) -> None:
+    error = refusal(file, "name: digits\n", {"HVDCLOUD_NODES": "none"})
+    assert error.message.startswith("environment variable HVDCLOUD_NODES: nodes:")
+    error = refusal(file, "name: digits\n", {"HVDCLOUD_NODE": "3"})
+    assert (error.message, error.hint) == (
+        "environment variable HVDCLOUD_NODE: unknown key node",
+        "did you mean nodes?",
+    )
+
+
+def test_a_missing_file_is_refused_unless_a_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"no hvdcloud\.yaml"):
+        load_config(environ={})
+    with pytest.raises(UsageError, match=r"other\.yaml is not there"):
+        load_config(Path("other.yaml"), environ={})
+    assert load_config(environ={}, flags={"name": "digits"}).name == "digits"
+
+
+def test_a_secret_never_stands_in_the_file(file: Path) -> None:
+    error = refusal(file, "name: digits\nrun: {env: {TOKEN: x}, secrets: [TOKEN]}\n")
+    assert "run.env and run.secrets both name TOKEN" in error.message
+
+
+def test_numbers_in_env_are_text_to_the_ranks(file: Path) -> None:
+    file.write_text("name: digits\nrun: {env: {EPOCHS: 3, RATE: 0.5, FAST: true}}\n")
+    assert load_config(file, environ={}).run.env == {"EPOCHS": "3", "RATE": "0.5", "FAST": "true"}
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("0.5s", 0.5), ("2d", 172800), (90, 90)])
+def test_durations(text: object, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_the_schema_describes_every_key() -> None:
+    schema = config_schema()
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert set(schema["properties"]) == {
+        "name", "provider", "nodes", "image", "run", "checkpoints", "limits", "gce",
+    }  # fmt: skip
+    assert schema["additionalProperties"] is False
+    for section in schema["$defs"].values():
+        assert all("description" in key or "$ref" in key for key in section["properties"].values())

@@ -1,0 +1,116 @@
+"""What this machine remembers of a cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.state import ClusterState, Journal, default_bucket, state_root, write_private
+
+
+@pytest.fixture(autouse=True)
+def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_the_folder_follows_the_xdg_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HVDCLOUD_STATE_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state_root() == tmp_path / "xdg" / "hvdcloud"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert state_root() == tmp_path / ".local" / "state" / "hvdcloud"
+
+
+def test_only_the_owner_can_read_keys(own_root: Path) -> None:
+    state = ClusterState("digits")
+    state.make()
+    write_private(state.key_file, "secret")
+    assert state.dir.stat().st_mode & 0o777 == 0o700
+    assert state.key_file.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(state.dir) == ["id_ed25519"]  # noqa: PTH208 - no temporary file stays behind
+
+
+def test_the_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.record("up", cluster_id="abc")
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"event": "up-do')
+    assert [entry["event"] for entry in journal.entries()] == ["up"]
+    assert journal.unfinished_up("abc")
+    assert not journal.unfinished_up("def")
+
+
+def test_a_finished_up_is_not_unfinished(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.record("up", cluster_id="abc")
+    journal.record("up-done", cluster_id="abc")
+    assert not journal.unfinished_up("abc")
+
+
+def test_facts_that_cannot_be_read_are_no_facts() -> None:
+    state = ClusterState("digits")
+    state.make()
+    assert state.load() == {}
+    state.save({"id": "abc"})
+    assert state.load() == {"id": "abc"}
+    (state.dir / "cluster.json").write_text("{")
+    assert state.load() == {}
+
+
+def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
+    state = ClusterState("digits")
+    state.make()
+    bucket = Path(default_bucket("digits").removeprefix("file://"))
+    bucket.mkdir()
+    state.journal.record("up")
+    state.ledger.write_text("{}")
+    write_private(state.key_file, "secret")
+    state.save({"id": "abc"})
+    state.forget()
+    assert sorted(path.name for path in state.dir.iterdir()) == ["bucket", "journal.jsonl", "verified.json"]
+
+
+def _hold(name: str, held: object, leave: object) -> None:
+    with ClusterState(name).lock("up"):
+        held.set()  # type: ignore[attr-defined]
+        leave.wait(30)  # type: ignore[attr-defined]
+
+
+def test_two_commands_never_change_one_cluster_at_once() -> None:
+    held, leave = multiprocessing.Event(), multiprocessing.Event()
+    other = multiprocessing.Process(target=_hold, args=("digits", held, leave))
+    other.start()
+    try:
+        assert held.wait(30)
+        with pytest.raises(UsageError, match=f"`hvdcloud up` \\(process {other.pid}\\)"):
+            ClusterState("digits").lock("down").__enter__()
+        with ClusterState("other").lock("down"):
+            pass
+    finally:
+        leave.set()
+        other.join()
+    with ClusterState("digits").lock("down"):
+        pass
+
+
+def test_a_killed_command_leaves_no_lock() -> None:
+    program = (
+        "import sys, time; from hvdcloud.state import ClusterState\n"
+        "with ClusterState('digits').lock('up'): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with ClusterState("digits").lock("up"):
+        pass
