@@ -1,0 +1,93 @@
+"""The connection to the Docker engine, for whoever needs one: image builds, pushes and the local provider."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import CredentialsError, NodeError
+
+if TYPE_CHECKING:
+    import docker
+
+START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `make engine` in hvdcloud's repository)"
+
+
+def connect(timeout: int = 60) -> docker.DockerClient:
+    """The engine that `DOCKER_HOST` names, else the one of the docker command's current context.
+
+    Args:
+        timeout: seconds that one request may be silent.
+
+    Raises:
+        NodeError: no engine answers there.
+        CredentialsError: there is an engine, but this user may not use its socket, or its TLS files do not fit.
+    """
+    import docker
+    from docker.errors import DockerException, TLSParameterError
+    from requests.exceptions import SSLError
+
+    address = "its default address"
+    try:
+        settings = _settings()
+        address = str(settings.get("base_url") or address)
+        return docker.DockerClient(timeout=timeout, **settings)
+    except TLSParameterError as error:
+        raise CredentialsError(
+            f"the Docker engine's TLS settings can't be used: {error}", hint="check DOCKER_CERT_PATH"
+        ) from error
+    except DockerException as error:
+        causes = list(_causes(error))
+        if any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes):
+            raise CredentialsError(
+                f"the Docker engine at {address} may not be used by this user: permission denied",
+                hint="sudo usermod -aG docker $USER, then log in again",
+            ) from error
+        if any(isinstance(cause, SSLError) for cause in causes):
+            raise CredentialsError(
+                f"the Docker engine at {address} does not trust us, or we don't trust it: {causes[-1]}",
+                hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
+            ) from error
+        raise NodeError(
+            f"no Docker engine answers at {address}: {_reason(causes)}",
+            hint=START_HINT,
+        ) from error
+
+
+def _settings() -> dict[str, Any]:
+    """docker-py's arguments. It reads DOCKER_HOST, but knows of the docker command's contexts only on request."""
+    from docker.context import ContextAPI
+    from docker.utils import kwargs_from_env
+
+    settings: dict[str, Any] = {**kwargs_from_env()}
+    if "base_url" in settings or os.environ.get("DOCKER_HOST"):
+        return settings
+    context = ContextAPI.get_current_context()
+    if context is not None and context.Name != "default" and context.Host:
+        settings["base_url"] = context.Host
+        if context.TLSConfig is not None:
+            settings["tls"] = context.TLSConfig
+    return settings
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and whatever it wraps: requests and urllib3 hide the operating system's error three levels down."""
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        current = waiting.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [inner for inner in current.args if isinstance(inner, BaseException)]
+        waiting += [inner for inner in (current.__cause__, current.__context__) if inner is not None]
+
+
+def _reason(causes: list[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    return str(causes[0])

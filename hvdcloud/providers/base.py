@@ -1,0 +1,234 @@
+"""The contract between hvdcloud and whoever makes nodes.
+
+Labels are the truth: `list`, `nodes` and `destroy` work from labels alone, from any machine, with no state. Every verb
+may be repeated. A provider never prints and never reads the configuration file. One contract test suite
+(tests/contract/test_provider.py) runs against every provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hvdcloud.errors import HvdcloudError, UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.state import Journal
+
+SSH_PORT = 2222
+"""Where the container's own sshd answers (docs: the node contract)."""
+
+LABEL_MANAGED_BY = "managed-by"
+LABEL_CLUSTER = "hvdcloud-cluster"
+LABEL_OWNER = "hvdcloud-owner"
+LABEL_ID = "hvdcloud-id"
+LABEL_NODES = "hvdcloud-nodes"
+LABEL_NODE = "hvdcloud-node"
+LABEL_CREATED = "hvdcloud-created"
+MANAGED_BY = "hvdcloud"
+
+
+class NodeState(str, Enum):
+    """What a node's machine does, as its provider sees it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What a provider needs to know to make a cluster."""
+
+    name: str
+    id: str
+    """Six hexadecimal digits, new for every `up`: tells one cluster of a name from the next."""
+    owner: str
+    nodes: int
+    image: str
+    """Reference of the image that the nodes run."""
+    bucket: str
+    """`gs://…` or `file:///…`, as the laptop sees it."""
+    authorized_key: str
+    """The public key that may log in, in OpenSSH's one-line form."""
+    created: datetime
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """On every object that belongs to the cluster."""
+        return {
+            LABEL_MANAGED_BY: MANAGED_BY,
+            LABEL_CLUSTER: self.name,
+            LABEL_OWNER: self.owner,
+            LABEL_ID: self.id,
+            LABEL_NODES: str(self.nodes),
+            LABEL_CREATED: str(int(self.created.timestamp())),
+        }
+
+    def node_name(self, index: int) -> str:
+        """`NAME-0` is the head."""
+        return f"{self.name}-{index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One host whose container runs sshd and takes ranks."""
+
+    name: str
+    index: int
+    id: str
+    """The provider's own name for the machine."""
+    state: NodeState
+    address: str | None = None
+    """Where the laptop reaches the container's sshd."""
+    port: int = SSH_PORT
+    host_key: str | None = None
+    """The container's public host key, from where only it and the provider can write; known once ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the labels say about one cluster."""
+
+    name: str
+    id: str
+    owner: str
+    provider: str
+    created: datetime
+    expected_nodes: int
+    nodes: tuple[Node, ...]
+    image: str
+    bucket: str
+    other_objects: tuple[str, ...] = ()
+    """What else carries the labels, such as a network: `network hvdcloud-digits`."""
+
+    @property
+    def whole(self) -> bool:
+        """Every node that was asked for is there and runs."""
+        return len(self.nodes) == self.expected_nodes and all(n.state is NodeState.RUNNING for n in self.nodes)
+
+    @property
+    def head(self) -> Node | None:
+        """Node 0, where horovodrun runs, if it exists."""
+        return next((node for node in self.nodes if node.index == 0), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call that would change the outside, exactly as it would be sent."""
+
+    object: str
+    """`network hvdcloud-digits`, `container digits-0`."""
+    method: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `create` would send; made without side effects."""
+
+    spec: ClusterSpec
+    requests: tuple[Request, ...]
+    dollars_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a spec cannot become a cluster, and what to do about it."""
+
+    message: str
+    hint: str
+    error: type[HvdcloudError] = UsageError
+    """What kind of failure it is, which decides the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that `destroy` could not prove gone."""
+
+    object: str
+    reason: str
+    delete_with: str
+    """A command that deletes it by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProgress:
+    """One step of one node on its way to ready, or of one object on its way out."""
+
+    object: str
+    step: str
+
+
+OnProgress = Callable[[NodeProgress], None]
+
+
+def ignore_progress(_: NodeProgress) -> None:
+    """For callers that do not show progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSight:
+    """How the nodes see what the laptop sees under another name."""
+
+    bucket: str
+    bucket_endpoint: str | None = None
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """Who makes nodes. Errors are those of `hvdcloud.errors`; each names the object, the cause and a remedy."""
+
+    name: str
+
+    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
+        """What stands in the way of `spec`, found without changing anything. An empty list means go."""
+
+    def plan(self, spec: ClusterSpec) -> Plan:
+        """The exact requests for `spec`. Pure."""
+
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+        """Make all nodes or none.
+
+        The journal hears of every object before the call that makes it. On any failure, Ctrl-C included, what this
+        call made is deleted again before the exception goes on; what others made under the same name is not touched.
+
+        Raises:
+            UsageError: a name is taken.  CapacityError: no room.  ImageError: the image is not there.
+            NodeError: a node was made but does not start.
+        """
+
+    def wait_ready(
+        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Node]:
+        """Wait until every node's sshd answers; returns the nodes with address and host key.
+
+        Args:
+            deadline: `time.monotonic()` value after which to give up.
+
+        Raises:
+            NodeError: a node failed or the deadline passed; details hold the end of its boot log.
+        """
+
+    def cluster(self, name: str) -> Cluster | None:
+        """The cluster of this name as its labels describe it; None if no object carries them."""
+
+    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
+        """Delete everything that carries the cluster's labels. Gone already is success.
+
+        Returns:
+            what could not be proven gone; an empty list means that listing again found nothing.
+        """
+
+    def list(self) -> Sequence[Cluster]:
+        """Every cluster of this project or engine, whoever made it."""
+
+    def console(self, node: Node) -> str:
+        """The node's boot log."""
+
+    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+        """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

@@ -1,0 +1,498 @@
+"""Nodes as containers on this machine's Docker engine, on a network of their own.
+
+Every container publishes its sshd on a loopback port that the engine picks, so that the laptop reaches it the same way
+on Linux and where the engine lives in a virtual machine. Between nodes, Docker's DNS resolves node names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import (
+    LABEL_CLUSTER,
+    LABEL_CREATED,
+    LABEL_ID,
+    LABEL_MANAGED_BY,
+    LABEL_NODE,
+    LABEL_NODES,
+    LABEL_OWNER,
+    MANAGED_BY,
+    SSH_PORT,
+    Cluster,
+    ClusterSpec,
+    Leftover,
+    Node,
+    NodeProgress,
+    NodeSight,
+    NodeState,
+    OnProgress,
+    Plan,
+    Problem,
+    Request,
+    ignore_progress,
+)
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+    from hvdcloud.state import Journal
+
+# A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
+LABEL_BUCKET = "hvdcloud-bucket"
+LABEL_IMAGE = "hvdcloud-image"
+
+BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
+HOST_FROM_NODE = "host.docker.internal"
+# NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
+SHM_SIZE = 1 << 30
+DESTROY_SECONDS = 60.0
+STATUS_PREFIX = "hvdcloud-status "
+
+_STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "running": NodeState.RUNNING}
+_STATES |= {"paused": NodeState.FROZEN}
+
+
+def connect() -> LocalProvider:
+    """The provider on the engine that `DOCKER_HOST` or the current context names.
+
+    Raises:
+        NodeError: no engine answers.
+    """
+    from hvdcloud import engine
+
+    return LocalProvider(engine.connect())
+
+
+class LocalProvider:
+    """Containers on one Docker engine.
+
+    Args:
+        client: docker-py's client; its API object is used from several threads at once.
+    """
+
+    name = "local"
+
+    def __init__(self, client: DockerClient) -> None:
+        self._api = client.api
+
+    # --- planning -------------------------------------------------------------------------------------------------
+
+    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
+        """A name that is taken, an image that is not there."""
+        problems = []
+        names = {spec.node_name(index) for index in range(spec.nodes)}
+        for container in self._api.containers(all=True):
+            for name in names & {name.removeprefix("/") for name in container["Names"]}:
+                problems.append(_name_taken(name, container["Labels"], spec))
+        if not self._api.images(name=spec.image, quiet=True):
+            problems.append(
+                Problem(message=f"image {spec.image} is not on this engine", hint="hvdcloud build", error=ImageError)
+            )
+        return problems
+
+    def plan(self, spec: ClusterSpec) -> Plan:
+        """One network and `spec.nodes` containers. Running them costs nothing."""
+        network = network_name(spec.name)
+        requests = [
+            Request(
+                object=f"network {network}",
+                method="POST /networks/create",
+                body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},
+            )
+        ]
+        sight = self.sight(bucket=spec.bucket, bucket_endpoint=None)
+        cores = max(1, (os.cpu_count() or 1) // spec.nodes)
+        for index in range(spec.nodes):
+            name = spec.node_name(index)
+            body = {
+                "name": name,
+                "image": spec.image,
+                "hostname": name,
+                "labels": {
+                    **spec.labels,
+                    LABEL_NODE: str(index),
+                    LABEL_BUCKET: spec.bucket,
+                    LABEL_IMAGE: spec.image,
+                },
+                "environment": {
+                    "HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key,
+                    "HVDCLOUD_NODE": name,
+                    # All nodes share this machine's cores, so each takes its part of them.
+                    "HVDCLOUD_CORES": str(cores),
+                },
+                "network": network,
+                "publish": f"127.0.0.1::{SSH_PORT}",
+                "mounts": dict(sight.mounts),
+                "shm_size": SHM_SIZE,
+                "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
+            }
+            requests.append(Request(object=f"container {name}", method="POST /containers/create", body=body))
+        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+
+    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+        """A folder is mounted into the node; a server on this machine's loopback has another name there."""
+        mounts = {}
+        if bucket.startswith("file://"):
+            mounts = {unquote(urlsplit(bucket).path): BUCKET_IN_NODE}
+            bucket = f"file://{BUCKET_IN_NODE}"
+        if bucket_endpoint:
+            for loopback in ("127.0.0.1", "localhost", "0.0.0.0"):
+                bucket_endpoint = bucket_endpoint.replace(f"//{loopback}", f"//{HOST_FROM_NODE}")
+        return NodeSight(bucket=bucket, bucket_endpoint=bucket_endpoint, mounts=mounts)
+
+    # --- creating -------------------------------------------------------------------------------------------------
+
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+        """Network first, then all containers at once."""
+        spec = plan.spec
+        made: list[tuple[str, str]] = []
+        network_request, *container_requests = plan.requests
+
+        def create_container(request: Request) -> str:
+            on_progress(NodeProgress(object=request.body["name"], step="creating"))
+            container_id = self._create_container(request.body)
+            made.append(("container", container_id))
+            self._start(request.body["name"], container_id)
+            on_progress(NodeProgress(object=request.body["name"], step="booting"))
+            return container_id
+
+        try:
+            for path in network_request.body, *(request.body for request in container_requests):
+                for folder in path.get("mounts", {}):
+                    Path(folder).mkdir(parents=True, exist_ok=True)
+            journal.record(
+                "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
+            )
+            made.append(("network", self._create_network(network_request.body)))
+            side_by_side(create_container, container_requests)
+        except BaseException as error:
+            # Only what this call made: a cluster of the same name that somebody else made meanwhile stays.
+            left = self._undo(made)
+            if left and isinstance(error, HvdcloudError):
+                error.details = "\n".join([error.details, *left]).strip()
+            raise
+        cluster = self.cluster(spec.name)
+        assert cluster is not None
+        return list(cluster.nodes)
+
+    def _create_network(self, body: Mapping[str, Any]) -> str:
+        from docker.errors import APIError
+
+        try:
+            created = self._api.create_network(
+                body["name"],
+                driver=body["driver"],
+                check_duplicate=body["check_duplicate"],
+                labels=dict(body["labels"]),
+            )
+        except APIError as error:
+            text = str(error.explanation)
+            if error.status_code == 409 or "already exists" in text:
+                raise UsageError(
+                    f"the network {body['name']} exists already",
+                    hint=f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]} deletes it if it is ours; "
+                    "else take another --name",
+                ) from None
+            if "address pool" in text or "overlaps" in text:
+                raise CapacityError(
+                    f"the engine has no free subnet for the network {body['name']}: {text}",
+                    hint="docker network prune deletes networks that no container uses",
+                ) from None
+            raise _engine_refused(f"network {body['name']}", error) from error
+        return str(created["Id"])
+
+    def _create_container(self, body: Mapping[str, Any]) -> str:
+        from docker.errors import APIError, ImageNotFound
+
+        host_config = self._api.create_host_config(
+            port_bindings={SSH_PORT: ("127.0.0.1",)},
+            binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
+            shm_size=body["shm_size"],
+            extra_hosts=dict(body["extra_hosts"]),
+            network_mode=body["network"],
+        )
+        try:
+            created = self._api.create_container(
+                body["image"],
+                name=body["name"],
+                hostname=body["hostname"],
+                labels=dict(body["labels"]),
+                environment=dict(body["environment"]),
+                ports=[SSH_PORT],
+                host_config=host_config,
+                networking_config={"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}},
+            )
+        except ImageNotFound:
+            raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
+        except APIError as error:
+            if error.status_code == 409:
+                raise UsageError(
+                    f"the container name {body['name']} is taken",
+                    hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
+                    "deletes a cluster of ours; else take another --name",
+                ) from None
+            raise _engine_refused(f"container {body['name']}", error) from error
+        return str(created["Id"])
+
+    def _start(self, name: str, container_id: str) -> None:
+        from docker.errors import APIError
+
+        try:
+            self._api.start(container_id)
+        except APIError as error:
+            text = str(error.explanation)
+            if "port is already allocated" in text or "address already in use" in text:
+                raise NodeError(
+                    f"container {name}: the engine found no free loopback port for its sshd: {text}",
+                    hint="end the programs that hold these ports, then hvdcloud up again",
+                ) from None
+            raise _engine_refused(f"container {name}", error) from error
+
+    def _undo(self, made: Iterable[tuple[str, str]]) -> list[str]:
+        """Delete what `create` made, containers before their network. Returns what resisted."""
+        from docker.errors import APIError, NotFound
+
+        left = []
+        for kind, object_id in sorted(made, key=lambda entry: entry[0]):
+            try:
+                if kind == "container":
+                    self._api.remove_container(object_id, force=True, v=True)
+                else:
+                    self._api.remove_network(object_id)
+            except NotFound:
+                continue
+            except APIError as error:
+                left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
+        return left
+
+    def wait_ready(
+        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Node]:
+        """Follow every container's output until its node program says that sshd answers."""
+
+        open_streams: set[Any] = set()
+
+        def wait(node: Node) -> Node:
+            ready = self._follow_until_ready(node, deadline, open_streams)
+            on_progress(NodeProgress(object=node.name, step="ready"))
+            return ready
+
+        return side_by_side(wait, nodes, on_abort=lambda: [stream.close() for stream in tuple(open_streams)])
+
+    def _follow_until_ready(self, node: Node, deadline: float, open_streams: set[Any]) -> Node:
+        from docker.errors import APIError
+
+        said: list[str] = []
+        try:
+            stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True)
+        except APIError as error:
+            raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
+        # The read below has no time limit of its own; closing the stream from outside ends it.
+        open_streams.add(stream)
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), stream.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            for line in _lines(stream):
+                if not line.startswith(STATUS_PREFIX):
+                    said.append(line)
+                    continue
+                status = json.loads(line.removeprefix(STATUS_PREFIX))
+                if status["status"] == "ready":
+                    return self._with_address(node, host_key=status["host_key"])
+                if status["status"] == "failed":
+                    said.append(f"{status.get('step')}: {status.get('error')}")
+        finally:
+            timer.cancel()
+            open_streams.discard(stream)
+            stream.close()
+        why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
+        raise NodeError(
+            f"node {node.name} {why}",
+            hint=f"docker logs {node.name} shows all of it; hvdcloud up tries again",
+            details="\n".join(said[-20:]),
+        )
+
+    def _with_address(self, node: Node, *, host_key: str) -> Node:
+        found = self._api.inspect_container(node.id)
+        bindings = (found["NetworkSettings"]["Ports"] or {}).get(f"{SSH_PORT}/tcp") or []
+        if not bindings:
+            raise NodeError(
+                f"node {node.name} stopped while coming up", hint="hvdcloud up", details=self.console(node)[-2000:]
+            )
+        return Node(
+            name=node.name,
+            index=node.index,
+            id=node.id,
+            state=NodeState.RUNNING,
+            address="127.0.0.1",
+            port=int(bindings[0]["HostPort"]),
+            host_key=host_key,
+        )
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def cluster(self, name: str) -> Cluster | None:
+        """From the labels of containers and networks."""
+        return next(iter(self._clusters({"label": [_label(LABEL_CLUSTER, name)]})), None)
+
+    def list(self) -> Sequence[Cluster]:
+        """Every cluster on this engine."""
+        return self._clusters({"label": []})
+
+    def _clusters(self, filters: Mapping[str, Sequence[str]]) -> Sequence[Cluster]:
+        ours = {"label": [*filters["label"], _label(LABEL_MANAGED_BY, MANAGED_BY)]}
+        containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        others: dict[str, list[tuple[str, dict[str, str]]]] = defaultdict(list)
+        for container in self._api.containers(all=True, filters=ours):
+            containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
+        for network in self._api.networks(filters=ours):
+            others[network["Labels"].get(LABEL_CLUSTER, "")].append((f"network {network['Name']}", network["Labels"]))
+        for volume in self._api.volumes(filters=ours).get("Volumes") or []:
+            others[volume["Labels"].get(LABEL_CLUSTER, "")].append((f"volume {volume['Name']}", volume["Labels"]))
+        return [
+            _cluster(name, containers.get(name, []), others.get(name, [])) for name in sorted({*containers, *others})
+        ]
+
+    def console(self, node: Node) -> str:
+        """The container's output."""
+        from docker.errors import APIError
+
+        try:
+            output = self._api.logs(node.id, stdout=True, stderr=True, tail=1000)
+        except APIError as error:
+            raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
+        return bytes(output).decode(errors="replace")
+
+    # --- deleting -------------------------------------------------------------------------------------------------
+
+    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
+        """Containers at once, then networks and volumes; listed again until nothing is found or a minute is over."""
+        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+        # An object that the engine is still deleting answers 409 and is gone a moment later.
+        return Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_delay(DESTROY_SECONDS),
+            wait=wait_exponential(multiplier=0.05, max=2),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
+        )(self._destroy_once, name, on_progress)
+
+    def _destroy_once(self, name: str, on_progress: OnProgress) -> Sequence[Leftover]:
+        labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
+        containers = self._api.containers(all=True, filters=labels)
+        leftovers = side_by_side(
+            lambda found: self._remove("container", found["Names"][0][1:], found["Id"], on_progress), containers
+        )
+        for network in self._api.networks(filters=labels):
+            leftovers.append(self._remove("network", network["Name"], network["Id"], on_progress))
+        for volume in self._api.volumes(filters=labels).get("Volumes") or []:
+            leftovers.append(self._remove("volume", volume["Name"], volume["Name"], on_progress))
+        return [leftover for leftover in leftovers if leftover]
+
+    def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover | None:
+        from docker.errors import APIError, NotFound
+
+        try:
+            if kind == "container":
+                self._api.remove_container(object_id, force=True, v=True)
+            elif kind == "network":
+                self._detach_strangers(object_id)
+                self._api.remove_network(object_id)
+            else:
+                self._api.remove_volume(object_id, force=True)
+        except NotFound:
+            pass  # Gone already is what was wanted.
+        except APIError as error:
+            by_hand = {"container": f"docker rm -f {name}", "network": f"docker network rm {name}"}
+            return Leftover(
+                object=f"{kind} {name}",
+                reason=str(error.explanation),
+                delete_with=by_hand.get(kind, f"docker volume rm {name}"),
+            )
+        on_progress(NodeProgress(object=f"{kind} {name}", step="deleted"))
+        return None
+
+    def _detach_strangers(self, network_id: str) -> None:
+        """A foreign container that somebody attached to our network would keep it from being deleted."""
+        for container_id in self._api.inspect_network(network_id).get("Containers") or {}:
+            self._api.disconnect_container_from_network(container_id, network_id, force=True)
+
+
+def network_name(cluster: str) -> str:
+    """The cluster's own network."""
+    return f"hvdcloud-{cluster}"
+
+
+def _label(key: str, value: str) -> str:
+    return f"{key}={value}"
+
+
+def _name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:
+    labels = labels or {}
+    if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
+        return Problem(
+            message=f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})",
+            hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
+        )
+    return Problem(
+        message=f"the name {name} is taken by a container that is not hvdcloud's",
+        hint=f"take another --name, or delete it: docker rm -f {name}",
+    )
+
+
+def _engine_refused(what: str, error: Any) -> HvdcloudError:
+    text = str(error.explanation)
+    if "no space left on device" in text.lower():
+        return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
+    return NodeError(f"{what}: the Docker engine refused: {text}", hint="mend the cause, then hvdcloud up again")
+
+
+def _lines(stream: Iterable[bytes]) -> Iterable[str]:
+    """Whole lines from chunks that may end anywhere."""
+    rest = b""
+    for chunk in stream:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace").rstrip("\r")
+
+
+def _cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
+    labels = containers[0]["Labels"] if containers else others[0][1]
+    nodes = sorted((_node(container) for container in containers), key=lambda node: node.index)
+    return Cluster(
+        name=name,
+        id=labels.get(LABEL_ID, ""),
+        owner=labels.get(LABEL_OWNER, ""),
+        provider="local",
+        created=datetime.fromtimestamp(int(labels.get(LABEL_CREATED, "0")), tz=timezone.utc),
+        expected_nodes=int(labels.get(LABEL_NODES, "0")),
+        nodes=tuple(nodes),
+        image=labels.get(LABEL_IMAGE, ""),
+        bucket=labels.get(LABEL_BUCKET, ""),
+        other_objects=tuple(sorted(other for other, _ in others)),
+    )
+
+
+def _node(container: dict[str, Any]) -> Node:
+    ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
+    public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
+    return Node(
+        name=container["Names"][0].removeprefix("/"),
+        index=int(container["Labels"].get(LABEL_NODE, "0")),
+        id=container["Id"],
+        state=_STATES.get(container["State"], NodeState.STOPPED),
+        address="127.0.0.1" if public else None,
+        port=public or SSH_PORT,
+    )

@@ -1,0 +1,1 @@
+"""Reaching the nodes: SSH with pinned host keys, and sending the project's code."""

@@ -1,0 +1,210 @@
+"""The project's folder, sent to a node: only what changed.
+
+The node program's `prepare` verb gets the list of files with their hashes, answers which it lacks, and receives those
+as a tar stream. What `.gitignore` and `.dockerignore` exclude stays on the laptop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, Answer, Session, exit_code
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILES = (".gitignore", ".dockerignore")
+ALWAYS_IGNORED = (".git", ".venv", "__pycache__", ".DS_Store")
+PREPARE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFile:
+    """One file or symbolic link of the project."""
+
+    path: str
+    """Relative to the project's folder, with forward slashes."""
+    size: int = 0
+    mode: int = 0o644
+    sha256: str = ""
+    link: str | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """As `prepare` expects it."""
+        if self.link is not None:
+            return {"path": self.path, "link": self.link}
+        return {"path": self.path, "size": self.size, "mode": self.mode, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What `prepare` did on one node."""
+
+    files: int
+    bytes: int
+    restored: int
+
+
+def list_code(folder: Path) -> list[CodeFile]:
+    """Every file of the project that is not ignored, sorted by path.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    found = []
+    for path in _walk(folder, folder, []):
+        relative = path.relative_to(folder).as_posix()
+        try:
+            if path.is_symlink():
+                found.append(CodeFile(path=relative, link=os.readlink(path)))  # noqa: PTH115 - the text, not a path
+                continue
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                found.append(
+                    CodeFile(path=relative, size=status.st_size, mode=status.st_mode & 0o777, sha256=_sha256(path))
+                )
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be read: {error.strerror}", hint="mend its permissions or add it to .gitignore"
+            ) from error
+    return sorted(found, key=lambda file: file.path)
+
+
+def _walk(root: Path, folder: Path, inherited: list[tuple[Path, GitIgnoreSpec]]) -> Iterator[Path]:
+    specs = [*inherited]
+    for name in IGNORE_FILES:
+        # .dockerignore counts at the top only, as it does for Docker; .gitignore in every folder, as for Git.
+        file = folder / name
+        if (name == ".gitignore" or folder == root) and file.is_file():
+            specs.append((folder, _spec(file)))
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name in ALWAYS_IGNORED:
+                continue
+            path = Path(entry.path)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _ignored(path, is_folder=is_folder, specs=specs):
+                continue
+            if is_folder:
+                yield from _walk(root, path, specs)
+            else:
+                yield path
+
+
+def _spec(file: Path) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be used: {error}", hint=f"mend {file}") from error
+
+
+def _ignored(path: Path, *, is_folder: bool, specs: list[tuple[Path, GitIgnoreSpec]]) -> bool:
+    """The deepest file that mentions the path decides, as in Git."""
+    for base, spec in reversed(specs):
+        relative = path.relative_to(base).as_posix() + ("/" if is_folder else "")
+        include = spec.check_file(relative).include
+        if include is not None:
+            return include
+    return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
+    """Make a node ready for a run: its code, its environment, the checkpoints to go on from.
+
+    Args:
+        header: what `prepare` needs besides the code (see hvdcloud/node/prepare.py).
+
+    Raises:
+        NodeError: the node failed or was lost.
+        UsageError: a file changed or vanished while it was sent.
+    """
+    line = json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n"
+    deadline = time.monotonic() + PREPARE_SECONDS
+    with session.channel(f"{NODE_PROGRAM} prepare") as channel:
+        channel.settimeout(PREPARE_SECONDS)
+        channel.sendall(line)
+        received = bytearray()
+        while b"\n" not in received:
+            session.wait_readable(channel, deadline=deadline, what="prepare")
+            if channel.recv_ready():
+                received += channel.recv(CHUNK)
+            elif channel.exit_status_ready() or channel.closed:
+                break
+        first, _, rest = bytes(received).partition(b"\n")
+        wanted: list[CodeFile] = []
+        if first and b'"want"' in first:
+            wanted = [code[index] for index in json.loads(first)["want"]]
+            _send_tar(channel.sendall, folder, wanted)
+        else:
+            rest = first
+        channel.shutdown_write()
+        answer = bytearray(rest)
+        error_output = bytearray()
+        while True:
+            while channel.recv_ready():
+                answer += channel.recv(CHUNK)
+            while channel.recv_stderr_ready():
+                error_output += channel.recv_stderr(CHUNK)
+            if channel.exit_status_ready() and not channel.recv_ready():
+                break
+            session.wait_readable(channel, deadline=deadline, what="prepare")
+        result = session.parse(
+            "prepare",
+            Answer(exit_code=exit_code(channel), stdout=bytes(answer), stderr=bytes(error_output)),
+        )
+    sent = [file for file in wanted if file.link is None]
+    return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
+
+
+class _Pipe(io.RawIOBase):
+    """A file object that hands what is written to a function."""
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        block = bytes(data)
+        self._send(block)
+        return len(block)
+
+
+def _send_tar(send: Any, folder: Path, files: list[CodeFile]) -> None:
+    pipe = io.BufferedWriter(_Pipe(send), buffer_size=CHUNK)
+    with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            if file.link is not None:
+                continue
+            info = tarfile.TarInfo(file.path)
+            info.size, info.mode = file.size, file.mode
+            try:
+                with (folder / file.path).open("rb") as content:
+                    archive.addfile(info, content)
+            except OSError as error:
+                raise UsageError(
+                    f"{folder / file.path} changed while it was sent: {error}", hint="hvdcloud run again"
+                ) from error
+    pipe.flush()

@@ -1,0 +1,57 @@
+"""Key pairs, pinned host keys and the configuration that makes plain `ssh NODE` work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hvdcloud.state import write_private
+
+if TYPE_CHECKING:
+    from hvdcloud.providers.base import Node
+    from hvdcloud.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """An ed25519 key pair in OpenSSH's formats."""
+
+    private: str
+    public: str
+
+
+def new_key_pair(comment: str) -> KeyPair:
+    """Make a key pair. The comment ends up in the public key's line."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return KeyPair(private=private, public=f"{public} {comment}")
+
+
+def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
+    """Write the host keys that were read through the provider, and an ssh configuration that insists on them."""
+    pinned = [f"{node.name},[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
+    write_private(state.known_hosts, "".join(pinned))
+    blocks = [
+        f"Host {node.name} {node.index}\n"
+        f"    HostName {node.address}\n"
+        f"    Port {node.port}\n"
+        f"    HostKeyAlias {node.name}\n"
+        for node in nodes
+    ]
+    common = (
+        "Host *\n"
+        "    User root\n"
+        f'    IdentityFile "{state.key_file}"\n'
+        "    IdentitiesOnly yes\n"
+        f'    UserKnownHostsFile "{state.known_hosts}"\n'
+        "    GlobalKnownHostsFile none\n"
+        "    StrictHostKeyChecking yes\n"
+        "    PasswordAuthentication no\n"
+        "    ServerAliveInterval 15\n"
+    )
+    write_private(state.ssh_config, "\n".join([*blocks, common]))

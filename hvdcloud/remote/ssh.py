@@ -1,0 +1,287 @@
+"""SSH to the nodes' containers through Fabric, with pinned host keys only.
+
+Fabric's own defaults accept any host key and read the user's ssh configuration; both are switched off here: a key that
+is not the pinned one ends the connection before anything is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.parallel import side_by_side
+
+if TYPE_CHECKING:
+    from fabric import Connection
+    from paramiko import Channel
+
+    from hvdcloud.providers.base import Node
+    from hvdcloud.state import ClusterState
+
+R = TypeVar("R")
+
+NODE_PROGRAM = "hvdcloud-node"
+CONNECT_SECONDS = 15.0
+KEEPALIVE_SECONDS = 15
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a command on a node ended."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def exit_code(channel: Channel) -> int:
+    """The exit code of a command that has ended.
+
+    Raises:
+        EOFError: it ended because the connection did.
+    """
+    code = channel.recv_exit_status()
+    if code == -1:
+        raise EOFError("it was cut off")
+    return code
+
+
+class Session:
+    """One node's SSH connection; opened on first use, safe to use from several threads.
+
+    Args:
+        node: with address and port.
+        state: whose key file and pinned host keys are used.
+    """
+
+    def __init__(self, node: Node, state: ClusterState) -> None:
+        self.node = node
+        self._state = state
+        self._connection: Connection | None = None
+        self._opening = threading.Lock()
+
+    def open(self) -> None:
+        """Connect now.
+
+        Raises:
+            NodeError: the node does not answer, or it is not the one whose host key was pinned.
+        """
+        with self._opening:
+            if self._connection is not None and self._connection.is_connected:
+                return
+            self._connection = self._connect()
+
+    def _connect(self) -> Connection:
+        import paramiko
+        from fabric import Config, Connection
+
+        name = self.node.name
+        if self.node.address is None:
+            raise NodeError(f"node {name} does not run", hint=f"hvdcloud status --name {self._state.name}")
+        if not self._state.key_file.exists():
+            raise NodeError(
+                f"the key of cluster {self._state.name} is not on this machine",
+                hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {self._state.name} works from any",
+            )
+        config = Config(lazy=True, overrides={"load_ssh_configs": False})
+        connection = Connection(
+            self.node.address,
+            user="root",
+            port=self.node.port,
+            config=config,
+            connect_timeout=CONNECT_SECONDS,
+            connect_kwargs={
+                "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
+                "look_for_keys": False,
+                "allow_agent": False,
+                "banner_timeout": CONNECT_SECONDS,
+                "auth_timeout": CONNECT_SECONDS,
+            },
+        )
+        # Fabric has set a policy that trusts whoever answers; only the pinned keys count here.
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection.client.load_host_keys(str(self._state.known_hosts))
+        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        try:
+            connection.open()
+        except paramiko.BadHostKeyException:
+            raise NodeError(
+                f"node {name}: the host key at {self.node.address}:{self.node.port} is not the pinned one; "
+                "nothing was sent",
+                hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
+            ) from None
+        except paramiko.AuthenticationException as error:
+            raise NodeError(f"node {name} refused this cluster's key: {error}", hint=hint) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise NodeError(
+                f"node {name} does not answer at {self.node.address}:{self.node.port}: {error or type(error).__name__}",
+                hint=hint,
+            ) from error
+        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+        return connection
+
+    def close(self) -> None:
+        """Hang up; what was started on the node goes on only if it detached itself."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def channel(self, command: str) -> Iterator[Channel]:
+        """A running command with its streams.
+
+        Raises:
+            NodeError: the connection is lost, also later, in the block.
+        """
+        import paramiko
+
+        self.open()
+        assert self._connection is not None
+        try:
+            channel = self._connection.create_session()
+            try:
+                channel.exec_command(command)
+                yield channel
+            finally:
+                channel.close()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise NodeError(
+                f"the connection to node {self.node.name} was lost: {error or type(error).__name__}",
+                hint=f"hvdcloud status --name {self._state.name} shows whether the node still runs",
+            ) from error
+
+    def run(self, command: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Answer:
+        """Run a command to its end.
+
+        Args:
+            command: for the node's shell.
+            timeout: seconds after which the node counts as lost.
+
+        Raises:
+            NodeError: no answer in time, or the connection broke.
+        """
+        deadline = time.monotonic() + timeout
+        with self.channel(command) as channel:
+            channel.settimeout(timeout)
+            if stdin:
+                channel.sendall(stdin)
+            channel.shutdown_write()
+            stdout, stderr = bytearray(), bytearray()
+            while not (channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready()):
+                self.wait_readable(channel, deadline=deadline, what=command.split()[0])
+                while channel.recv_ready():
+                    stdout += channel.recv(CHUNK)
+                while channel.recv_stderr_ready():
+                    stderr += channel.recv_stderr(CHUNK)
+            return Answer(exit_code=exit_code(channel), stdout=bytes(stdout), stderr=bytes(stderr))
+
+    def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
+        """Block until the channel has something to say; it reports its end that way too.
+
+        Raises:
+            NodeError: it said nothing until `deadline` (`time.monotonic()`).
+        """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise NodeError(
+                f"node {self.node.name} did not answer `{what}` in time",
+                hint=f"hvdcloud status --name {self._state.name} shows whether it is frozen",
+            )
+        # The exit status alone does not make paramiko's pipe readable, so the wait is cut into short pieces.
+        select.select([channel], [], [], min(left, 0.02))
+
+    def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
+        """One verb of the node program: JSON in, JSON out.
+
+        Raises:
+            NodeError: it failed, or did not answer in time.
+        """
+        stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
+        answer = self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout)
+        return self.parse(verb, answer)
+
+    def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
+        """The JSON that a verb answered.
+
+        Raises:
+            NodeError: it reported an error or answered something else.
+        """
+        said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+        try:
+            found = json.loads(said) if said else {}
+        except json.JSONDecodeError:
+            found = {}
+        if isinstance(found, dict) and "error" in found:
+            raise NodeRefusedError(
+                f"node {self.node.name}: {found['error']}", hint=found.get("hint") or "hvdcloud status", answer=found
+            )
+        if answer.exit_code != 0 or not isinstance(found, dict):
+            raise NodeError(
+                f"node {self.node.name}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
+                hint=f"hvdcloud ssh {self.node.index} looks inside",
+                details=(answer.stderr.decode(errors="replace") or said)[-2000:],
+            )
+        return found
+
+
+class NodeRefusedError(NodeError):
+    """The node program answered with an error of its own; `answer` holds all it said."""
+
+    def __init__(self, message: str, *, hint: str, answer: dict[str, Any]) -> None:
+        super().__init__(message, hint=hint)
+        self.answer = answer
+
+
+class Fleet:
+    """The sessions of one cluster, head first.
+
+    Args:
+        nodes: in the order of their index.
+        state: whose key and pins are used.
+    """
+
+    def __init__(self, nodes: Sequence[Node], state: ClusterState) -> None:
+        self.sessions = tuple(Session(node, state) for node in sorted(nodes, key=lambda node: node.index))
+
+    @property
+    def head(self) -> Session:
+        """Node 0's session."""
+        return self.sessions[0]
+
+    def each(self, call: Callable[[Session], R]) -> list[R]:
+        """`call` for every node at once.
+
+        Raises:
+            HvdcloudError: of the first node that failed; its details name every other one.
+        """
+        results = self.each_outcome(call)
+        failed = [result for result in results if isinstance(result, HvdcloudError)]
+        if failed:
+            failed[0].details = "\n".join(filter(None, [failed[0].details, *(other.message for other in failed[1:])]))
+            raise failed[0]
+        return [result for result in results if not isinstance(result, HvdcloudError)]
+
+    def each_outcome(self, call: Callable[[Session], R]) -> list[R | HvdcloudError]:
+        """`call` for every node at once; an error of ours takes its result's place."""
+
+        def settled(session: Session) -> R | HvdcloudError:
+            try:
+                return call(session)
+            except HvdcloudError as error:
+                return error
+
+        # Ctrl-C hangs up, which ends the calls that still wait.
+        return side_by_side(settled, self.sessions, on_abort=self.close)
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for session in self.sessions:
+            session.close()

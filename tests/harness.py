@@ -1,0 +1,130 @@
+"""Running the real `hvdcloud` the way a person does: as a process, in a project's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+HVDCLOUD = (sys.executable, "-m", "hvdcloud")
+
+
+def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
+    """The first truthy thing that `probe` returns; fails the test if there is none in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s for {what}")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What `--json` printed."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+    def expect(self, exit_code: int) -> Ended:
+        """Fail with the whole output unless the exit code is this one."""
+        assert self.exit_code == exit_code, f"exit code {self.exit_code}, not {exit_code}\n{self.out}\n{self.err}"
+        return self
+
+
+@dataclass
+class Project:
+    """A project's folder with its own state folder, so that tests never meet each other or the user."""
+
+    folder: Path
+    state: Path
+    name: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def env(self) -> dict[str, str]:
+        """What the command sees."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HVDCLOUD_")}
+        return {**inherited, "HVDCLOUD_STATE_DIR": str(self.state), **self.environ}
+
+    def hvdcloud(self, *args: str, timeout: float = 240.0, expect: int | None = 0) -> Ended:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [*HVDCLOUD, *args],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+        ended = Ended(done.returncode, done.stdout, done.stderr)
+        return ended if expect is None else ended.expect(expect)
+
+    @contextmanager
+    def started(self, *args: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that runs during the block, killed if it is still there at the end."""
+        process = subprocess.Popen(
+            [*HVDCLOUD, *args],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def write(self, name: str, text: str) -> None:
+        """Put a file into the project."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def configure(self, **sections: Any) -> None:
+        """Write hvdcloud.yaml (JSON is YAML)."""
+        self.write("hvdcloud.yaml", json.dumps({"name": self.name, **sections}, indent=2) + "\n")
+
+
+def labelled(engine: Any, cluster: str | None = None) -> list[str]:
+    """Everything on the engine that carries our labels, as `kind name`."""
+    label = f"hvdcloud-cluster={cluster}" if cluster else "managed-by=hvdcloud"
+    filters = {"label": [label]}
+    api = engine.api
+    return [
+        *(f"container {found['Names'][0]}" for found in api.containers(all=True, filters=filters)),
+        *(f"network {found['Name']}" for found in api.networks(filters=filters)),
+        *(f"volume {found['Name']}" for found in api.volumes(filters=filters).get("Volumes") or []),
+    ]
+
+
+def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:
+    """Command lines in a container that contain all the words."""
+    rows = engine.containers.get(container).top(ps_args="-eo pid,args")["Processes"]
+    return [" ".join(row[1:]) for row in rows if all(word in " ".join(row[1:]) for word in words)]

@@ -1,0 +1,64 @@
+"""Which files of a project are sent to the nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.remote.code import list_code
+
+
+def paths(folder: Path) -> list[str]:
+    return [file.path for file in list_code(folder)]
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_everything_is_sent_sorted_but_git_and_caches(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "lib/a.py", ".git/HEAD", "lib/__pycache__/a.pyc", ".venv/bin/python", ".env.example")
+    assert paths(tmp_path) == [".env.example", "lib/a.py", "train.py"]
+
+
+def test_gitignore_counts_in_every_folder_and_the_deepest_decides(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", "keep.log", "lib/a.log", "lib/b.log", "data/x.bin", "src/data/x.bin")
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n/data/\n")
+    (tmp_path / "lib" / ".gitignore").write_text("!b.log\n")
+    assert paths(tmp_path) == [".gitignore", "keep.log", "lib/.gitignore", "lib/b.log", "src/data/x.bin"]
+
+
+def test_dockerignore_counts_at_the_top(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "big.bin", "lib/other.bin")
+    (tmp_path / ".dockerignore").write_text("big.bin\n")
+    (tmp_path / "lib" / ".dockerignore").write_text("other.bin\n")
+    assert paths(tmp_path) == [".dockerignore", "lib/.dockerignore", "lib/other.bin", "train.py"]
+
+
+def test_an_ignored_folder_is_not_even_read(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "data/secret")
+    (tmp_path / ".gitignore").write_text("data\n")
+    (tmp_path / "data").chmod(0)
+    try:
+        assert paths(tmp_path) == [".gitignore", "train.py"]
+    finally:
+        (tmp_path / "data").chmod(0o755)
+
+
+def test_links_are_sent_as_links_and_modes_are_kept(tmp_path: Path) -> None:
+    write(tmp_path, "run.sh")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "link").symlink_to("run.sh")
+    link, script = list_code(tmp_path)
+    assert (link.path, link.link) == ("link", "run.sh")
+    assert (script.mode, script.size, len(script.sha256)) == (0o755, 6, 64)
+
+
+def test_a_broken_ignore_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"\.gitignore"):
+        list_code(tmp_path)
