@@ -1,0 +1,5 @@
+"""`python -m hvdcloud`."""
+
+from hvdcloud.cli.main import main
+
+main()

@@ -1,0 +1,267 @@
+"""Every command: its arguments, one call, its rendering."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvdcloud.cli.main import Invocation, app, config_app
+
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")]
+Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
+Bucket = Annotated[str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")]
+Ranks = Annotated[int | None, typer.Option("-np", "--ranks", min=1, help="How many ranks; default: every slot.")]
+To = Annotated[Path | None, typer.Option("--to", help="The folder for checkpoints.", show_default="./checkpoints")]
+Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
+Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newest.")]
+Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on from the cluster's previous run.")]
+
+
+@app.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The new project's folder.")] = Path(),
+    template: Annotated[str, typer.Option(help="What to start from: torch.")] = "torch",
+) -> None:
+    """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt."""
+    from hvdcloud.lifecycle.init import init as start
+
+    invocation: Invocation = context.obj
+    result = start(folder, template=template, name=invocation.name)
+    invocation.result = result
+    for name in result.files:
+        invocation.console.answer(f"wrote {folder / name}")
+    go = f"cd {folder} && " if folder != Path() else ""
+    invocation.console.answer(f"next: {go}hvdcloud launch")
+
+
+@app.command()
+def build(
+    context: typer.Context,
+    push: Annotated[bool, typer.Option("--push", help="Push it as well.")] = False,
+    cache_from: Annotated[str | None, typer.Option(help="An image whose layers may be used.")] = None,
+) -> None:
+    """Build the image that the nodes run; print its digest."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.build import build as build_image
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = build_image(experiment, push=push, cache_from=cache_from)
+        render.build(invocation.console, result)
+
+
+@app.command()
+def push(context: typer.Context) -> None:
+    """Push the image to image.repository; print the digest that nodes will run."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.build import push as push_image
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = push_image(experiment)
+        render.build(invocation.console, result)
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    nodes: Nodes = None,
+    provider: Provider = None,
+    bucket: Bucket = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact requests; change nothing.")] = False,
+) -> None:
+    """Create the cluster: all nodes or none."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle import up as lifecycle
+
+    invocation: Invocation = context.obj
+    with invocation.context(nodes=nodes, provider=provider, checkpoints__bucket=bucket) as experiment:
+        if dry_run:
+            invocation.result = plan = lifecycle.plan_up(experiment)
+            render.plan(invocation.console, plan)
+        else:
+            invocation.result = result = lifecycle.up(experiment)
+            render.up(invocation.console, result)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    command: Command = None,
+    ranks: Ranks = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for its end.")] = False,
+    down_when_done: Annotated[
+        bool, typer.Option("--down-when-done", help="The nodes end themselves when the run has ended.")
+    ] = False,
+    fresh: Fresh = False,
+    controller: Controller = None,
+) -> None:
+    """Send the code to every node, start the job, stream its output, exit with its result."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle import run as lifecycle
+
+    invocation: Invocation = context.obj
+    options = lifecycle.RunOptions(
+        command=tuple(command or ()), ranks=ranks, detach=detach, down_when_done=down_when_done, fresh=fresh
+    )
+    with invocation.context(run__controller=controller) as experiment:
+        invocation.result = result = lifecycle.run(experiment, options)
+        render.run(invocation.console, result)
+        result.raise_for_failure()
+        if down_when_done and not detach:
+            from hvdcloud.lifecycle.launch import finish
+
+            finish(experiment, result, target=None)
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    run: Run = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+) -> None:
+    """Print a run's output, from any terminal."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle import logs as lifecycle
+    from hvdcloud.lifecycle.run import result_of
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        state = lifecycle.logs(experiment, run, follow_it=follow)
+        invocation.result = result = result_of(experiment.name, state)
+        if follow:
+            render.run(invocation.console, result)
+            result.raise_for_failure()
+
+
+@app.command()
+def stop(context: typer.Context, run: Run = None) -> None:
+    """End a run on every node; its checkpoints go to the bucket first."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle import logs as lifecycle
+    from hvdcloud.lifecycle.run import result_of
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = result_of(experiment.name, lifecycle.stop(experiment, run))
+        render.run(invocation.console, result)
+
+
+@app.command()
+def status(context: typer.Context) -> None:
+    """The cluster's nodes and runs."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.status import status as look
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = look(experiment)
+        render.status(invocation.console, result)
+
+
+@app.command()
+def ssh(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(help="A node's name or index.")] = "0",
+    command: Annotated[list[str] | None, typer.Argument(help="After `--`: what to run there.")] = None,
+) -> None:
+    """Into a node's container, with the pinned host key."""
+    from hvdcloud.lifecycle.ssh import ssh_argv
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        argv = ssh_argv(experiment, node, command or [])
+    os.execv(argv[0], argv)
+
+
+@app.command()
+def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket = None) -> None:
+    """Checkpoints from the bucket to this disk, each verified."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.pull import pull as fetch
+
+    invocation: Invocation = context.obj
+    with invocation.context(checkpoints__bucket=bucket) as experiment:
+        invocation.result = result = fetch(experiment, run_id=run, target=to)
+        render.pull(invocation.console, result)
+
+
+@app.command()
+def down(
+    context: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Even if checkpoints are not on this disk.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every cluster of this provider.")] = False,
+    provider: Provider = None,
+) -> None:
+    """Delete everything that has the cluster's labels."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle import down as lifecycle
+
+    invocation: Invocation = context.obj
+    if every:
+        invocation.name = invocation.name or "all"
+        with invocation.context(provider=provider) as experiment:
+            results = lifecycle.down_all(experiment, force=force)
+        invocation.result = results
+        for result in results:
+            render.down(invocation.console, result)
+        if not results:
+            invocation.console.answer("there is no cluster; nothing to delete")
+        return
+    with invocation.context(provider=provider) as experiment:
+        invocation.result = result = lifecycle.down(experiment, force=force)
+        render.down(invocation.console, result)
+
+
+@app.command(name="list")
+def list_clusters(context: typer.Context, provider: Provider = None) -> None:
+    """Every cluster of this engine or project, also those that another machine made."""
+    from hvdcloud import providers
+    from hvdcloud.cli import render
+    from hvdcloud.config import load_config
+
+    invocation: Invocation = context.obj
+    config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
+    clusters = providers.connect(config.provider).list()
+    invocation.result = clusters
+    render.clusters(invocation.console, clusters)
+
+
+@app.command()
+def launch(
+    context: typer.Context,
+    command: Command = None,
+    nodes: Nodes = None,
+    ranks: Ranks = None,
+    provider: Provider = None,
+    bucket: Bucket = None,
+    controller: Controller = None,
+    to: To = None,
+) -> None:
+    """Build if needed, push, up, run, pull, down: the whole life of one experiment."""
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.launch import launch as live
+    from hvdcloud.lifecycle.run import RunOptions
+
+    invocation: Invocation = context.obj
+    flags = {"nodes": nodes, "provider": provider, "checkpoints__bucket": bucket, "run__controller": controller}
+    with invocation.context(**flags) as experiment:
+        options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
+        invocation.result = result = live(experiment, options, target=to)
+        render.launch(invocation.console, result)
+        result.run.raise_for_failure()
+
+
+@config_app.command()
+def schema(context: typer.Context) -> None:
+    """Print the JSON Schema of hvdcloud.yaml."""
+    from hvdcloud.config import config_schema
+
+    invocation: Invocation = context.obj
+    invocation.console.raw_json(config_schema())
+    invocation.console.as_json = False

@@ -1,0 +1,93 @@
+"""`hvdcloud build` and `hvdcloud push`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.image.stream import BuildEvent
+    from hvdcloud.lifecycle.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOutcome:
+    """The image that nodes run."""
+
+    reference: str
+    image_id: str
+    digest: str | None
+    """At the registry; None if it was not pushed."""
+    cached: bool
+    """Nothing had to be built."""
+    seconds: float
+
+
+def build(context: Context, *, push: bool = False, cache_from: str | None = None) -> BuildOutcome:
+    """Build what the configuration asks for; with the same content as before, do nothing.
+
+    Raises:
+        ImageError: a step failed; details hold its last lines.
+        UsageError: a file that the configuration names is missing.
+        NodeError: no Docker engine answers.
+    """
+    from hvdcloud.image.build import build as build_image
+
+    started = time.monotonic()
+    config = context.config
+    with context.console.steps() as steps:
+
+        def progress(event: BuildEvent) -> None:
+            if event.kind == "step":
+                steps.update("image", event.text, done=event.step, total=event.steps)
+            else:
+                context.console.detail(event.text)
+
+        built = build_image(
+            config.image, project_dir=config.project_dir, name=config.name, progress=progress, cache_from=cache_from
+        )
+        steps.update("image", "ready")
+    outcome = BuildOutcome(
+        reference=built.reference,
+        image_id=built.image_id,
+        digest=None,
+        cached=built.cached,
+        seconds=time.monotonic() - started,
+    )
+    return _push(context, outcome) if push else outcome
+
+
+def push(context: Context) -> BuildOutcome:
+    """Push the image; it is built first if it is not there.
+
+    Raises:
+        UsageError: `image.repository` is not set.
+        ImageError: the registry refused or cannot be reached.
+    """
+    return build(context, push=True)
+
+
+def ensure_image(context: Context) -> BuildOutcome:
+    """Build if needed; push where nodes pull from a registry."""
+    return build(context, push=context.config.image.repository is not None)
+
+
+def _push(context: Context, built: BuildOutcome) -> BuildOutcome:
+    from hvdcloud.image.push import push as push_image
+
+    repository = context.config.image.repository
+    if repository is None:
+        raise UsageError(
+            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
+        )
+    with context.console.steps() as steps:
+
+        def progress(event: BuildEvent) -> None:
+            steps.update("push", event.text, done=event.step, total=event.steps)
+
+        digest = push_image(built.reference, repository, progress=progress)
+        steps.update("push", "done")
+    return replace(built, digest=digest)

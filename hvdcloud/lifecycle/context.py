@@ -1,0 +1,126 @@
+"""What the commands of one experiment share: configuration, provider, state, sessions."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.state import ClusterState, default_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from hvdcloud.checkpoints.bucket import Bucket
+    from hvdcloud.config import Config
+    from hvdcloud.console import Console
+    from hvdcloud.providers.base import Cluster, Provider
+    from hvdcloud.remote.ssh import Fleet
+
+STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
+"""Google's client libraries take another storage endpoint from this variable."""
+
+
+class Context:
+    """Opens what a command needs when it needs it, once.
+
+    Args:
+        config: the experiment.
+        console: where progress goes.
+    """
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self.config = config
+        self.console = console
+        self.state = ClusterState(config.name)
+        self._fleet: Fleet | None = None
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fleet is not None:
+            self._fleet.close()
+
+    @cached_property
+    def provider(self) -> Provider:
+        """Who makes this experiment's nodes."""
+        from hvdcloud import providers
+
+        return providers.connect(self.config.provider)
+
+    def of(self, name: str) -> Context:
+        """The same for another cluster."""
+        return Context(self.config.model_copy(update={"name": name}), self.console)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.config.name
+
+    @property
+    def bucket_url(self) -> str:
+        """Where checkpoints go, as this machine sees it."""
+        return self.config.checkpoints.bucket or default_bucket(self.name)
+
+    @property
+    def storage_endpoint(self) -> str | None:
+        """Another Cloud Storage endpoint than Google's."""
+        return os.environ.get(STORAGE_ENDPOINT_VARIABLE) or None
+
+    def bucket(self, cluster: Cluster | None = None) -> Bucket:
+        """The bucket of the cluster that runs, else the configured one."""
+        from hvdcloud.checkpoints.bucket import open_bucket
+
+        return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
+
+    def cluster(self) -> Cluster:
+        """The cluster, by its labels.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        found = self.provider.cluster(self.name)
+        if found is None:
+            raise UsageError(
+                f"there is no cluster {self.name}", hint="hvdcloud up creates it; hvdcloud list shows those there are"
+            )
+        return found
+
+    def fleet(self, cluster: Cluster) -> Fleet:
+        """Sessions to the cluster's nodes, kept for the whole command."""
+        from hvdcloud.remote.ssh import Fleet
+
+        if self._fleet is None:
+            self._fleet = Fleet(cluster.nodes, self.state)
+        return self._fleet
+
+    def facts(self, cluster: Cluster) -> Mapping[str, Any]:
+        """What `up` learned about this very cluster.
+
+        Raises:
+            UsageError: another machine made it, or its `up` never ended.
+        """
+        facts = self.state.load()
+        if facts.get("id") != cluster.id:
+            raise UsageError(
+                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'somebody else'})",
+                hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
+            )
+        return facts
+
+
+def owner_label() -> str:
+    """`user-host`, in the characters that every provider's labels allow (at most 63 of a-z, 0-9, `-`, `_`)."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A user id without a name, as in some containers.
+        user = str(os.getuid())
+    return re.sub(r"[^a-z0-9_-]", "-", f"{user}-{socket.gethostname()}".lower())[:63]

@@ -1,0 +1,160 @@
+"""`hvdcloud down`: everything with the cluster's labels is deleted, once its checkpoints are safe on this disk."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
+from hvdcloud.providers.base import Cluster, NodeProgress, NodeState
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.ssh import Session
+
+FLUSH_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownResult:
+    """What was deleted; listing again found nothing left."""
+
+    cluster: str
+    deleted: Sequence[str]
+    nothing_to_do: bool
+    seconds: float
+
+
+def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
+    """Delete the cluster.
+
+    Args:
+        force: also while checkpoints are not verified on this disk.
+        checked: runs that the caller itself has just seen end completely on every node, so that nodes need not be
+            asked again; the disk is checked all the same.
+
+    Raises:
+        CheckpointError: something would be lost; nothing was deleted.
+        TeardownError: something could not be deleted and may still cost money.
+    """
+    started = time.monotonic()
+    with context.state.lock("down"):
+        cluster = context.provider.cluster(context.name)
+        if cluster is not None and not force:
+            _refuse_if_unsafe(context, cluster, checked)
+        deleted = _delete(context, cluster) if cluster is not None else []
+        context.state.forget()
+    return DownResult(
+        cluster=context.name,
+        deleted=deleted,
+        nothing_to_do=cluster is None,
+        seconds=time.monotonic() - started,
+    )
+
+
+def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
+    """Delete every cluster of the provider, whoever made it; one that is refused does not keep the others.
+
+    Raises:
+        HvdcloudError: of the first cluster that was not deleted; its details name the others.
+    """
+    results: list[DownResult] = []
+    errors: list[HvdcloudError] = []
+    for cluster in context.provider.list():
+        try:
+            results.append(down(context.of(cluster.name), force=force))
+        except HvdcloudError as error:
+            errors.append(error)
+    if errors:
+        first, *others = errors
+        first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
+        raise first
+    return results
+
+
+def _delete(context: Context, cluster: Cluster) -> list[str]:
+    deleted: list[str] = []
+    context.state.journal.record("down", cluster_id=cluster.id)
+    # From here on Ctrl-C would only leave machines behind; deleting has a deadline of its own.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with context.console.steps() as steps:
+
+            def on_progress(progress: NodeProgress) -> None:
+                deleted.append(progress.object)
+                steps.update(progress.object, progress.step)
+
+            leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if leftovers:
+        raise TeardownError(
+            f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
+            hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
+            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+        )
+    context.state.journal.record("down-done", cluster_id=cluster.id)
+    return deleted
+
+
+def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
+    from hvdcloud.checkpoints.ledger import Ledger
+    from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.checkpoints.verify import unverified
+
+    bucket = context.bucket(cluster)
+    runs = list_runs(bucket, cluster.name, suffix=cluster.id)
+    unsafe = [] if checked and set(checked) >= set(runs) else _flush(context, cluster)
+    ledger = Ledger(context.state.ledger)
+    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
+        unsafe += [
+            f"{run}/{item.name}: {item.reason}"
+            for item in unverified(bucket, cluster=cluster.name, run=run, ledger=ledger)
+        ]
+    if unsafe:
+        raise CheckpointError(
+            f"{cluster.name} is not deleted: {len(unsafe)} thing(s) would be lost",
+            hint=f"hvdcloud pull --name {cluster.name}, then down again; hvdcloud down --force deletes all the same",
+            details="\n".join([*unsafe[:20], *([f"and {len(unsafe) - 20} more"] if len(unsafe) > 20 else [])]),
+        )
+
+
+def _flush(context: Context, cluster: Cluster) -> list[str]:
+    """Have every node put what it still holds into the bucket. Returns what stands in the way."""
+    if context.state.load().get("id") != cluster.id:
+        # Another machine has the keys; the manifests in the bucket tell whether the nodes had finished.
+        return []
+    problems: list[str] = [
+        f"node {node.name} is {node.state.value}: what it had not uploaded is only there"
+        for node in cluster.nodes
+        if node.state is not NodeState.RUNNING and _may_hold_files(context, cluster, node.index)
+    ]
+
+    def flush(session: Session) -> dict[str, Any]:
+        return session.call("flush", timeout=FLUSH_SECONDS) if session.node.state is NodeState.RUNNING else {}
+
+    for outcome in context.fleet(cluster).each_outcome(flush):
+        if isinstance(outcome, HvdcloudError):
+            problems.append(outcome.message)
+            continue
+        for run, report in outcome.get("runs", {}).items():
+            if report.get("active"):
+                problems.append(f"run {run} is still active (hvdcloud stop ends it)")
+            problems += [f"{run}: {name} is not in the bucket yet" for name in report.get("pending", ())]
+            problems += [f"{run}: {error}" for error in report.get("errors", ())]
+    return list(dict.fromkeys(problems))
+
+
+def _may_hold_files(context: Context, cluster: Cluster, index: int) -> bool:
+    """Whether a node that is away was part of a run whose files are not all in the bucket."""
+    from hvdcloud.checkpoints.manifest import list_runs, load_manifests
+
+    bucket = context.bucket(cluster)
+    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
+        manifests = {manifest.node: manifest for manifest in load_manifests(bucket, cluster=cluster.name, run=run)}
+        if index not in manifests or not manifests[index].complete:
+            return True
+    return False

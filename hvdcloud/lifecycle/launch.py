@@ -1,0 +1,100 @@
+"""`hvdcloud launch`: the whole life of one experiment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError
+from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
+from hvdcloud.lifecycle.down import DownResult, down
+from hvdcloud.lifecycle.pull import PullResult, pull_runs
+from hvdcloud.lifecycle.run import RunOptions, RunResult, run
+from hvdcloud.lifecycle.up import UpResult, up
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    """What was trained, where the checkpoints are, and that nothing is left."""
+
+    build: BuildOutcome
+    up: UpResult
+    run: RunResult
+    pull: PullResult
+    down: DownResult
+    seconds: float
+
+
+def launch(context: Context, options: RunOptions, *, target: Path | None = None) -> LaunchResult:
+    """Image if needed, up, run, pull, down.
+
+    A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
+    back; during the run it detaches, and the nodes end themselves when the run has ended.
+
+    Raises:
+        HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
+    """
+    started = time.monotonic()
+    with _importing_ahead():
+        built = ensure_image(context)
+        cluster = up(context)
+    try:
+        result = run(context, options)
+    except InterruptedByUserError:
+        raise
+    except HvdcloudError as error:
+        _after_a_lost_run(context, error, target)
+        raise
+    pulled, deleted = finish(context, result, target=target)
+    return LaunchResult(
+        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started
+    )
+
+
+def finish(context: Context, result: RunResult, *, target: Path | None) -> tuple[PullResult, DownResult]:
+    """After a run: its checkpoints to this disk, then everything away.
+
+    Raises:
+        CheckpointError: something could not be saved; the nodes stay.
+        TeardownError: something could not be deleted.
+    """
+    pulled = pull_runs(context, bucket=context.bucket(), runs=[result.run], target=target)
+    return pulled, down(context, checked=[result.run] if result.checkpoints_complete else ())
+
+
+def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None) -> None:
+    """The run could not be started or was lost: save what there is, then delete what still costs."""
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    cluster = context.provider.cluster(context.name)
+    if cluster is None:
+        return
+    try:
+        bucket = context.bucket(cluster)
+        runs = list_runs(bucket, context.name, suffix=cluster.id)
+        pull_runs(context, bucket=bucket, runs=runs, target=target)
+        down(context)
+    except HvdcloudError as second:
+        error.details = "\n".join(filter(None, [error.details, second.message, second.details]))
+        error.hint = second.hint
+
+
+@contextmanager
+def _importing_ahead() -> Iterator[None]:
+    """Load the SSH client while the engine works: it takes longer than the containers take to boot."""
+
+    def load() -> None:
+        import fabric  # noqa: F401
+        import paramiko  # noqa: F401
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(load)
+        yield

@@ -1,0 +1,179 @@
+"""`hvdcloud logs` and `hvdcloud stop`: follow or end a run, from any terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.providers.base import NodeState
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Cluster
+
+QUIET_SECONDS = 10.0
+"""After this long without output the head is asked whether it still lives."""
+RECONNECT_SECONDS = 600.0
+STOP_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A run that was followed to its end."""
+
+    state: dict[str, Any]
+    last_line: str
+
+
+class _LastLine:
+    """Remembers the last line of rank 0 in a stream that comes in pieces."""
+
+    _PREFIX = b"[0] "
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-4096:]
+        for line in reversed(lines):
+            if line.startswith(self._PREFIX) and line[len(self._PREFIX) :].strip():
+                self.text = line[len(self._PREFIX) :].decode(errors="replace").strip()
+                return
+
+
+def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
+    """The run that is meant: the given one, or the newest.
+
+    Raises:
+        UsageError: the cluster has no such run.
+    """
+    runs = [str(state["run"]) for state in states(context, cluster)]
+    if run_id is None and runs:
+        return runs[-1]
+    if run_id in runs:
+        return str(run_id)
+    raise UsageError(
+        f"cluster {cluster.name} has no run {run_id}" if run_id else f"cluster {cluster.name} has had no run yet",
+        hint=f"its runs: {', '.join(runs)}" if runs else "hvdcloud run starts one",
+    )
+
+
+def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
+    """The state of every run of this cluster, newest last.
+
+    Raises:
+        NodeError: the head does not answer.
+    """
+    context.facts(cluster)
+    found: list[dict[str, Any]] = context.fleet(cluster).head.call("state", timeout=20.0)["runs"]
+    return found
+
+
+def logs(context: Context, run_id: str | None, *, follow_it: bool) -> dict[str, Any]:
+    """Write a run's output to the console. Returns the run's state.
+
+    Raises:
+        UsageError: no such run.  NodeError: the head is lost.
+    """
+    cluster = context.cluster()
+    run_id = find_run(context, cluster, run_id)
+    if follow_it:
+        return follow(context, cluster, run_id).state
+    answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
+    context.console.job_output(answer.stdout)
+    return _state_line(answer.stderr)
+
+
+def stop(context: Context, run_id: str | None) -> dict[str, Any]:
+    """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
+    cluster = context.cluster()
+    run_id = find_run(context, cluster, run_id)
+    return context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS)
+
+
+def follow(context: Context, cluster: Cluster, run_id: str) -> Followed:
+    """Stream a run's output until it ends; a lost connection is made again where it broke off.
+
+    Raises:
+        NodeError: the head is gone, or unreachable for ten minutes.
+    """
+    offset = 0
+    last = _LastLine()
+    lost_since: float | None = None
+    while True:
+        try:
+            state = _follow_once(context, cluster, run_id, offset, last)
+            return Followed(state=state, last_line=last.text)
+        except _Cut as cut:
+            lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
+            offset = cut.offset
+            _raise_if_head_is_gone(context, cluster, run_id, cut.cause)
+            if time.monotonic() - lost_since > RECONNECT_SECONDS:
+                raise cut.cause from None
+            context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
+            context.fleet(cluster).head.close()
+            time.sleep(1.0)
+
+
+class _Cut(Exception):  # noqa: N818 - not an error: the run goes on
+    def __init__(self, cause: NodeError, offset: int) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+        self.offset = offset
+
+
+def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, last: _LastLine) -> dict[str, Any]:
+    head = context.fleet(cluster).head
+    stderr = bytearray()
+    try:
+        with head.channel(f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}") as channel:
+            heard = time.monotonic()
+            while True:
+                while channel.recv_ready():
+                    data = channel.recv(CHUNK)
+                    context.console.job_output(data)
+                    last.feed(data)
+                    offset += len(data)
+                    heard = time.monotonic()
+                while channel.recv_stderr_ready():
+                    stderr += channel.recv_stderr(CHUNK)
+                if channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready():
+                    break
+                if time.monotonic() - heard > QUIET_SECONDS:
+                    head.run("true", timeout=QUIET_SECONDS)
+                    heard = time.monotonic()
+                head.wait_readable(channel, deadline=heard + 2 * QUIET_SECONDS, what="logs")
+            code = exit_code(channel)
+    except NodeError as error:
+        raise _Cut(error, offset) from error
+    if code != 0:
+        raise NodeError(
+            f"the log of run {run_id} cannot be read: {stderr.decode(errors='replace').strip()}",
+            hint=f"hvdcloud status --name {cluster.name}",
+        )
+    return _state_line(bytes(stderr))
+
+
+def _raise_if_head_is_gone(context: Context, cluster: Cluster, run_id: str, cause: NodeError) -> None:
+    now = context.provider.cluster(cluster.name)
+    head = now.head if now else None
+    if head is not None and head.state is NodeState.RUNNING:
+        return
+    name = cluster.nodes[0].name
+    what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
+    raise NodeError(
+        f"node {name}, the head, {what}: run {run_id} is lost",
+        hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down",
+    ) from cause
+
+
+def _state_line(stderr: bytes) -> dict[str, Any]:
+    last = stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    state: dict[str, Any] = json.loads(last)
+    return state

@@ -1,0 +1,128 @@
+"""`hvdcloud pull`: checkpoints from the bucket to this disk, each verified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.checkpoints.bucket import Bucket
+    from hvdcloud.checkpoints.ledger import Ledger
+    from hvdcloud.checkpoints.pull import Progress
+    from hvdcloud.console import Steps
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Cluster
+
+DEFAULT_FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledRun:
+    """One run's checkpoints on this disk."""
+
+    run: str
+    folder: Path
+    files: int
+    bytes_fetched: int
+    complete: bool
+    """False while the run may still write more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    """What is on this disk now."""
+
+    cluster: str
+    bucket: str
+    runs: Sequence[PulledRun]
+    seconds: float
+
+
+def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullResult:
+    """Fetch what is not on this disk yet; what is, is verified where it stands.
+
+    Args:
+        run_id: one run; None: every run of the cluster that is up, else the newest run in the bucket.
+        target: the folder that gets a folder per run; None: `checkpoints` in the project.
+
+    Raises:
+        UsageError: there is nothing to pull.
+        CheckpointError: something is missing or does not verify; everything else has been fetched.
+    """
+    cluster = context.provider.cluster(context.name)
+    bucket = context.bucket(cluster)
+    runs = _runs(context, bucket, cluster, run_id)
+    return pull_runs(context, bucket=bucket, runs=runs, target=target)
+
+
+def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None) -> PullResult:
+    """Fetch these runs, in order."""
+    from hvdcloud.checkpoints.ledger import Ledger
+
+    started = time.monotonic()
+    folder = target_folder(context, target)
+    context.state.make()
+    ledger = Ledger(context.state.ledger)
+    pulled: list[PulledRun] = []
+    errors: list[CheckpointError] = []
+    with context.console.steps() as steps:
+        for run in runs:
+            try:
+                pulled.append(_pull_run(context, steps, bucket=bucket, run=run, folder=folder, ledger=ledger))
+            except CheckpointError as error:
+                errors.append(error)
+    if errors:
+        first, *others = errors
+        first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
+        raise first
+    return PullResult(cluster=context.name, bucket=bucket.url, runs=pulled, seconds=time.monotonic() - started)
+
+
+def _pull_run(context: Context, steps: Steps, *, bucket: Bucket, run: str, folder: Path, ledger: Ledger) -> PulledRun:
+    from hvdcloud.checkpoints.pull import pull as fetch
+
+    def on_progress(progress: Progress) -> None:
+        steps.update(f"pull {run}", "fetching", done=progress.bytes_done, total=progress.bytes_total)
+
+    result = fetch(bucket, cluster=context.name, run=run, target=folder, ledger=ledger, on_progress=on_progress)
+    steps.update(f"pull {run}", "done")
+    return PulledRun(
+        run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete
+    )
+
+
+def target_folder(context: Context, target: Path | None) -> Path:
+    """The folder for checkpoints. One that is made here is kept out of Git and out of the code that runs are sent."""
+    folder = (target or context.config.project_dir / DEFAULT_FOLDER).absolute()
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / ".gitignore").write_text("# Made by hvdcloud pull.\n*\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}", hint="--to DIR names another folder") from error
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="--to DIR names another one")
+    return folder
+
+
+def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    every = list_runs(bucket, context.name)
+    if run_id is not None:
+        if run_id not in every:
+            raise UsageError(
+                f"{bucket.url} holds no checkpoints of run {run_id} of {context.name}",
+                hint=f"its runs: {', '.join(every[-5:])}" if every else "hvdcloud run writes some",
+            )
+        return [run_id]
+    if cluster is not None:
+        return [run for run in every if run.endswith(f"-{cluster.id}")]
+    if not every:
+        raise UsageError(f"{bucket.url} holds no checkpoints of {context.name}", hint="hvdcloud run writes some")
+    return every[-1:]

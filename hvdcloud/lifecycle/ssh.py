@@ -1,0 +1,37 @@
+"""`hvdcloud ssh`: into a node's container, with the pinned host key."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import NodeError, UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+
+
+def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
+    """The OpenSSH command line that the caller is to become.
+
+    Args:
+        node: its name or index.
+
+    Raises:
+        UsageError: no such cluster or node, or no ssh on this machine.
+        NodeError: the node does not run.
+    """
+    cluster = context.cluster()
+    context.facts(cluster)
+    found = next((item for item in cluster.nodes if node in (item.name, str(item.index))), None)
+    if found is None:
+        raise UsageError(
+            f"cluster {cluster.name} has no node {node}", hint=f"one of: {', '.join(n.name for n in cluster.nodes)}"
+        )
+    if found.address is None:
+        raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {cluster.name}")
+    program = shutil.which("ssh")
+    if program is None:
+        raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
+    return [program, "-F", str(context.state.ssh_config), found.name, *command]

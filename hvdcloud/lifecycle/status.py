@@ -1,0 +1,53 @@
+"""`hvdcloud status` and `hvdcloud list`: what there is, from labels, and what it does, from the head."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.lifecycle.run import RunResult, result_of
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusResult:
+    """One cluster now."""
+
+    cluster: Cluster
+    whole: bool
+    runs: Sequence[RunResult]
+    runs_unknown: str
+    """Why the runs could not be asked for; empty if they could."""
+    age_seconds: float
+    dollars_so_far: float
+
+
+def status(context: Context) -> StatusResult:
+    """Look at the cluster.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    cluster = context.cluster()
+    runs: list[RunResult] = []
+    unknown = ""
+    try:
+        from hvdcloud.lifecycle.logs import states
+
+        runs = [result_of(cluster.name, state) for state in states(context, cluster)]
+    except HvdcloudError as error:
+        unknown = error.message
+    return StatusResult(
+        cluster=cluster,
+        whole=cluster.whole,
+        runs=runs,
+        runs_unknown=unknown,
+        age_seconds=time.time() - cluster.created.timestamp(),
+        dollars_so_far=0.0,
+    )

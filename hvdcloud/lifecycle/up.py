@@ -1,0 +1,259 @@
+"""`hvdcloud up`: all nodes or none."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
+
+if TYPE_CHECKING:
+    from hvdcloud.console import Steps
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.keys import KeyPair
+
+READY_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpResult:
+    """A cluster that is ready for a run."""
+
+    cluster: str
+    id: str
+    provider: str
+    nodes: Sequence[Node]
+    image: str
+    bucket: str
+    dollars_per_hour: float
+    worst_case_dollars: float
+    created: bool
+    """False if it was there already."""
+    seconds: float
+
+
+def make_spec(context: Context, *, public_key: str) -> ClusterSpec:
+    """What to ask the provider for."""
+    from hvdcloud.image.build import image_reference
+    from hvdcloud.lifecycle.context import owner_label
+
+    config = context.config
+    return ClusterSpec(
+        name=config.name,
+        id=secrets.token_hex(3),
+        owner=owner_label(),
+        nodes=config.nodes,
+        image=image_reference(config.image, project_dir=config.project_dir, name=config.name),
+        bucket=context.bucket_url,
+        authorized_key=public_key,
+        created=datetime.now(timezone.utc),
+    )
+
+
+def plan_up(context: Context) -> Plan:
+    """`up --dry-run`: the exact requests, with nothing changed.
+
+    Raises:
+        HvdcloudError: the provider could not fulfil them.
+    """
+    spec = make_spec(context, public_key="ssh-ed25519 (made by up)")
+    _check(context, spec)
+    return context.provider.plan(spec)
+
+
+def up(context: Context) -> UpResult:
+    """Create the cluster; if anything fails, or on Ctrl-C, leave nothing.
+
+    Raises:
+        UsageError: the name is taken.  CapacityError, ImageError, NodeError: it could not be made.
+        TeardownError: it could not be made, and something of it could not be deleted.
+        InterruptedByUserError: Ctrl-C; all that was made is deleted.
+    """
+    started = time.monotonic()
+    with context.state.lock("up"):
+        existing = context.provider.cluster(context.name)
+        if existing is not None and not _clear_unfinished(context, existing):
+            return _reuse(context, existing, started=started)
+        from hvdcloud.remote.keys import new_key_pair
+
+        login = new_key_pair(f"hvdcloud-{context.name}")
+        spec = make_spec(context, public_key=login.public)
+        _check(context, spec)
+        plan = context.provider.plan(spec)
+        worst = plan.dollars_per_hour * context.config.limits.max_run_duration / 3600
+        if plan.dollars_per_hour:
+            context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${worst:.2f}")
+        context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
+        _write_login(context, login)
+        with context.console.steps() as steps:
+            nodes = _create(context, plan, steps)
+        context.state.journal.record("up-done", cluster_id=spec.id)
+    return UpResult(
+        cluster=spec.name,
+        id=spec.id,
+        provider=context.provider.name,
+        nodes=nodes,
+        image=spec.image,
+        bucket=spec.bucket,
+        dollars_per_hour=plan.dollars_per_hour,
+        worst_case_dollars=worst,
+        created=True,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _check(context: Context, spec: ClusterSpec) -> None:
+    problems = context.provider.preflight(spec)
+    if problems:
+        first, *others = problems
+        raise first.error(
+            first.message, hint=first.hint, details="\n".join(f"{other.message}; {other.hint}" for other in others)
+        )
+
+
+def _write_login(context: Context, login: KeyPair) -> None:
+    from hvdcloud.state import write_private
+
+    write_private(context.state.key_file, login.private)
+    write_private(context.state.key_file.with_suffix(".pub"), login.public + "\n")
+
+
+def _clear_unfinished(context: Context, existing: Cluster) -> bool:
+    """Undo an `up` of this machine that was killed half-way. Returns whether the name is free now."""
+    if not context.state.journal.unfinished_up(existing.id):
+        return False
+    context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
+    _roll_back(context, None)
+    return True
+
+
+def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
+    """`up` of a cluster that is up already: nothing to do, if it is the one that the configuration asks for."""
+    config = context.config
+    spec = make_spec(context, public_key="")
+    name = existing.name
+    hint = f"hvdcloud down --name {name} first, or take another --name"
+    if not existing.whole:
+        raise UsageError(
+            f"cluster {name} exists but is not whole: {len(existing.nodes)} of {existing.expected_nodes} node(s) "
+            f"(made by {existing.owner})",
+            hint=hint,
+        )
+    context.facts(existing)
+    if existing.expected_nodes != config.nodes:
+        raise UsageError(f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}", hint=hint)
+    if existing.image != spec.image:
+        raise UsageError(f"cluster {name} runs image {existing.image}, not {spec.image}", hint=hint)
+    return UpResult(
+        cluster=name,
+        id=existing.id,
+        provider=context.provider.name,
+        nodes=existing.nodes,
+        image=existing.image,
+        bucket=existing.bucket,
+        dollars_per_hour=0.0,
+        worst_case_dollars=0.0,
+        created=False,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
+    def on_progress(progress: NodeProgress) -> None:
+        steps.update(progress.object, progress.step)
+
+    try:
+        nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
+    except KeyboardInterrupt:
+        # `create` has deleted what it made; look once more, by label, before saying so. Another `up` may have
+        # taken the name meanwhile, and its cluster stays.
+        left = context.provider.cluster(plan.spec.name)
+        if left is not None and left.id == plan.spec.id:
+            _roll_back(context, None)
+        raise _interrupted(context) from None
+    try:
+        nodes = context.provider.wait_ready(nodes, deadline=time.monotonic() + READY_SECONDS, on_progress=on_progress)
+        _join(context, plan.spec, nodes)
+    except KeyboardInterrupt:
+        _roll_back(context, None)
+        raise _interrupted(context) from None
+    except BaseException as error:
+        _roll_back(context, error)
+        raise
+    return nodes
+
+
+def _join(context: Context, spec: ClusterSpec, nodes: Sequence[Node]) -> None:
+    """Pin the host keys, then hand every node the mesh key over the pinned connection."""
+    from hvdcloud.remote.keys import new_key_pair, pin
+
+    pin(context.state, nodes)
+    mesh = new_key_pair(f"hvdcloud-{spec.name}-mesh")
+    payload = {
+        "private_key": mesh.private,
+        "public_key": mesh.public,
+        "hosts": [{"name": node.name, "address": node.name, "port": 2222, "host_key": node.host_key} for node in nodes],
+    }
+    cluster = Cluster(
+        name=spec.name,
+        id=spec.id,
+        owner=spec.owner,
+        provider=context.provider.name,
+        created=spec.created,
+        expected_nodes=spec.nodes,
+        nodes=tuple(nodes),
+        image=spec.image,
+        bucket=spec.bucket,
+    )
+    answers = context.fleet(cluster).each(lambda session: session.call("join", payload=payload))
+    facts: dict[str, Any] = {
+        "id": spec.id,
+        "created": spec.created.isoformat(),
+        "image": spec.image,
+        "bucket": spec.bucket,
+        "nodes": [
+            {"name": node.name, "cores": answer["cores"], "gpus": answer["gpus"], "interface": answer["interface"]}
+            for node, answer in zip(nodes, answers, strict=True)
+        ],
+        "runs": [],
+    }
+    context.state.save(facts)
+
+
+def _roll_back(context: Context, cause: BaseException | None) -> None:
+    """Delete whatever carries the cluster's labels.
+
+    Raises:
+        TeardownError: something is left.
+    """
+    # A second Ctrl-C must not leave machines behind; deleting has a deadline of its own.
+    try:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # Not the main thread, where no Ctrl-C arrives anyway.
+        previous = None
+    try:
+        context.console.say(f"deleting what was made of {context.name}; please wait")
+        leftovers = context.provider.destroy(context.name)
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
+    context.state.forget()
+    if leftovers:
+        why = cause.message if isinstance(cause, HvdcloudError) else str(cause or "interrupted")
+        raise TeardownError(
+            f"{context.name} did not come up ({why}), and {len(leftovers)} object(s) could not be deleted",
+            hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
+            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+        ) from cause
+
+
+def _interrupted(context: Context) -> InterruptedByUserError:
+    return InterruptedByUserError(
+        f"up of {context.name} was interrupted; everything that it had made is deleted", hint="hvdcloud up starts anew"
+    )
