@@ -1,0 +1,164 @@
+"""The template `torch` really learns, with the image's torch and Horovod, in one container with slots on localhost."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+from docker.models.containers import Container
+
+import hvdcloud
+
+TEMPLATE = Path(hvdcloud.__file__).parent / "templates" / "torch"
+FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
+# Runs train.py with an evaluation that first compares the weights of all ranks.
+COMPARE_WEIGHTS = """
+import hashlib, sys
+sys.path.insert(0, "/workspace")
+import horovod.torch as hvd, train
+
+def evaluate(model, loader, original=train.evaluate):
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    digests = hvd.allgather_object(digest)
+    if hvd.rank() == 0:
+        print("weights are", "equal" if len(set(digests)) == 1 else "different", "on", len(digests), flush=True)
+    return original(model, loader)
+
+train.evaluate = evaluate
+train.main()
+"""
+# Waits until the third epoch's checkpoint is there, then kills every rank at once, as a lost node would.
+KILL_AFTER_EPOCH_3 = """
+{command} & launcher=$!
+for _ in $(seq 600); do [ -e {folder}/checkpoint-003.pt ] && break; sleep 0.1; done
+kill -9 $launcher $(grep -lz ^HOROVOD_RANK= /proc/[0-9]*/environ | cut -d/ -f3)
+wait
+"""
+COMPARE_CHECKPOINTS = """
+import sys, torch
+a, b = (torch.load(path, weights_only=True) for path in sys.argv[1:])
+assert a["epoch"] == b["epoch"], (a["epoch"], b["epoch"])
+for name, weights in a["model"].items():
+    torch.testing.assert_close(b["model"][name], weights, rtol=0, atol=0)
+print("the same")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What a training printed."""
+
+    output: str
+
+    @property
+    def final(self) -> tuple[float, str, int]:
+        """Accuracy, speed in words, number of ranks: the last line."""
+        found = FINAL.search(self.output.strip().splitlines()[-1])
+        assert found, self.output
+        return float(found[1]), found[2], int(found[3])
+
+    @property
+    def epochs(self) -> list[int]:
+        return [int(number) for number in re.findall(r"epoch +(\d+)/\d+: loss", self.output)]
+
+
+@pytest.fixture(scope="module")
+def container(image: str) -> Iterator[Container]:
+    """A container of the image with the template as its workspace, one thread per rank."""
+    client = docker.from_env()
+    container = client.containers.run(
+        image,
+        entrypoint=["sleep", "infinity"],
+        detach=True,
+        init=True,
+        working_dir="/workspace",
+        environment={"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        volumes={str(TEMPLATE): {"bind": "/workspace", "mode": "ro"}},
+    )
+    try:
+        yield container
+    finally:
+        container.remove(force=True, v=True)
+        client.close()
+
+
+def execute(container: Container, script: str) -> str:
+    """The output of a shell script that has to succeed."""
+    result = container.exec_run(["bash", "-c", script])
+    assert isinstance(result.output, bytes)
+    text = result.output.decode(errors="replace")
+    assert result.exit_code == 0, f"{script}\n{text}"
+    return text
+
+
+def train(container: Container, folder: str, *arguments: str, ranks: int | None, script: str = "train.py") -> Training:
+    """One training with checkpoints in `folder`; without `ranks`, without Horovod's launcher."""
+    return Training(output=execute(container, command(folder, *arguments, ranks=ranks, script=script)))
+
+
+def command(folder: str, *arguments: str, ranks: int | None, script: str = "train.py") -> str:
+    launcher = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks else []
+    return shlex.join(["env", f"HVDCLOUD_CHECKPOINT_DIR={folder}", *launcher, "python", script, *arguments])
+
+
+def write(container: Container, path: str, text: str) -> None:
+    execute(container, f"cat > {path} <<'END'\n{text}\nEND")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(container: Container) -> Training:
+    """An uninterrupted training of two ranks that compares weights after each epoch."""
+    write(container, "/tmp/compare_weights.py", COMPARE_WEIGHTS)
+    return train(container, "/tmp/two", ranks=2, script="/tmp/compare_weights.py")
+
+
+def test_two_ranks_reach_97_percent(two_ranks: Training) -> None:
+    accuracy, _, ranks = two_ranks.final
+    assert ranks == 2
+    assert accuracy >= 0.97
+
+
+def test_all_ranks_have_the_same_weights_after_every_epoch(two_ranks: Training) -> None:
+    assert two_ranks.output.count("weights are equal on 2") == 12, two_ranks.output
+
+
+@pytest.mark.parametrize("ranks", [None, 1, 4], ids=["no-launcher", "1", "4"])
+def test_the_same_script_reaches_97_percent_on_other_numbers_of_ranks(container: Container, ranks: int | None) -> None:
+    training = train(container, f"/tmp/ranks-{ranks}", ranks=ranks)
+    accuracy, _, used = training.final
+    assert used == (ranks or 1)
+    assert accuracy >= 0.97, training.output
+    assert training.epochs == list(range(1, 13))
+
+
+def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
+    container: Container, two_ranks: Training
+) -> None:
+    folder = "/tmp/killed"
+    execute(container, KILL_AFTER_EPOCH_3.format(command=command(folder, ranks=2), folder=folder))
+    resumed = train(container, folder, ranks=2)
+    assert "resumed from checkpoint-" in resumed.output
+    assert 0 < len(resumed.epochs) < 10, resumed.output
+    assert resumed.epochs[-1] == 12
+    write(container, "/tmp/compare_checkpoints.py", COMPARE_CHECKPOINTS)
+    last = "checkpoint-012.pt"
+    execute(container, f"python /tmp/compare_checkpoints.py /tmp/two/{last} {folder}/{last}")
+
+
+def test_resuming_a_finished_training_says_so_and_evaluates(container: Container, two_ranks: Training) -> None:
+    resumed = train(container, "/tmp/two", ranks=1)
+    accuracy, speed, ranks = resumed.final
+    assert "12 epochs are done" in resumed.output
+    assert speed.startswith("nothing left to train")
+    assert resumed.epochs == []
+    assert (accuracy, ranks) == (two_ranks.final[0], 1)
+
+
+def test_no_unfinished_checkpoint_stays_behind(container: Container, two_ranks: Training) -> None:
+    names = execute(container, "ls -A /tmp/two").split()
+    assert names == [f"checkpoint-{epoch:03d}.pt" for epoch in range(1, 13)]
