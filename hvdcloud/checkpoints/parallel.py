@@ -1,0 +1,67 @@
+"""Work spread over threads that never keep a process alive.
+
+concurrent.futures joins its threads when the interpreter ends, so one request that hangs would hold up a node that has
+seconds left to live. These are daemon threads.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Outcome(Generic[Item, Result]):
+    """What became of one item: either `result` or `error` is set."""
+
+    __slots__ = ("error", "item", "result")
+
+    def __init__(self, item: Item, result: Result | None, error: Exception | None) -> None:
+        self.item = item
+        self.result = result
+        self.error = error
+
+
+def _attempt(item: Item, work: Callable[[Item], Result]) -> Outcome[Item, Result]:
+    try:
+        return Outcome(item, work(item), None)
+    except Exception as error:  # noqa: BLE001 - handed to the caller, who decides item by item
+        return Outcome(item, None, error)
+
+
+def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: int) -> Iterator[Outcome[Item, Result]]:
+    """Do `work` on every item, at most `workers` at a time; yields outcomes in the order in which they end.
+
+    Outcomes are yielded in the caller's thread. A caller that stops iterating starts no further item.
+    """
+    count = min(workers, len(items))
+    if count <= 1:
+        # A thread costs more than a small file takes.
+        for item in items:
+            yield _attempt(item, work)
+        return
+    pending: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    for item in items:
+        pending.put(item)
+    done: queue.SimpleQueue[Outcome[Item, Result]] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            try:
+                item = pending.get_nowait()
+            except queue.Empty:
+                return
+            done.put(_attempt(item, work))
+
+    for _ in range(count):
+        threading.Thread(target=serve, name="hvdcloud-transfer", daemon=True).start()
+    try:
+        for _ in items:
+            yield done.get()
+    finally:
+        stopped.set()

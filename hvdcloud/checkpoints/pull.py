@@ -1,0 +1,350 @@
+"""From the bucket to this disk: every file of a run, verified, under `TARGET/RUN/`.
+
+Pulling again goes on where the last pull ended, whatever ended it: files that are right are not fetched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdcloud.checkpoints.bucket import (
+    Bucket,
+    BucketUnreachableError,
+    ObjectMissingError,
+    disk_error,
+    free_bytes,
+)
+from hvdcloud.checkpoints.checksum import crc32c_of_file
+from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
+from hvdcloud.checkpoints.ledger import Ledger, Verified
+from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, run_prefix
+from hvdcloud.errors import CapacityError, CheckpointError
+
+WORKERS = 8
+# A running node replaces objects while we fetch: its manifest is read again this many times.
+_ROUNDS = 4
+# Seconds between two writes of the ledger; what a kill -9 loses is only verified again.
+_LEDGER_EVERY = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a pull is; bytes include those that needed no fetching."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One file that is not on this disk, and why."""
+
+    name: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    """What a pull did.
+
+    Args:
+        path: the folder, `TARGET/RUN`.
+        files: how many files are now on this disk, verified.
+        fetched: how many of them this pull brought.
+        complete: every node has finished uploading, so there is nothing more to come.
+        failed: only in PullError.result; empty otherwise.
+    """
+
+    run: str
+    path: Path
+    files: int
+    fetched: int
+    bytes_fetched: int
+    bytes_skipped: int
+    complete: bool
+    failed: Sequence[Failure] = ()
+
+
+class PullError(CheckpointError):
+    """Some files could not be brought; all others were. `result` says which."""
+
+    def __init__(self, message: str, *, hint: str, details: str, result: PullResult) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.result = result
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    files: int = 0
+    fetched: int = 0
+    bytes_fetched: int = 0
+    bytes_skipped: int = 0
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+
+def pull(
+    bucket: Bucket,
+    *,
+    cluster: str,
+    run: str,
+    target: Path,
+    ledger: Ledger,
+    on_progress: Callable[[Progress], None] | None = None,
+    workers: int = WORKERS,
+) -> PullResult:
+    """Bring a run's checkpoints to `target/run/`.
+
+    Raises:
+        CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull is
+            writing there.
+        PullError: files that are missing, damaged or could not be fetched; every other file was.
+        CapacityError: not enough space, looked at before anything is fetched.
+    """
+    manifests = load_manifests(bucket, cluster=cluster, run=run)
+    if not manifests:
+        raise CheckpointError(
+            f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=f"hvdcloud --name {cluster} list"
+        )
+    root = target.absolute() / run
+    if root.is_symlink():
+        raise CheckpointError(
+            f"{root} is a symbolic link, so {run} would be written to {os.path.realpath(root)}",
+            hint="remove the link, or pull to another folder with --to",
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(error, path=root, doing="making") from error
+    with _only_one(root, run=run):
+        remove_partials(root)
+        try:
+            return _pull(
+                bucket, manifests, root=root, ledger=ledger, on_progress=on_progress or _quiet, workers=workers
+            )
+        finally:
+            ledger.save()
+
+
+def _quiet(_: Progress) -> None:
+    """Nobody is watching."""
+
+
+def _pull(
+    bucket: Bucket,
+    manifests: Sequence[Manifest],
+    *,
+    root: Path,
+    ledger: Ledger,
+    on_progress: Callable[[Progress], None],
+    workers: int,
+) -> PullResult:
+    cluster, run = manifests[0].cluster, manifests[0].run
+    for round_number in range(1, _ROUNDS + 1):
+        last = round_number == _ROUNDS
+        wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
+        announced = [entry for manifest in manifests for entry in manifest.uploading]
+        places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
+        tally = _Tally()
+        total = sum(entry.size for entry in wanted.values())
+
+        def report(tally: _Tally = tally, files: int = len(wanted), total: int = total) -> None:
+            on_progress(
+                Progress(
+                    files_done=tally.files,
+                    files_total=files,
+                    bytes_done=tally.bytes_fetched + tally.bytes_skipped,
+                    bytes_total=total,
+                )
+            )
+
+        report()
+        missing: list[Entry] = []
+        for entry in wanted.values():
+            if _is_right(places[entry.name], entry, ledger=ledger, cluster=cluster, run=run):
+                tally.files += 1
+                tally.bytes_skipped += entry.size
+            else:
+                missing.append(entry)
+        report()
+        _require_space(root, sum(entry.size for entry in missing))
+        saved = time.monotonic()
+
+        def done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
+            nonlocal saved
+            if error is not None:
+                tally.failed[entry.name] = error
+                return
+            _remember(ledger, path, entry, cluster=cluster, run=run)
+            tally.files += 1
+            tally.fetched += 1
+            tally.bytes_fetched += entry.size
+            if time.monotonic() - saved >= _LEDGER_EVERY:
+                ledger.save()
+                saved = time.monotonic()
+            report()
+
+        fetch(
+            bucket,
+            [(entry, places[entry.name]) for entry in missing],
+            prefix=run_prefix(cluster, run),
+            workers=workers,
+            on_done=done,
+        )
+        if announced:
+            # A node replaced or made these and has not listed them yet; if it died, it never will.
+            unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in tally.failed]
+            right = [
+                entry
+                for entry in unlisted
+                if _is_right(places[entry.name], entry, ledger=ledger, cluster=cluster, run=run)
+            ]
+            for entry in right:
+                tally.failed.pop(entry.name, None)
+                tally.files += 1
+                tally.bytes_skipped += entry.size
+            _fetch_announced(
+                bucket,
+                [(entry, places[entry.name]) for entry in unlisted if entry not in right],
+                prefix=run_prefix(cluster, run),
+                tally=tally,
+                on_done=done,
+                workers=workers,
+            )
+        if not any(isinstance(error, ObjectMissingError) for error in tally.failed.values()):
+            break
+        # Replaced since the manifest was written, so there is a newer manifest, if the node lives.
+        again = load_manifests(bucket, cluster=cluster, run=run)
+        if last or not tally.failed or again == manifests:
+            break
+        manifests = again
+    result = PullResult(
+        run=run,
+        path=root,
+        files=tally.files,
+        fetched=tally.fetched,
+        bytes_fetched=tally.bytes_fetched,
+        bytes_skipped=tally.bytes_skipped,
+        complete=all(manifest.complete for manifest in manifests),
+        failed=[Failure(name=name, error=error) for name, error in sorted(tally.failed.items())],
+    )
+    if result.failed:
+        raise _failure(bucket, result)
+    return result
+
+
+def _fetch_announced(
+    bucket: Bucket,
+    announced: Sequence[tuple[Entry, Path]],
+    *,
+    prefix: str,
+    tally: _Tally,
+    on_done: Callable[[Entry, Path, Exception | None], None],
+    workers: int,
+) -> None:
+    """What was announced and is there with the announced bytes; the rest is still on its way or lost with its node."""
+
+    def done(entry: Entry, path: Path, error: Exception | None) -> None:
+        if error is None:
+            tally.failed.pop(entry.name, None)
+            on_done(entry, path, None)
+
+    fetch(bucket, announced, prefix=prefix, workers=workers, on_done=done)
+
+
+def _is_right(path: Path, entry: Entry, *, ledger: Ledger, cluster: str, run: str) -> bool:
+    """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+        return False
+    known = ledger.get(cluster=cluster, run=run, name=entry.name)
+    if (
+        known is not None
+        and (known.crc32c, known.size) == (entry.crc32c, entry.size)
+        and (known.path, known.mtime_ns) == (str(path), status.st_mtime_ns)
+    ):
+        return True
+    try:
+        if crc32c_of_file(path)[1] != entry.crc32c:
+            return False
+    except OSError as error:
+        raise disk_error(error, path=path, doing="reading") from error
+    _remember(ledger, path, entry, cluster=cluster, run=run)
+    return True
+
+
+def _remember(ledger: Ledger, path: Path, entry: Entry, *, cluster: str, run: str) -> None:
+    ledger.add(
+        Verified(
+            cluster=cluster,
+            run=run,
+            name=entry.name,
+            generation=entry.generation,
+            crc32c=entry.crc32c,
+            size=entry.size,
+            path=str(path),
+            mtime_ns=path.lstat().st_mtime_ns,
+        )
+    )
+
+
+def _failure(bucket: Bucket, result: PullResult) -> PullError:
+    count = len(result.failed)
+    first = result.failed[0]
+    unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in result.failed)
+    return PullError(
+        f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
+        f" {first.error}",
+        hint=f"hvdcloud pull {result.run}"
+        + (
+            " goes on where this one ended"
+            if unreachable
+            else " tries again; what is right already is not fetched again"
+        ),
+        details="\n".join(f"{failure.name}: {failure.error}" for failure in result.failed[:50]),
+        result=result,
+    )
+
+
+def _require_space(root: Path, needed: int) -> None:
+    free = free_bytes(root)
+    if needed > free:
+        raise CapacityError(
+            f"the checkpoints need {_size(needed)} more, {root} has {_size(free)} left",
+            hint="free some space, or pull to another folder with --to",
+        )
+
+
+@contextlib.contextmanager
+def _only_one(root: Path, *, run: str) -> Iterator[None]:
+    """Two pulls into one folder would delete each other's unfinished files. The kernel frees the lock of a dead one."""
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise disk_error(error, path=root, doing="locking") from error
+            raise CheckpointError(
+                f"another hvdcloud is pulling into {root}", hint=f"wait for it to end, then type: hvdcloud pull {run}"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _size(count: int) -> str:
+    """Bytes in megabytes, or in gigabytes where those are many."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"

@@ -1,0 +1,56 @@
+"""The ledger remembers what was verified; whatever happens to it, it never says more than is true."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.checkpoints.ledger import Ledger, Verified
+
+ENTRY = Verified(
+    cluster="c", run="r", name="x", generation=1, crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5
+)
+
+
+def test_what_was_saved_is_there_in_the_next_process(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.json"
+    ledger = Ledger(path)
+    ledger.add(ENTRY)
+    assert ledger.get(cluster="c", run="r", name="x") == ENTRY
+    assert not path.exists()
+    ledger.save()
+    assert Ledger(path).get(cluster="c", run="r", name="x") == ENTRY
+    assert Ledger(path).get(cluster="c", run="r", name="y") is None
+    assert [file.name for file in path.parent.iterdir()] == ["ledger.json"]
+
+
+def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    ledgers = [Ledger(path) for _ in range(8)]
+
+    def work(number: int) -> None:
+        for step in range(10):
+            ledgers[number].add(replace(ENTRY, name=f"{number}-{step}"))
+            ledgers[number].save()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    after = Ledger(path)
+    assert all(after.get(cluster="c", run="r", name=f"{n}-{s}") for n in range(8) for s in range(10))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version":9,"verified":[]}', b'{"version":1,"verified":[{}]}'])
+def test_a_damaged_ledger_knows_nothing_and_heals(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_bytes(damage)
+    ledger = Ledger(path)
+    assert ledger.get(cluster="c", run="r", name="x") is None
+    ledger.add(ENTRY)
+    ledger.save()
+    assert Ledger(path).get(cluster="c", run="r", name="x") == ENTRY

@@ -1,0 +1,168 @@
+"""A manifest comes from a bucket that others can write to: nothing in it is trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import Bucket, open_bucket
+from hvdcloud.checkpoints.manifest import (
+    Entry,
+    Manifest,
+    file_name,
+    from_json,
+    list_runs,
+    load_manifests,
+    manifest_name,
+    object_name,
+    read_manifest,
+    run_prefix,
+    to_json,
+)
+from hvdcloud.errors import CheckpointError
+
+RUN = "20261120-101500-abc123"
+ENTRY = Entry(name="a/b.pt", size=3, crc32c="AAAAAA==", generation=17, modified=1.5)
+MANIFEST = Manifest(cluster="digits", run=RUN, node=0, complete=True, files=[ENTRY])
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return open_bucket(f"file://{tmp_path}/bucket")
+
+
+def plain(**changes: Any) -> bytes:
+    value = json.loads(to_json(MANIFEST))
+    return json.dumps({k: v for k, v in {**value, **changes}.items() if v is not ...}).encode()
+
+
+def plain_entry(**changes: Any) -> bytes:
+    entry = {**json.loads(to_json(MANIFEST))["files"][0], **changes}
+    return plain(files=[{k: v for k, v in entry.items() if v is not ...}])
+
+
+def test_what_is_written_is_read_back() -> None:
+    announced = Entry(name="c", size=0, crc32c="AAAAAA==", generation=0, modified=2.0)
+    for manifest in (
+        MANIFEST,
+        Manifest(cluster="c", run=RUN, node=3, complete=False, files=[], uploading=[announced], resumed="r1"),
+    ):
+        read = from_json(to_json(manifest), source="x")
+        assert to_json(read) == to_json(manifest)
+        assert list(read.files) == list(manifest.files)
+        assert list(read.uploading) == list(manifest.uploading)
+
+
+def test_its_form_is_the_documented_one() -> None:
+    assert json.loads(to_json(MANIFEST)) == {
+        "version": 1,
+        "cluster": "digits",
+        "run": RUN,
+        "node": 0,
+        "complete": True,
+        "files": [{"name": "a/b.pt", "size": 3, "crc32c": "AAAAAA==", "generation": 17, "modified": 1.5}],
+    }
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"[" * 100_000,
+        plain(version=2),
+        plain(version=True),
+        plain(version=...),
+        plain(extra=1),
+        plain(node="0"),
+        plain(complete=1),
+        plain(files={}),
+        plain(files=["a"]),
+        plain(files=...),
+        plain(uploading="x"),
+        plain(resumed="../x"),
+        plain_entry(name=...),
+        plain_entry(name=3),
+        plain_entry(name="/etc/passwd"),
+        plain_entry(name="../x"),
+        plain_entry(name="a/../../x"),
+        plain_entry(name="a//x"),
+        plain_entry(name=""),
+        plain_entry(name="a\0b"),
+        plain_entry(name=".hvdcloud/manifest-0.json"),
+        plain_entry(size=-1),
+        plain_entry(size=1.0),
+        plain_entry(size=True),
+        plain_entry(crc32c="xyz"),
+        plain_entry(crc32c=None),
+        plain_entry(generation="1"),
+        plain_entry(modified="now"),
+        plain_entry(modified=-1),
+        plain_entry(modified=float("nan")),
+        plain_entry(mode=0o777),
+        plain(files=[json.loads(plain())["files"][0]] * 2),
+    ],
+)
+def test_a_manifest_that_is_not_valid_is_refused(data: bytes) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        from_json(data, source="gs://b/manifest-0.json")
+    assert "gs://b/manifest-0.json" in caught.value.message
+    assert caught.value.hint
+
+
+def test_nodes_never_share_an_object() -> None:
+    files = ["x", "a/x", "@node-1/x", "@node-0/x", ".hvdcloud/manifest-0.json", "@node-x"]
+    names = [object_name(file, node=node) for node in range(3) for file in files]
+    assert len(set(names)) == len(names)
+    assert object_name("a/x", node=0) == "a/x"
+    assert object_name("a/x", node=2) == "@node-2/a/x"
+    assert object_name("@node-1/x", node=0) == "@node-0/@node-1/x"
+    for node in range(3):
+        for file in files:
+            assert file_name(object_name(file, node=node)) == file
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", "-x", "ü", "x" * 200])
+def test_a_name_that_is_no_run_never_becomes_a_path(name: str) -> None:
+    with pytest.raises(CheckpointError):
+        run_prefix("digits", name)
+    with pytest.raises(CheckpointError):
+        run_prefix(name, RUN)
+
+
+def test_the_manifests_of_a_run_come_by_node_number(bucket: Bucket) -> None:
+    for node in (10, 2, 0):
+        manifest = Manifest(cluster="digits", run=RUN, node=node, complete=False, files=[])
+        bucket.write(manifest_name("digits", RUN, node), to_json(manifest))
+    bucket.write(f"digits/{RUN}/.hvdcloud/manifest-x.json", b"not ours")
+    assert [manifest.node for manifest in load_manifests(bucket, cluster="digits", run=RUN)] == [0, 2, 10]
+    assert load_manifests(bucket, cluster="digits", run="none") == []
+    assert read_manifest(bucket, cluster="digits", run=RUN, node=1) is None
+
+
+def test_a_manifest_of_another_run_or_node_is_refused(bucket: Bucket) -> None:
+    bucket.write(manifest_name("digits", RUN, 1), to_json(MANIFEST))
+    with pytest.raises(CheckpointError, match="belongs to node 0"):
+        load_manifests(bucket, cluster="digits", run=RUN)
+
+
+def test_a_node_can_not_speak_for_another_ones_files(bucket: Bucket) -> None:
+    entry = Entry(name="@node-2/x", size=0, crc32c="AAAAAA==", generation=1, modified=0.0)
+    manifest = Manifest(cluster="digits", run=RUN, node=1, complete=True, files=[entry])
+    bucket.write(manifest_name("digits", RUN, 1), to_json(manifest))
+    with pytest.raises(CheckpointError, match="not a file of node 1"):
+        load_manifests(bucket, cluster="digits", run=RUN)
+
+
+def test_runs_are_listed_oldest_first_and_by_the_clusters_id(bucket: Bucket) -> None:
+    for run in ("20261121-000000-bbbbbb", "20261120-000000-aaaaaa", "20261122-000000-aaaaaa"):
+        bucket.write(f"digits/{run}/x", b"")
+    bucket.write("digits/file", b"")
+    bucket.write("other/20261123-000000-aaaaaa/x", b"")
+    assert list_runs(bucket, "digits", suffix="aaaaaa") == ["20261120-000000-aaaaaa", "20261122-000000-aaaaaa"]
+    assert len(list_runs(bucket, "digits")) == 3
+    assert list_runs(bucket, "none") == []

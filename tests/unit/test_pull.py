@@ -1,0 +1,363 @@
+"""Every way in which a pull can be interrupted, misled or lied to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
+from hvdcloud.checkpoints.checksum import crc32c_of_bytes
+from hvdcloud.checkpoints.fetch import local_paths
+from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
+from hvdcloud.checkpoints.pull import Progress, PullError, PullResult, pull
+from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
+
+CLUSTER, RUN = "digits", "20261120-101500-abc123"
+PREFIX = run_prefix(CLUSTER, RUN)
+
+
+class World:
+    """A bucket with one run in it, and a disk to pull it to."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "bucket"
+        self.bucket: Bucket = open_bucket(self.folder.as_uri())
+        self.target = root / "pulled"
+        self.ledger_path = root / "state" / "ledger.json"
+        self.entries: dict[int, dict[str, Entry]] = {}
+
+    def put(self, file: str, data: bytes, *, node: int = 0) -> Entry:
+        name = object_name(file, node=node)
+        info = self.bucket.write(PREFIX + name, data)
+        entry = Entry(
+            name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=info.generation, modified=1.5e9
+        )
+        self.entries.setdefault(node, {})[name] = entry
+        return entry
+
+    def publish(self, *, node: int = 0, complete: bool = True, uploading: tuple[Entry, ...] = ()) -> None:
+        entries = list(self.entries.get(node, {}).values())
+        manifest = Manifest(cluster=CLUSTER, run=RUN, node=node, complete=complete, files=entries, uploading=uploading)
+        self.bucket.write(manifest_name(CLUSTER, RUN, node), to_json(manifest))
+
+    def publish_raw(self, name: str) -> None:
+        """A manifest that an enemy wrote."""
+        good = to_json(
+            Manifest(
+                cluster=CLUSTER,
+                run=RUN,
+                node=0,
+                complete=True,
+                files=[Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)],
+            )
+        )
+        self.bucket.write(manifest_name(CLUSTER, RUN, 0), good.replace(b"@@", name.encode()))
+
+    def pull(self, *, ledger: Ledger | None = None) -> PullResult:
+        return pull(
+            self.bucket, cluster=CLUSTER, run=RUN, target=self.target, ledger=ledger or Ledger(self.ledger_path)
+        )
+
+    def path(self, name: str) -> Path:
+        return self.target / RUN / name
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_all_files_of_all_nodes_arrive_with_their_times(world: World) -> None:
+    world.put("a.pt", b"a")
+    world.put("deep/er/b.pt", b"bb")
+    world.put("a.pt", b"other", node=1)
+    world.publish()
+    world.publish(node=1)
+    result = world.pull()
+    assert (result.files, result.fetched, result.bytes_fetched, result.bytes_skipped) == (3, 3, 8, 0)
+    assert result.complete
+    assert result.path == world.target / RUN
+    assert world.path("a.pt").read_bytes() == b"a"
+    assert world.path("deep/er/b.pt").read_bytes() == b"bb"
+    assert world.path("@node-1/a.pt").read_bytes() == b"other"
+    assert world.path("a.pt").stat().st_mtime == 1.5e9
+
+
+def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: World) -> None:
+    world.put("a", b"a")
+    world.publish(complete=False)
+    assert not world.pull().complete
+    again = world.pull()
+    assert (again.files, again.fetched, again.bytes_skipped) == (1, 0, 1)
+    world.put("b", b"bb")
+    world.publish()
+    third = world.pull()
+    assert (third.files, third.fetched, third.bytes_fetched, third.complete) == (2, 1, 2, True)
+
+
+def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: World) -> None:
+    world.put("a", b"right")
+    world.publish()
+    world.pull()
+    world.ledger_path.unlink()
+    assert world.pull().fetched == 0
+    world.path("a").write_bytes(b"wrong")
+    assert world.pull().fetched == 1
+    assert world.path("a").read_bytes() == b"right"
+
+
+def test_progress_reaches_the_end(world: World) -> None:
+    for number in range(5):
+        world.put(str(number), b"12345")
+    world.publish()
+    seen: list[Progress] = []
+    pull(
+        world.bucket,
+        cluster=CLUSTER,
+        run=RUN,
+        target=world.target,
+        ledger=Ledger(world.ledger_path),
+        on_progress=seen.append,
+    )
+    assert seen[0] == Progress(files_done=0, files_total=5, bytes_done=0, bytes_total=25)
+    assert seen[-1] == Progress(files_done=5, files_total=5, bytes_done=25, bytes_total=25)
+    assert [p.bytes_done for p in seen] == sorted(p.bytes_done for p in seen)
+
+
+def test_a_run_without_checkpoints_says_so(world: World) -> None:
+    with pytest.raises(CheckpointError, match="has no checkpoints") as caught:
+        world.pull()
+    assert caught.value.code == ExitCode.CHECKPOINT
+    assert not world.target.exists()
+
+
+def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: World) -> None:
+    for name in ("a", "bad", "c"):
+        world.put(name, b"right")
+    world.publish()
+    path = world.folder / PREFIX / "bad"
+    status = path.stat()
+    path.write_bytes(b"wrong")
+    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    with pytest.raises(PullError) as caught:
+        world.pull()
+    assert caught.value.code == ExitCode.CHECKPOINT
+    assert caught.value.hint.startswith(f"hvdcloud pull {RUN}")
+    assert "bad" in caught.value.message
+    assert [failure.name for failure in caught.value.result.failed] == ["bad"]
+    assert isinstance(caught.value.result.failed[0].error, CorruptObjectError)
+    assert caught.value.result.files == 2
+    assert sorted(path.name for path in world.path("").iterdir()) == ["a", "c"]
+    ledger = Ledger(world.ledger_path)
+    assert ledger.get(cluster=CLUSTER, run=RUN, name="a")
+    assert ledger.get(cluster=CLUSTER, run=RUN, name="bad") is None
+
+
+def test_an_object_overwritten_by_somebody_else_is_not_taken_for_ours(world: World) -> None:
+    world.put("bad", b"right")
+    world.put("a", b"right")
+    world.publish()
+    world.bucket.write(PREFIX + "bad", b"enemy")
+    with pytest.raises(PullError) as caught:
+        world.pull()
+    assert isinstance(caught.value.result.failed[0].error, ObjectMissingError)
+    assert not world.path("bad").exists()
+    assert world.path("a").exists()
+
+
+def test_a_missing_object_is_code_9(world: World) -> None:
+    world.put("a", b"right")
+    world.publish()
+    (world.folder / PREFIX / "a").unlink()
+    with pytest.raises(PullError) as caught:
+        world.pull()
+    assert caught.value.code == ExitCode.CHECKPOINT
+
+
+def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_announced(world: World) -> None:
+    """The node died between the object and the manifest."""
+    old = world.put("latest", b"old")
+    announced = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"new"), generation=0, modified=2.0)
+    first = Entry(name="first", size=3, crc32c=crc32c_of_bytes(b"1st"), generation=0, modified=2.0)
+    never = Entry(name="never", size=3, crc32c=crc32c_of_bytes(b"nev"), generation=0, modified=2.0)
+    world.publish(complete=False, uploading=(announced, first, never))
+    world.bucket.write(PREFIX + "latest", b"new")
+    world.bucket.write(PREFIX + "first", b"1st")
+    stat = world.bucket.stat(PREFIX + "latest")
+    assert stat is not None
+    assert stat.generation > old.generation
+    result = world.pull()
+    assert not result.complete
+    assert world.path("latest").read_bytes() == b"new"
+    assert world.path("first").read_bytes() == b"1st"
+    assert not world.path("never").exists()
+    again = world.pull()
+    assert (again.fetched, again.files) == (0, 2)
+
+
+class MovingBucket:
+    """Hands over to a real bucket, and lets a node overwrite a file between our reading the manifest and the object."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.moves = 2
+
+    def __getattr__(self, name: str) -> object:
+        if name == "download_many" and self.moves:
+            self.moves -= 1
+            self.world.put("latest", f"version {self.moves}".encode())
+            self.world.publish()
+        return getattr(self.world.bucket, name)
+
+
+def test_a_running_node_that_overwrites_meanwhile_is_followed(world: World) -> None:
+    world.put("latest", b"version 2")
+    world.publish()
+    bucket: Bucket = MovingBucket(world)  # type: ignore[assignment]
+    result = pull(bucket, cluster=CLUSTER, run=RUN, target=world.target, ledger=Ledger(world.ledger_path))
+    assert result.files == 1
+    assert world.path("latest").read_bytes() == b"version 0"
+
+
+ESCAPES = ["/etc/evil", "../evil", "../../evil", "a/../../evil", "./evil", "a//evil", "..", "evil/"]
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_a_name_that_would_escape_is_refused_and_nothing_is_written(world: World, tmp_path: Path, name: str) -> None:
+    world.bucket.write("evil", b"evil")
+    world.publish_raw(name)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError) as caught:
+        world.pull()
+    assert caught.value.code == ExitCode.CHECKPOINT
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["folder", "parent", "run"])
+def test_a_symbolic_link_does_not_lead_out_of_the_target(world: World, tmp_path: Path, where: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    world.put("sub/sub/file", b"data")
+    world.put("other", b"data")
+    world.publish()
+    link = {"folder": world.path("sub/sub"), "parent": world.path("sub"), "run": world.path("")}[where]
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    with pytest.raises(CheckpointError) as caught:
+        world.pull()
+    assert str(outside) in caught.value.message
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(world: World, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"data")
+    world.put("file", b"data")
+    world.publish()
+    world.path("file").parent.mkdir(parents=True)
+    world.path("file").symlink_to(precious)
+    assert world.pull().fetched == 1
+    assert not world.path("file").is_symlink()
+    assert precious.read_bytes() == b"data"
+
+
+def test_a_link_that_stays_inside_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert local_paths(tmp_path, ["link/x"]) == {"link/x": tmp_path / "link" / "x"}
+
+
+def test_too_little_space_is_found_out_before_anything_is_fetched(world: World) -> None:
+    world.put("a", b"a")
+    huge = Entry(name="huge", size=10**18, crc32c="AAAAAA==", generation=1, modified=0.0)
+    world.entries[0]["huge"] = huge
+    world.publish()
+    with pytest.raises(CapacityError, match=r"need 1000000000\.00 GB more"):
+        world.pull()
+    assert not world.path("a").exists()
+
+
+def test_two_pulls_into_one_folder_do_not_meet(world: World) -> None:
+    world.put("a", b"a")
+    world.publish()
+
+    def meanwhile(_: Progress) -> None:
+        with pytest.raises(CheckpointError, match="another hvdcloud is pulling"):
+            world.pull()
+
+    result = pull(
+        world.bucket,
+        cluster=CLUSTER,
+        run=RUN,
+        target=world.target,
+        ledger=Ledger(world.ledger_path),
+        on_progress=meanwhile,
+    )
+    assert result.files == 1
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.checkpoints.pull import pull
+url, cluster, run, target, ledger = sys.argv[1:]
+result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), ledger=Ledger(Path(ledger)))
+print(result.fetched, flush=True)
+"""
+
+
+def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_goes_on(world: World) -> None:
+    contents = {f"{number:03}": os.urandom(20_000) for number in range(200)}
+    contents["big"] = os.urandom(80_000_000)
+    for name, data in contents.items():
+        world.put(name, data)
+    world.publish()
+    arguments = [sys.executable, "-c", PROCESS, world.bucket.url, CLUSTER, RUN, str(world.target)]
+    arguments.append(str(world.ledger_path))
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not any(size > 1 << 20 for size in _partial_sizes(world)):
+        assert time.monotonic() < deadline, "waited 30 s for a download in progress"
+        assert process.poll() is None, "the pull ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    for path in _files(world):
+        if not path.name.endswith("-part"):
+            assert path.read_bytes() == contents[path.name], "a file under its own name is whole"
+    assert not world.path("big").exists()
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < int(done.stdout) <= len(contents)
+    assert {path.name for path in world.path("").iterdir()} == set(contents), "no leftover of the killed one"
+    for name, data in contents.items():
+        assert world.path(name).read_bytes() == data
+
+
+def _files(world: World) -> list[Path]:
+    return [path for path in world.path("").glob("*") if path.exists()]
+
+
+def _partial_sizes(world: World) -> list[int]:
+    sizes: list[int] = []
+    for path in world.path("").glob(".*-part"):
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return sizes
+
+
+def test_pulling_from_a_folder_imports_nothing_of_googles() -> None:
+    code = (
+        "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.checkpoints.bucket import *;"
+    )
+    code += "open_bucket('file:///tmp'); print([name for name in sys.modules if name.startswith('google.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

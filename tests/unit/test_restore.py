@@ -1,0 +1,155 @@
+"""A second run starts from the first one's checkpoints and does not send them back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import Bucket, open_bucket
+from hvdcloud.checkpoints.checksum import crc32c_of_bytes
+from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, manifest_name, run_prefix, to_json
+from hvdcloud.errors import CheckpointError
+from hvdcloud.node.restore import restore
+from hvdcloud.node.uploader import ScanResult, Uploader
+
+CLUSTER = "digits"
+RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "bucket"
+        self.bucket: Bucket = open_bucket(self.folder.as_uri())
+
+    def directory(self, run: str, node: int = 0) -> Path:
+        path = self.root / f"node-{node}" / run
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write(self, run: str, name: str, data: bytes, *, node: int = 0, modified: float | None = None) -> None:
+        path = self.directory(run, node) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if modified is not None:
+            os.utime(path, (modified, modified))
+
+    def finish(self, run: str, node: int = 0) -> ScanResult:
+        directory = self.directory(run, node)
+        up = Uploader(self.bucket, cluster=CLUSTER, run=run, node=node, directory=directory, quiet_seconds=0)
+        return up.finish(time.monotonic() + 30)
+
+    def restore(self, run_from: str, run: str, node: int = 0) -> int:
+        return restore(self.bucket, cluster=CLUSTER, run_from=run_from, directory=self.directory(run, node))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_files_of_all_nodes_come_together_and_the_newest_wins(world: World) -> None:
+    world.write(RUNS[0], "head", b"0", modified=100)
+    world.write(RUNS[0], "both", b"old", modified=100)
+    world.write(RUNS[0], "both", b"new", node=1, modified=200)
+    world.write(RUNS[0], "deep/@node-7/x", b"1", node=1, modified=100)
+    for node in (0, 1):
+        world.finish(RUNS[0], node)
+        assert world.restore(RUNS[0], RUNS[1], node) == 3 if node else True
+    assert world.restore(RUNS[0], RUNS[2]) == 3
+    directory = world.directory(RUNS[2])
+    assert {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()} == {
+        "head": b"0",
+        "both": b"new",
+        "deep/@node-7/x": b"1",
+    }
+    assert (directory / "both").stat().st_mtime == 200, "scripts look for the newest by its time"
+
+
+def test_restored_files_are_not_uploaded_again_until_they_change(world: World) -> None:
+    world.write(RUNS[0], "epoch-1", b"1")
+    world.write(RUNS[0], "latest", b"1")
+    world.finish(RUNS[0])
+    world.restore(RUNS[0], RUNS[1])
+    assert world.finish(RUNS[1]).uploaded == []
+    world.write(RUNS[1], "latest", b"2")
+    assert world.finish(RUNS[1]).uploaded == ["latest"]
+    manifest = load_manifests(world.bucket, cluster=CLUSTER, run=RUNS[1])[0]
+    assert manifest.resumed == RUNS[0]
+    assert [entry.name for entry in manifest.files] == ["latest"]
+
+
+def test_a_run_that_saved_nothing_new_hands_on_what_it_was_given(world: World) -> None:
+    world.write(RUNS[0], "epoch-1", b"1")
+    world.finish(RUNS[0])
+    world.restore(RUNS[0], RUNS[1])
+    world.finish(RUNS[1])
+    world.restore(RUNS[1], RUNS[2])
+    world.write(RUNS[2], "epoch-2", b"2")
+    world.finish(RUNS[2])
+    assert world.restore(RUNS[2], RUNS[3]) == 2
+    assert (world.directory(RUNS[3]) / "epoch-1").read_bytes() == b"1"
+
+
+def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: World) -> None:
+    world.write(RUNS[0], "a", b"1")
+    world.write(RUNS[0], "b", b"1")
+    world.finish(RUNS[0])
+    world.restore(RUNS[0], RUNS[1])
+    before = (world.directory(RUNS[1]) / "a").stat()
+    world.write(RUNS[1], "b", b"this run's own")
+    (world.directory(RUNS[1]) / ".1-1.hvdcloud-part").write_bytes(b"of a killed restore")
+    assert world.restore(RUNS[0], RUNS[1]) == 1
+    assert (world.directory(RUNS[1]) / "a").stat() == before
+    assert (world.directory(RUNS[1]) / "b").read_bytes() == b"this run's own"
+    assert sorted(path.name for path in world.directory(RUNS[1]).iterdir()) == ["a", "b"]
+    assert world.finish(RUNS[1]).uploaded == ["b"]
+
+
+def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: World) -> None:
+    with pytest.raises(CheckpointError, match="has no checkpoints"):
+        world.restore(RUNS[0], RUNS[1])
+    world.write(RUNS[0], "a", b"1")
+    world.write(RUNS[0], "b", b"1")
+    world.finish(RUNS[0])
+    world.bucket.write(f"{run_prefix(CLUSTER, RUNS[0])}a", b"2")
+    with pytest.raises(CheckpointError, match=r"1 checkpoints of .* could not be restored: a"):
+        world.restore(RUNS[0], RUNS[1])
+    assert not (world.directory(RUNS[1]) / "a").exists()
+
+
+def test_what_a_lost_node_had_announced_and_sent_is_restored(world: World) -> None:
+    def announced(name: str, data: bytes) -> Entry:
+        return Entry(name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=0, modified=500.0)
+
+    prefix = run_prefix(CLUSTER, RUNS[0])
+    old = world.bucket.write(f"{prefix}latest", b"old")
+    listed = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"old"), generation=old.generation, modified=100.0)
+    manifest = Manifest(
+        cluster=CLUSTER,
+        run=RUNS[0],
+        node=0,
+        complete=False,
+        files=[listed],
+        uploading=[announced("latest", b"new"), announced("sent", b"sent"), announced("never", b"x")],
+    )
+    world.bucket.write(manifest_name(CLUSTER, RUNS[0], 0), to_json(manifest))
+    world.bucket.write(f"{prefix}sent", b"sent")
+    assert world.restore(RUNS[0], RUNS[1]) == 2
+    assert (world.directory(RUNS[1]) / "latest").read_bytes() == b"old"
+    world.bucket.write(f"{prefix}latest", b"new")
+    assert world.restore(RUNS[0], RUNS[2]) == 2
+    assert (world.directory(RUNS[2]) / "latest").read_bytes() == b"new"
+
+
+def test_a_name_that_would_escape_is_refused(world: World, tmp_path: Path) -> None:
+    entry = Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)
+    data = to_json(Manifest(cluster=CLUSTER, run=RUNS[0], node=1, complete=True, files=[entry]))
+    for name in (b"@node-1//etc/evil", b"@node-1/../../evil"):
+        world.bucket.write(manifest_name(CLUSTER, RUNS[0], 1), data.replace(b"@@", name))
+        with pytest.raises(CheckpointError):
+            world.restore(RUNS[0], RUNS[1])
+    assert list(tmp_path.rglob("evil")) == []

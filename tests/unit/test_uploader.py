@@ -1,0 +1,372 @@
+"""Real files, real writers, a real bucket: what is being written stays, what is done goes, kill -9 tears nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
+from hvdcloud.checkpoints.checksum import crc32c_of_bytes
+from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
+from hvdcloud.checkpoints.pull import pull
+from hvdcloud.node.uploader import ScanResult, Uploader
+
+CLUSTER, RUN = "digits", "20261120-101500-abc123"
+PREFIX = run_prefix(CLUSTER, RUN)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoints" / RUN
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return open_bucket(f"file://{tmp_path}/bucket")
+
+
+def uploader(bucket: Bucket, directory: Path, *, node: int = 0, quiet_seconds: float = 0.0) -> Uploader:
+    return Uploader(bucket, cluster=CLUSTER, run=RUN, node=node, directory=directory, quiet_seconds=quiet_seconds)
+
+
+def manifest_of(bucket: Bucket, node: int = 0) -> Manifest:
+    manifest = read_manifest(bucket, cluster=CLUSTER, run=RUN, node=node)
+    assert manifest is not None
+    return manifest
+
+
+def files_of(bucket: Bucket, node: int = 0) -> dict[str, Entry]:
+    return {entry.name: entry for entry in manifest_of(bucket, node).files}
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.005)
+
+
+def nothing(result: ScanResult) -> bool:
+    return not (result.uploaded or result.pending or result.errors)
+
+
+def finish(up: Uploader, seconds: float = 30.0) -> ScanResult:
+    return up.finish(time.monotonic() + seconds)
+
+
+def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, directory: Path) -> None:
+    up = uploader(bucket, directory)
+    (directory / "a.pt").write_bytes(b"one")
+    (directory / "deep" / "er").mkdir(parents=True)
+    (directory / "deep" / "er" / "b.pt").write_bytes(b"two")
+    assert up.scan().uploaded == ["a.pt", "deep/er/b.pt"]
+    first = files_of(bucket)
+    assert (first["a.pt"].size, first["a.pt"].crc32c) == (3, crc32c_of_bytes(b"one"))
+    assert first["a.pt"].modified == (directory / "a.pt").stat().st_mtime
+    stat = bucket.stat(PREFIX + "a.pt")
+    assert stat is not None
+    assert stat.generation == first["a.pt"].generation
+    assert nothing(up.scan())
+    os.utime(directory / "a.pt")
+    assert nothing(up.scan()), "the same bytes with another time are the same checkpoint"
+    (directory / "a.pt").write_bytes(b"ONE")
+    assert up.scan().uploaded == ["a.pt"]
+    assert files_of(bucket)["a.pt"].generation > first["a.pt"].generation
+    assert bucket.read(PREFIX + "a.pt") == b"ONE"
+    assert not manifest_of(bucket).complete
+
+
+def test_the_first_scan_of_an_empty_directory_tells_the_bucket_of_this_node(bucket: Bucket, tmp_path: Path) -> None:
+    up = uploader(bucket, tmp_path / "not there yet")
+    assert nothing(up.scan())
+    assert manifest_of(bucket) == Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[])
+    assert nothing(finish(up))
+    assert manifest_of(bucket).complete
+
+
+def test_a_deleted_file_stays_in_the_bucket(bucket: Bucket, directory: Path) -> None:
+    up = uploader(bucket, directory)
+    (directory / "a").write_bytes(b"1")
+    up.scan()
+    (directory / "a").unlink()
+    assert nothing(finish(up))
+    assert set(files_of(bucket)) == {"a"}
+    assert bucket.read(PREFIX + "a") == b"1"
+
+
+def test_a_file_that_changed_a_moment_ago_waits(bucket: Bucket, directory: Path) -> None:
+    up = uploader(bucket, directory, quiet_seconds=0.5)
+    (directory / "a").write_bytes(b"1")
+    assert up.scan().pending == ["a"]
+    assert files_of(bucket) == {}
+    wait_for(lambda: up.scan().uploaded == ["a"], "the file to have rested")
+
+
+def test_a_final_scan_does_not_wait_for_files_to_rest(bucket: Bucket, directory: Path) -> None:
+    up = uploader(bucket, directory, quiet_seconds=3600)
+    (directory / "a").write_bytes(b"1")
+    assert up.scan().pending == ["a"]
+    assert up.scan(final=True).uploaded == ["a"]
+
+
+def test_a_file_dated_in_the_future_goes_all_the_same(bucket: Bucket, directory: Path) -> None:
+    up = uploader(bucket, directory, quiet_seconds=0.1)
+    (directory / "a").write_bytes(b"1")
+    os.utime(directory / "a", (4e9, 4e9))
+    wait_for(lambda: up.scan().uploaded == ["a"], "the file to have rested")
+
+
+def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket: Bucket, directory: Path) -> None:
+    (directory / "done").write_bytes(b"done")
+    code = "import sys\nf = open(sys.argv[1], 'wb')\nf.write(b'half')\nf.flush()\nprint(flush=True)\ninput()\n"
+    code += "f.write(b'!')"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(directory / "open")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    up = uploader(bucket, directory)
+    result = up.scan(final=True)
+    assert (result.uploaded, result.pending) == (["done"], ["open"])
+    result = finish(up, seconds=0.3)
+    assert result.pending == ["open"]
+    assert not manifest_of(bucket).complete
+    writer.communicate("\n", timeout=20)
+    assert finish(up).uploaded == ["open"]
+    assert bucket.read(PREFIX + "open") == b"half!"
+    assert manifest_of(bucket).complete
+
+
+WRITER = """
+import os, sys, time
+# Rewrites one file again and again, in place and in pieces, as torch.save does; every version is of one byte.
+path, deadline, version = sys.argv[1], time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < deadline:
+    version = version % 250 + 1
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(8):
+            file.write(bytes([version]) * 65536)
+            time.sleep(0.003)
+    time.sleep(0.15)
+"""
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_checkpoint_rewritten_all_the_time_is_never_torn(bucket: Bucket, directory: Path, final: bool) -> None:
+    path = directory / "latest.pt"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "2"])
+    up = uploader(bucket, directory)
+    uploads = 0
+    while writer.poll() is None:
+        result = up.scan(final=final)
+        assert result.errors == []
+        uploads += len(result.uploaded)
+        if result.uploaded:
+            data = bucket.read(PREFIX + "latest.pt")
+            assert data == data[:1] * 8 * 65536, "half of one version and half of another"
+    assert uploads > 0
+    finish(up)
+    assert bucket.read(PREFIX + "latest.pt") == path.read_bytes()
+
+
+def test_symbolic_links_are_followed_inside_the_directory_only(bucket: Bucket, directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (directory / "epoch-1").mkdir()
+    (directory / "epoch-1" / "w").write_bytes(b"weights")
+    (directory / "latest").symlink_to("epoch-1")
+    (directory / "w").symlink_to(directory / "epoch-1" / "w")
+    (directory / "loop").symlink_to(".")
+    (directory / "epoch-1" / "up").symlink_to("..")
+    (directory / "nowhere").symlink_to("nothing")
+    (directory / "secret").symlink_to(tmp_path / "secret")
+    (directory / "outside").symlink_to(tmp_path)
+    os.mkfifo(directory / "fifo")
+    result = finish(uploader(bucket, directory))
+    assert result.uploaded == ["epoch-1/w", "latest/w", "w"]
+    assert len(result.skipped) == 2
+    assert all("outside the checkpoint directory" in line for line in result.skipped)
+    assert manifest_of(bucket).complete
+
+
+def test_names_that_no_bucket_takes_are_errors_and_stop_nothing_else(bucket: Bucket, directory: Path) -> None:
+    (directory / "good").write_bytes(b"1")
+    (directory / "new\nline").write_bytes(b"2")
+    Path(os.fsdecode(os.fsencode(directory) + b"/\xff")).write_bytes(b"3")
+    started = time.monotonic()
+    result = finish(uploader(bucket, directory))
+    assert result.uploaded == ["good"]
+    assert len(result.errors) == 2
+    assert not manifest_of(bucket).complete
+    assert time.monotonic() - started < 5, "what no time can heal is not waited for"
+
+
+def test_nodes_and_our_own_names_stay_apart(bucket: Bucket, directory: Path) -> None:
+    for name in ("x", "@node-1/x", ".hvdcloud/manifest-0.json"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(name)
+    finish(uploader(bucket, directory))
+    finish(uploader(bucket, directory, node=1))
+    assert set(files_of(bucket)) == {"x", "@node-0/@node-1/x", "@node-0/.hvdcloud/manifest-0.json"}
+    assert set(files_of(bucket, 1)) == {"@node-1/x", "@node-1/@node-1/x", "@node-1/.hvdcloud/manifest-0.json"}
+    assert bucket.read(PREFIX + "@node-1/x") == b"x"
+
+
+def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, directory: Path) -> None:
+    for name in ("same", "changed"):
+        (directory / name).write_bytes(b"1")
+    finish(uploader(bucket, directory))
+    assert manifest_of(bucket).complete
+    assert nothing(uploader(bucket, directory).scan())
+    assert manifest_of(bucket).complete, "looking at a finished run leaves it finished"
+    (directory / "changed").write_bytes(b"22")
+    up = uploader(bucket, directory)
+    assert up.scan().uploaded == ["changed"]
+    assert not manifest_of(bucket).complete
+    assert set(files_of(bucket)) == {"same", "changed"}
+
+
+def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path) -> None:
+    one, two = uploader(bucket, directory), uploader(bucket, directory)
+    one.scan()
+    two.scan()
+    (directory / "a").write_bytes(b"1")
+    one.scan()
+    (directory / "b").write_bytes(b"2")
+    finish(two)
+    (directory / "c").write_bytes(b"3")
+    finish(one)
+    assert set(files_of(bucket)) == {"a", "b", "c"}
+    assert manifest_of(bucket).complete
+
+
+def test_an_upload_that_was_announced_and_done_is_found_again(bucket: Bucket, directory: Path) -> None:
+    """The uploader was killed after the object and before the manifest, and the file has been deleted since."""
+    done = bucket.write(PREFIX + "done", b"1")
+    entries = [
+        Entry(name=name, size=1, crc32c=crc32c_of_bytes(b"1"), generation=0, modified=1.0) for name in ("done", "never")
+    ]
+    before = Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[], uploading=entries)
+    bucket.write(manifest_name(CLUSTER, RUN, 0), to_json(before))
+    finish(uploader(bucket, directory))
+    after = manifest_of(bucket)
+    assert [(entry.name, entry.generation) for entry in after.files] == [("done", done.generation)]
+    assert after.complete
+    assert not after.uploading
+
+
+class FlakyBucket(FolderBucket):
+    """A folder behind a network that is down for a while."""
+
+    down = True
+
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        if self.down:
+            raise BucketUnreachableError("the network is down", hint="wait")
+        return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
+
+
+def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, directory: Path) -> None:
+    bucket = FlakyBucket(tmp_path / "bucket")
+    for number in range(30):
+        (directory / f"{number:02}").write_bytes(b"1")
+    up = uploader(bucket, directory)
+    result = up.scan()
+    assert result.uploaded == []
+    assert result.errors[0] == "the network is down"
+    result = finish(up, seconds=0.5)
+    assert result.errors
+    assert not manifest_of(bucket).complete
+    bucket.down = False
+    assert len(finish(up).uploaded) == 30
+    assert manifest_of(bucket).complete
+
+
+class HangingBucket(FolderBucket):
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        time.sleep(60)
+        raise AssertionError
+
+
+def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directory: Path) -> None:
+    (directory / "a").write_bytes(b"1")
+    started = time.monotonic()
+    result = finish(uploader(HangingBucket(tmp_path / "bucket"), directory), seconds=0.5)
+    assert time.monotonic() - started < 5
+    assert result.pending == ["a"]
+    assert "in time" in result.errors[0]
+
+
+PROCESS = """
+import sys, time
+from pathlib import Path
+from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.node.uploader import Uploader
+url, cluster, run, directory = sys.argv[1:]
+print("started", flush=True)
+up = Uploader(open_bucket(url), cluster=cluster, run=run, node=0, directory=Path(directory), quiet_seconds=0)
+result = up.finish(time.monotonic() + 60)
+assert not result.pending and not result.errors, result
+"""
+
+
+def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
+    bucket: Bucket, directory: Path, tmp_path: Path
+) -> None:
+    (directory / "latest.pt").write_bytes(b"good" * 1000)
+    uploader(bucket, directory).scan()
+    for number in range(300):
+        (directory / f"{number:03}.pt").write_bytes(os.urandom(2000))
+    (directory / "latest.pt").write_bytes(os.urandom(60_000_000))
+    arguments = [sys.executable, "-c", PROCESS, bucket.url, CLUSTER, RUN, str(directory)]
+    temporary = tmp_path / "bucket" / ".hvdcloud-tmp"
+    killed_inside = 0
+    for attempt in range(4):
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        # Kill it when the large file is on its way.
+        wait_for(lambda: any(size > 1 << 20 for size in _sizes(temporary)), "the upload of the large file")
+        time.sleep(0.01 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=20)
+        killed_inside += process.returncode == -signal.SIGKILL
+        # A pull of what is there now finds only whole files.
+        result = pull(
+            bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / f"ledger{attempt}")
+        )
+        latest = (result.path / "latest.pt").read_bytes()
+        assert latest in (b"good" * 1000, (directory / "latest.pt").read_bytes())
+        assert process.returncode == 0 or not result.complete
+    assert killed_inside > 0
+    subprocess.run(arguments, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert manifest_of(bucket).complete
+    assert len(files_of(bucket)) == 301
+    assert list(temporary.iterdir()) == [], "what the killed ones left is swept"
+    result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / "ledger"))
+    assert result.complete
+    for path in directory.iterdir():
+        assert (result.path / path.name).read_bytes() == path.read_bytes()
+
+
+def _sizes(folder: Path) -> list[int]:
+    sizes: list[int] = []
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return sizes
