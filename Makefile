@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup engine base-image registry demo test lint bench clean clean-images
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := $(CURDIR)/.venv/bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.complete ## .venv/ with hvdcloud and its development tools
+
+.venv/.complete: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh
+	@touch $@
+
+engine: ## a Docker engine that answers: installed and started if need be
+	@tools/engine.sh
+
+base-image: engine ## debian:bookworm-slim in the engine: pulled, or made with debootstrap
+	@tools/base-image.sh
+
+registry: ## Debian's docker-registry, which the push tests start
+	@tools/registry.sh
+
+demo: setup base-image ## one experiment's whole life on this machine, in a new folder
+	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
+
+test: setup base-image registry ## every test; some: make test PYTEST_ARGS=tests/unit
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy --strict and shellcheck
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict hvdcloud
+	@if command -v shellcheck >/dev/null; then shellcheck -x tools/*.sh .ci/run; fi
+
+bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
+	@$(BIN)/python -m tests.bench
+
+.cache/bench/.complete: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
+	@touch $@
+
+clean: ## removes .venv/ and all caches of this folder
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache dist
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+clean-images: ## removes hvdcloud's images from the engine
+	@docker images --format '{{.Repository}}:{{.Tag}}' 'hvdcloud/*' | xargs -r docker rmi

@@ -1,0 +1,100 @@
+"""What the user's machine contributes to a build without being part of the image: wheels, CA bundle, proxies."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdcloud.errors import UsageError
+
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+_CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a build takes from this machine.
+
+    Attributes:
+        find_links: folders with local wheels.
+        ca_bundle: CA certificates that the build's downloads are checked with.
+        machine: the engine's, as in wheel names: x86_64 or aarch64.
+    """
+
+    find_links: tuple[Path, ...] = ()
+    ca_bundle: Path | None = None
+    machine: str = "x86_64"
+
+
+def find_sources(*, find_links: str | None, ca_bundle: str | None, project_dir: Path) -> Sources:
+    """What hvdcloud.yaml names, else what pip's and OpenSSL's environment variables do.
+
+    Args:
+        find_links: `image.find_links`, relative to `project_dir`. None: the folders in PIP_FIND_LINKS that exist.
+        ca_bundle: `image.ca_bundle`, likewise. None: the first file that SSL_CERT_FILE, PIP_CERT or REQUESTS_CA_BUNDLE
+            names and that exists.
+
+    Raises:
+        UsageError: what hvdcloud.yaml names is not there, or is something else.
+    """
+    return Sources(
+        find_links=_find_links(find_links, project_dir),
+        ca_bundle=_ca_bundle(ca_bundle, project_dir),
+        machine=_machine(),
+    )
+
+
+def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
+    """Build arguments that only decide how something is downloaded; none of them is an argument of the last stage."""
+    proxies = [variable for name in _PROXIES for variable in (name, name.upper())]
+    found = {name: environment[name] for name in proxies if environment.get(name)}
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        # A folder of this machine is no index for the engine.
+        urls = [url for url in environment.get(name, "").split() if url.startswith(("http://", "https://"))]
+        if urls:
+            found[name] = " ".join(urls)
+    return found
+
+
+def _machine() -> str:
+    """As in wheel names. The engine's, which is this machine's or a virtual machine's on it."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:
+    if configured is not None:
+        folder = project_dir / configured.removeprefix("file://")
+        if not folder.is_dir():
+            raise UsageError(
+                f"{folder} is no folder, but image.find_links names it",
+                hint="image.find_links is a folder with .whl files; correct it in hvdcloud.yaml or take it out",
+            )
+        return (folder,)
+    return tuple(folder for folder in _folders(os.environ.get("PIP_FIND_LINKS", "")) if folder.is_dir())
+
+
+def _folders(find_links: str) -> Iterator[Path]:
+    for place in find_links.split():
+        if "://" not in place or place.startswith("file://"):
+            yield Path(place.removeprefix("file://"))
+
+
+def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
+    if configured is None:
+        named = (Path(os.environ[variable]) for variable in _CA_VARIABLES if os.environ.get(variable))
+        return next((path for path in named if path.is_file()), None)
+    path = project_dir / configured
+    if not path.is_file():
+        raise UsageError(
+            f"{path} is not there, but image.ca_bundle names it", hint="correct image.ca_bundle in hvdcloud.yaml"
+        )
+    if b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
+        raise UsageError(
+            f"{path} holds no certificate in PEM form, but image.ca_bundle names it",
+            hint="name a file with -----BEGIN CERTIFICATE----- in it",
+        )
+    return path

@@ -1,0 +1,227 @@
+"""What the Docker engine says while it builds or pushes: progress, and errors that only the stream tells of.
+
+A build or a push that fails has answered 200 long before: the failure is one more item of the stream, and a caller
+that does not look at every item takes it for success.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hvdcloud.errors import ImageError
+
+KEPT_LINES = 20
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PIP_ERROR = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
+# Names of the classic builder's own chatter, of no use in an error's last lines.
+_CHATTER = re.compile(r" ?---> |Removing intermediate container |Successfully (built|tagged) ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildEvent:
+    """One thing to show while an image is built or pushed.
+
+    Attributes:
+        kind: `image` one of several images is begun; `step` a step of its Dockerfile; `output` a line that a step
+            prints; `layer` the state of one layer that is pulled or pushed.
+        text: the image, the instruction, the line or the layer's state.
+        step: the step's number, from 1; for a layer the bytes done. 0: not known.
+        steps: how many there are; for a layer its bytes. 0: not known.
+    """
+
+    kind: Literal["image", "step", "output", "layer"]
+    text: str
+    step: int = 0
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Where a build is and what it said last, for the error if there is one."""
+
+    where: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+Progress = Callable[[BuildEvent], None]
+
+
+def ignore(_event: BuildEvent) -> None:
+    """The progress callback of a caller that wants none."""
+
+
+def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: str, progress: Progress) -> str:
+    """Reads a build's stream to its end; returns the id of the image built.
+
+    Args:
+        items: the decoded items of docker-py's `build`.
+        image: what is built, for messages.
+        pip_hint: what to do if it is pip that fails.
+
+    Raises:
+        ImageError: a step failed, the disk is full, or the engine hung up; `details` has the step's last lines.
+    """
+    tail = _Tail(where="before its first step")
+    image_id = ""
+    unfinished = ""
+    for item in _received(items, what=f"the build of {image}", tail=tail):
+        if "error" in item:
+            tail.lines.extend(_lines(unfinished))
+            raise _build_error(_error_text(item), image=image, tail=tail, pip_hint=pip_hint)
+        if "aux" in item:
+            image_id = str(item["aux"].get("ID", image_id))
+        if "id" in item:
+            progress(_layer(item))
+        # An item holds what one write of the step's process carried, which need not end where a line does.
+        whole, newline, unfinished = (unfinished + str(item.get("stream") or "")).rpartition("\n")
+        for line in _lines(whole + newline):
+            step = _STEP.match(line)
+            if step:
+                tail.where = f"at step {step[1]}/{step[2]}: {_short(step[3])}"
+                tail.lines.clear()
+                progress(BuildEvent(kind="step", text=_short(step[3]), step=int(step[1]), steps=int(step[2])))
+            elif not _CHATTER.match(line):
+                tail.lines.append(line)
+                progress(BuildEvent(kind="output", text=line))
+    if not image_id:
+        raise ImageError(
+            f"the build of {image} ended {tail.where}, without an image and without saying why",
+            hint="look into the Docker engine's own log: journalctl -u docker",
+            details=tail.text(),
+        )
+    return image_id
+
+
+def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress: Progress) -> str:
+    """Reads a push's stream to its end; returns the manifest's digest (`sha256:…`) as the registry knows it.
+
+    Raises:
+        ImageError: the registry refused, cannot be reached, or the engine hung up.
+    """
+    digest = ""
+    tail = _Tail()
+    for item in _received(items, what=f"the push of {reference}", tail=tail):
+        if "error" in item:
+            raise push_error(_error_text(item), reference=reference)
+        if "aux" in item:
+            digest = str(item["aux"].get("Digest", digest))
+        status = str(item.get("status", ""))
+        if "id" in item:
+            progress(_layer(item))
+        elif status:
+            tail.lines.append(status)
+            # Engines before 1.10's manifest format say it in words only.
+            found = re.search(r"digest: (sha256:[0-9a-f]{64})", status)
+            digest = digest or (found[1] if found else "")
+    if not digest:
+        raise ImageError(
+            f"the push of {reference} ended without a digest, so what the registry has is not known",
+            hint="hvdcloud push tries again",
+            details=tail.text(),
+        )
+    return digest
+
+
+def push_error(text: str, *, reference: str) -> ImageError:
+    """The error of a push, with what to do about it."""
+    registry = reference.partition("/")[0]
+    lower = text.lower()
+    if any(word in lower for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
+        hint = f"docker login {registry} (for Artifact Registry: gcloud auth configure-docker {registry})"
+    elif any(word in lower for word in ("connection refused", "no such host", "timeout", "unreachable")):
+        hint = f"check that {registry} is up and image.repository is right, then `hvdcloud push` again"
+    elif "server gave http response to https client" in lower:
+        hint = f"{registry} speaks plain HTTP: add it to insecure-registries in the engine's /etc/docker/daemon.json"
+    else:
+        hint = "hvdcloud push tries again; layers that have arrived are not sent twice"
+    return ImageError(f"{reference} was not pushed: {text}", hint=hint)
+
+
+def disk_full(text: str, *, image: str) -> ImageError | None:
+    """The error for an engine whose disk is full, or None if `text` speaks of something else."""
+    if "no space left on device" not in text.lower():
+        return None
+    return ImageError(
+        f"{image} can't be built: the disk of the Docker engine is full",
+        hint="`docker system df` shows what uses it, `docker image prune` and `docker builder prune` free some",
+        details=text,
+    )
+
+
+def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: _Tail) -> Iterator[Mapping[str, Any]]:
+    """The items; a connection that breaks becomes an ImageError, an APIError stays what it is."""
+    from docker.errors import APIError, DockerException
+    from docker.errors import StreamParseError as BrokenItemError
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield from items
+    except APIError:
+        # The engine's answer, not a broken connection: callers know what it refused.
+        raise
+    except (RequestException, HTTPError, BrokenItemError, DockerException, OSError) as error:
+        raise ImageError(
+            f"the Docker engine hung up during {what}{tail.where and ', ' + tail.where}: {error}",
+            hint="docker info shows whether it still runs; then try again",
+            details=tail.text(),
+        ) from error
+
+
+def _build_error(text: str, *, image: str, tail: _Tail, pip_hint: str) -> ImageError:
+    where = tail.where
+    everything = f"{tail.text()}\n{text}"
+    full = disk_full(everything, image=image)
+    if full:
+        return full
+    pip = _PIP_ERROR.findall(everything)
+    if pip:
+        return ImageError(
+            f"{image} was not built: pip: {pip[0]}",
+            hint=pip_hint,
+            details=tail.text(),
+        )
+    if where.partition(": ")[2].startswith("FROM "):
+        return ImageError(
+            f"{image} was not built: the image that it starts from is not here and can't be pulled, {where}: {text}",
+            hint="check the engine's network; `make base-image` in hvdcloud's repository makes it without a registry",
+            details=tail.text(),
+        )
+    return ImageError(
+        f"{image} was not built: {where}: {text}",
+        hint="the failing step's last lines are above; `hvdcloud build` again goes on from the step before",
+        details=tail.text(),
+    )
+
+
+def _error_text(item: Mapping[str, Any]) -> str:
+    detail = item.get("errorDetail")
+    text = detail.get("message") if isinstance(detail, Mapping) else None
+    return _ANSI.sub("", str(text or item["error"])).strip()
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in (_ANSI.sub("", raw).rstrip() for raw in text.splitlines()) if line]
+
+
+def _short(instruction: str, width: int = 100) -> str:
+    text = " ".join(instruction.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _layer(item: Mapping[str, Any]) -> BuildEvent:
+    detail = item.get("progressDetail") or {}
+    return BuildEvent(
+        kind="layer",
+        text=f"{item['id']}: {item.get('status', '')}",
+        step=int(detail.get("current", 0) or 0),
+        steps=int(detail.get("total", 0) or 0),
+    )

@@ -1,0 +1,208 @@
+"""The image as the engine really builds it, and what is and is not in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import ImageConfig
+from hvdcloud.errors import ExitCode, ImageError
+from hvdcloud.image.build import BuildResult, build, image_reference
+from hvdcloud.image.stream import BuildEvent, ignore
+
+Build = Callable[..., BuildResult]
+
+# No requirement may bring any of these in, and nothing else needs them.
+COMPILERS = ("gcc", "cc", "g++", "c++", "make", "cmake", "pip", "pip3")
+
+
+@pytest.fixture
+def small(tmp_path: Path, engine: Any, image: str) -> Iterator[Build]:
+    """Builds an image with the requirements given; it is removed after the test."""
+    built: list[str] = []
+
+    def call(requirements: str, *, config: dict[str, Any] | None = None, **options: Any) -> BuildResult:
+        (tmp_path / "requirements.txt").write_text(requirements)
+        image_config = ImageConfig(**(config or {}))
+        # Before the build, so that what a failed one leaves is removed too.
+        built.append(image_reference(image_config, project_dir=tmp_path))
+        return build(image_config, project_dir=tmp_path, **{"progress": ignore, **options})
+
+    yield call
+    for reference in set(built):
+        for found in engine.images.list(reference):
+            engine.images.remove(found.id, force=True)
+
+
+def inside(engine: Any, image: str, *argv: str) -> str:
+    """What a command in the image prints."""
+    output: bytes = engine.containers.run(image, list(argv[1:]), entrypoint=argv[0], remove=True)
+    return output.decode().strip()
+
+
+def layers(engine: Any, reference: str) -> list[str]:
+    found: list[str] = engine.images.get(reference).attrs["RootFS"]["Layers"]
+    return found
+
+
+def test_an_image_that_is_there_is_not_built_again(image: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("scikit-learn\n")
+    events: list[BuildEvent] = []
+    again = build(ImageConfig(), project_dir=tmp_path, progress=events.append)
+    assert (again.reference, again.cached, again.steps, events) == (image, True, 0, [])
+    assert again.seconds < 1.0
+
+
+REPORT = "Available Controllers:\n    [X] MPI\n    [%s] Gloo\n\nAvailable Tensor Operations:\n"
+
+
+@pytest.mark.parametrize(
+    ("gloo", "ranks", "message"),
+    [
+        (" ", "exit 0", "Horovod was built without Gloo"),
+        ("X", "echo cannot initialise >&2; exit 1", "cannot initialise"),
+        ("X", "exit 0", "Horovod works with Gloo"),
+    ],
+)
+def test_the_builds_own_check_fails_for_a_horovod_that_does_not_work(
+    image: str, engine: Any, gloo: str, ranks: str, message: str
+) -> None:
+    launcher = f"#!/bin/sh\nif [ $1 = --check-build ]; then printf '{REPORT % gloo}'; else {ranks}; fi\n"
+    script = 'printf %s "$1" > /usr/local/bin/horovodrun && chmod +x /usr/local/bin/horovodrun'
+    script += " && PATH=/usr/local/bin:$PATH python /opt/hvdcloud/check_horovod.py gloo 2>&1; echo exit code $?"
+    printed = inside(engine, image, "sh", "-c", script, "sh", launcher)
+    assert message in printed
+    assert printed.endswith("exit code 0" if message.startswith("Horovod works") else "exit code 1")
+
+
+def test_neither_compiler_nor_pip_nor_caches_nor_host_keys_are_in_the_image(image: str, engine: Any) -> None:
+    found = inside(engine, image, "sh", "-c", f"for tool in {' '.join(COMPILERS)}; do command -v $tool; done; true")
+    assert found == ""
+    unwanted = r"-name '*.whl' -o -name '*.a' -o -name 'ssh_host_*' -o -name ca-bundle.crt -o -path '*/.cache/*'"
+    unwanted += r" -o -path '/var/lib/apt/lists/*' -o -path '/var/cache/apt/*' -o -path '/tmp/*' -o -path '/opt/tools'"
+    assert inside(engine, image, "sh", "-c", f"find / -xdev \\( {unwanted} \\) -print") == ""
+
+
+def test_torch_is_the_cpu_build_and_nothing_of_cuda_came_along(image: str, engine: Any) -> None:
+    listing = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
+    installed = inside(engine, image, "python", "-c", listing).split()
+    assert {"torch", "horovod", "numpy", "scikit-learn"} <= set(installed)
+    assert [name for name in installed if name.startswith(("nvidia", "triton", "cuda"))] == []
+    assert inside(engine, image, "python", "-c", "import torch; print(torch.__version__)") == "2.13.0+cpu"
+    assert engine.images.get(image).attrs["Size"] < 1.4e9
+
+
+def test_the_node_program_has_a_python_of_its_own(image: str, engine: Any) -> None:
+    code = "import sys, hvdcloud.node, google.cloud.storage; print(sys.prefix, 'torch' in sys.modules)"
+    assert inside(engine, image, "/opt/hvdcloud/venv/bin/python", "-I", "-c", code) == "/opt/hvdcloud/venv False"
+    finder = "import importlib.util as u; print(u.find_spec('hvdcloud'))"
+    assert inside(engine, image, "python", "-c", finder) == "None"
+
+
+def test_changed_requirements_change_one_layer_and_no_other(engine: Any, image: str, small: Build) -> None:
+    first, second = small("idna==3.10\n"), small("idna==3.11\n")
+    ours, theirs = layers(engine, first.reference), layers(engine, second.reference)
+    assert ours[:-1] == theirs[:-1] == layers(engine, image)[:-1]
+    assert ours[-1] != theirs[-1]
+
+
+def test_a_requirement_comes_before_what_the_image_has_and_its_scripts_are_on_the_path(
+    engine: Any, small: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "more.txt").write_text("tabulate\n")
+    built = small("-r more.txt\npackaging==25.0\n")
+    assert inside(engine, built.reference, "python", "-c", "import packaging; print(packaging.__version__)") == "25.0"
+    printed = inside(engine, built.reference, "sh", "-c", "command -v tabulate && echo a b | tabulate")
+    assert printed.startswith("/opt/requirements/bin/tabulate\n")
+
+
+def test_a_requirement_that_does_not_exist_fails_with_pips_own_lines(small: Build) -> None:
+    with pytest.raises(ImageError) as raised:
+        small("hvdcloud-no-such-package==9.9\n")
+    assert raised.value.code == ExitCode.IMAGE
+    assert "satisfies the requirement hvdcloud-no-such-package==9.9" in raised.value.message
+    assert "ERROR: No matching distribution found for hvdcloud-no-such-package==9.9" in raised.value.details
+    assert "image.requirements" in raised.value.hint
+
+
+def test_a_requirement_cannot_replace_torch(small: Build) -> None:
+    with pytest.raises(ImageError, match=r"Cannot install torch==2\.12\.0") as raised:
+        small("torch==2.12.0\n")
+    assert "(constraint) torch==2.13.0+cpu" in raised.value.details
+
+
+def make_wheel(folder: Path, *, project: str, content: str) -> Path:
+    """A wheel that no index has."""
+    info = f"{project}-1.0.dist-info"
+    files = {
+        f"{project}.py": content,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
+        f"{len(text)}\n"
+        for name, text in files.items()
+    )
+    path = folder / f"{project}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in {**files, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
+            wheel.writestr(name, text)
+    return path
+
+
+def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(
+    engine: Any, small: Build, tmp_path: Path
+) -> None:
+    import certifi
+
+    marker = f"marker-{secrets.token_hex(16)}"
+    system = next((os.environ[name] for name in ("SSL_CERT_FILE", "PIP_CERT") if name in os.environ), certifi.where())
+    (tmp_path / "ca.crt").write_text(f"# {marker}\n{Path(system).read_text()}")
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for place in os.environ.get("PIP_FIND_LINKS", "").split():
+        for wheel in Path(place).glob("torch-*.whl"):
+            (folder / wheel.name).symlink_to(wheel)
+    wheel = make_wheel(folder, project="hvdcloud_e2e", content="answer = 42\n")
+    built = small(
+        # idna comes from the index, through the bundle.
+        "hvdcloud_e2e\nidna==3.10\n",
+        config={"find_links": "wheels", "ca_bundle": "ca.crt"},
+    )
+    assert inside(engine, built.reference, "python", "-c", "import hvdcloud_e2e as e; print(e.answer)") == "42"
+    assert holds(engine, built.reference, b"answer = 42"), "the search itself finds nothing"
+    assert not holds(engine, built.reference, marker.encode())
+    assert wheel.name not in str(engine.images.get(built.reference).history())
+
+
+def holds(engine: Any, reference: str, needle: bytes) -> bool:
+    """Whether any layer of the image has these bytes, those of deleted files included."""
+    before = b""
+    for chunk in engine.api.get_image(reference):
+        if needle in before + chunk:
+            return True
+        before = chunk[-len(needle) :]
+    return False
+
+
+def test_two_builds_of_one_image_at_once_both_get_it(small: Build) -> None:
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        results = list(pool.map(lambda _: small("idna==3.9\n"), range(2)))
+    assert results[0].image_id == results[1].image_id
+    assert sorted(result.cached for result in results) == [False, True]
+
+
+def test_a_build_leaves_no_image_without_a_name(engine: Any, small: Build) -> None:
+    before = {found.id for found in engine.images.list(filters={"dangling": True})}
+    small("idna==3.8\n")
+    assert {found.id for found in engine.images.list(filters={"dangling": True})} - before == set()

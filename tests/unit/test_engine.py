@@ -1,0 +1,63 @@
+"""What a user is told who has no Docker engine, or may not use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from hvdcloud import engine
+from hvdcloud.errors import CredentialsError, NodeError
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    return path
+
+
+def test_without_an_engine_the_address_and_the_command_that_starts_one_are_named(nowhere: Path) -> None:
+    with pytest.raises(NodeError, match=f"no Docker engine answers at .*{nowhere}: No such file") as raised:
+        engine.connect()
+    assert "systemctl start docker" in raised.value.hint
+
+
+def test_a_dead_engines_socket_is_no_engine(nowhere: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(nowhere))
+        with pytest.raises(NodeError, match="Connection refused"):
+            engine.connect()
+
+
+def test_a_socket_that_this_user_may_not_use_is_a_matter_of_permission(nowhere: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(nowhere))
+        server.listen()
+        nowhere.chmod(0)
+        was = os.geteuid()
+        if was == 0:  # root may use every socket
+            nowhere.parent.chmod(0o755)
+            os.seteuid(65534)
+        try:
+            with pytest.raises(CredentialsError, match="permission denied") as raised:
+                engine.connect()
+        finally:
+            os.seteuid(was)
+    assert "usermod -aG docker" in raised.value.hint
+
+
+def test_the_docker_commands_current_context_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "colima"}))
+    # The folder's name is the SHA-256 of the context's.
+    meta = tmp_path / "contexts" / "meta" / "f24fd3749c1368328e2b149bec149cb6795619f244c5b584e844961215dadd16"
+    meta.mkdir(parents=True)
+    endpoint = {"docker": {"Host": "unix:///nowhere/colima.sock", "SkipTLSVerify": False}}
+    (meta / "meta.json").write_text(json.dumps({"Name": "colima", "Metadata": {}, "Endpoints": endpoint}))
+    with pytest.raises(NodeError, match=r"/nowhere/colima\.sock"):
+        engine.connect()

@@ -1,0 +1,207 @@
+"""What goes into an image and what it is called, without an engine."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config import ImageConfig
+from hvdcloud.errors import UsageError
+from hvdcloud.image import context, versions
+from hvdcloud.image.build import image_reference
+from hvdcloud.image.sources import Sources, download_arguments, find_sources
+
+ROW = versions.find("torch", "cpu")
+TORCH_WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def members(sent: context.Context) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(sent.stream()))) as archive:
+        return {member.name: member for member in archive.getmembers()}
+
+
+def content(sent: context.Context, name: str) -> str:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(sent.stream()))) as archive:
+        file = archive.extractfile(name)
+        assert file is not None
+        return file.read().decode()
+
+
+def wheels(folder: Path, *names: str) -> Sources:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(b"wheel")
+    return Sources(find_links=(folder,))
+
+
+def project(folder: Path, requirements: str = "idna\n") -> context.Context:
+    (folder / "requirements.txt").write_text(requirements)
+    return context.project_context(
+        ROW, Sources(), project_dir=folder, requirements="requirements.txt", base="hvdcloud/base:x"
+    )
+
+
+def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) -> None:
+    first, second = (context.base_context(ROW, Sources()) for _ in range(2))
+    assert b"".join(first.stream()) == b"".join(second.stream())
+    assert first.digest() == second.digest()
+
+
+def test_file_times_and_owners_of_this_machine_are_not_sent(tmp_path: Path) -> None:
+    before = project(tmp_path)
+    digest = before.digest()
+    os.utime(tmp_path / "requirements.txt", (1, 1))
+    after = project(tmp_path)
+    assert (after.digest(), b"".join(after.stream())) == (digest, b"".join(before.stream()))
+    assert {(member.mtime, member.uid, member.uname) for member in members(after).values()} == {(context.MTIME, 0, "")}
+
+
+def test_changed_requirements_change_the_name(tmp_path: Path) -> None:
+    assert project(tmp_path, "idna==3.10\n").digest() != project(tmp_path, "idna==3.11\n").digest()
+
+
+def test_changed_training_code_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("idna\n")
+    before = image_reference(ImageConfig(), project_dir=tmp_path)
+    (tmp_path / "train.py").write_text("print('new')\n")
+    assert image_reference(ImageConfig(), project_dir=tmp_path) == before
+    assert before.startswith("hvdcloud/project:")
+
+
+def test_a_requirements_file_of_comments_needs_no_layer(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("# nothing yet\n\n")
+    bare = image_reference(ImageConfig(requirements=None), project_dir=tmp_path)
+    assert image_reference(ImageConfig(), project_dir=tmp_path) == bare
+
+
+def test_a_ca_bundle_is_sent_but_does_not_change_the_name(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text("-----BEGIN CERTIFICATE-----\n")
+    without, behind_proxy = (context.builder_context(ROW, Sources(ca_bundle=path)) for path in (None, bundle))
+    assert without.digest() == behind_proxy.digest()
+    assert content(without, "ca-bundle.crt") == ""
+    assert content(behind_proxy, "ca-bundle.crt") == bundle.read_text()
+
+
+def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_path: Path) -> None:
+    sent = [name for name in members(context.base_context(ROW, Sources())) if name.startswith("hvdcloud/")]
+    assert {"hvdcloud/__init__.py", "hvdcloud/errors.py", "hvdcloud/node/__init__.py"} <= set(sent)
+    assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
+
+
+def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp_path: Path) -> None:
+    sources = wheels(
+        tmp_path / "wheels",
+        TORCH_WHEEL,
+        "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "torch-2.13.0+cpu-cp311-cp311-win_amd64.whl",
+        "numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "nvidia_cudnn_cu12-9.1.0-py3-none-manylinux_2_27_x86_64.whl",
+        "mine-1.0-py3-none-any.whl",
+    )
+    sent = sorted(name for name in members(context.builder_context(ROW, sources)) if name.startswith("wheels/"))
+    assert sent == ["wheels/numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl", f"wheels/{TORCH_WHEEL}"]
+    assert context.has_framework(ROW, sources)
+    assert not context.has_framework(ROW, Sources())
+
+
+def test_a_project_gets_local_wheels_but_not_torch_again(tmp_path: Path) -> None:
+    sources = wheels(tmp_path / "wheels", TORCH_WHEEL, "mine-1.0-py3-none-any.whl")
+    (tmp_path / "requirements.txt").write_text("mine\n")
+    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    assert [name for name in members(sent) if name.startswith("wheels/")] == ["wheels/mine-1.0-py3-none-any.whl"]
+    before = sent.digest()
+    (tmp_path / "wheels" / "mine-1.0-py3-none-any.whl").write_bytes(b"another wheel")
+    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    assert sent.digest() != before
+
+
+def test_no_requirement_can_replace_torch_or_horovod(tmp_path: Path) -> None:
+    lines = content(project(tmp_path), "constraints.txt").splitlines()
+    assert lines == ["torch==2.13.0+cpu", "horovod==0.28.1", "numpy>=2,<3"]
+
+
+def test_files_that_requirements_include_come_along(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "base.txt").write_text("-c limits.txt\nidna\n")
+    (tmp_path / "more" / "limits.txt").write_text("idna<4\n")
+    sent = members(project(tmp_path, "-r more/base.txt\n"))
+    assert {"project/requirements.txt", "project/more/base.txt", "project/more/limits.txt"} <= set(sent)
+
+
+@pytest.mark.parametrize("line", ["-r missing.txt", "-r ../outside.txt"])
+def test_an_included_file_that_is_missing_or_outside_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "outside.txt").write_text("idna\n")
+    (tmp_path / "project").mkdir()
+    with pytest.raises(UsageError, match=line.rpartition("/")[2].removeprefix("-r ")):
+        project(tmp_path / "project", line + "\n")
+
+
+def test_a_missing_requirements_file_is_named_with_its_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"{tmp_path}/requirements.txt.*image\.requirements"):
+        image_reference(ImageConfig(), project_dir=tmp_path)
+
+
+def test_a_framework_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="tensorflow on cpu") as raised:
+        image_reference(ImageConfig(framework="tensorflow"), project_dir=tmp_path)
+    assert "torch on cpu" in raised.value.hint
+
+
+@pytest.mark.parametrize("key", ["find_links", "ca_bundle"])
+def test_a_path_in_the_configuration_that_is_not_there_is_named_with_its_key(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"{tmp_path}/nowhere.*image\.{key}"):
+        find_sources(**{"find_links": None, "ca_bundle": None, key: "nowhere"}, project_dir=tmp_path)
+
+
+def test_a_ca_bundle_without_a_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.der").write_bytes(b"\x30\x82")
+    with pytest.raises(UsageError, match="no certificate in PEM form"):
+        find_sources(find_links=None, ca_bundle="ca.der", project_dir=tmp_path)
+
+
+def test_wheels_and_ca_bundle_default_to_what_pip_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n")
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv("PIP_FIND_LINKS", f"https://example.org/wheels {tmp_path} /nowhere")
+    found = find_sources(find_links=None, ca_bundle=None, project_dir=tmp_path)
+    assert (found.find_links, found.ca_bundle) == ((tmp_path,), tmp_path / "ca.crt")
+
+
+def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machine() -> None:
+    environment = {
+        "https_proxy": "http://proxy:3128",
+        "PIP_INDEX_URL": "https://pypi.example.org/simple",
+        "PIP_EXTRA_INDEX_URL": "file:///opt/simple https://more.example.org/simple",
+        "HOME": "/root",
+    }
+    assert download_arguments(environment) == {
+        "https_proxy": "http://proxy:3128",
+        "PIP_INDEX_URL": "https://pypi.example.org/simple",
+        "PIP_EXTRA_INDEX_URL": "https://more.example.org/simple",
+    }
+
+
+def test_every_requirement_in_the_locks_has_one_version() -> None:
+    for lock in (context.dockerfiles() / "locks").iterdir():
+        lines = [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]
+        assert lines
+        assert all(line.count("==") == 1 for line in lines), lock
+
+
+def test_a_file_that_shrinks_while_it_is_sent_is_noticed(tmp_path: Path) -> None:
+    wheel = tmp_path / "mine-1.0-py3-none-any.whl"
+    wheel.write_bytes(bytes(3 << 20))
+    sent = context.Context(hashed=(context.Entry(path="wheels/x.whl", source=wheel),))
+    with pytest.raises(UsageError, match="became shorter"):  # noqa: PT012 - the file shrinks between two chunks
+        for chunk in sent.stream():
+            if len(chunk) == 1 << 20:
+                os.truncate(wheel, 1 << 20)
