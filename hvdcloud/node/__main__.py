@@ -1,0 +1,129 @@
+"""`hvdcloud-node VERB …`: one line of JSON in, one line of JSON out.
+
+Exit code 0 if it worked; else 1, and the line on standard output is {"error": …, "hint": …}. `rank` and `entrypoint`
+are programs of their own: their exit codes and output are the user's command's and the container's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError, UsageError
+
+_USAGE = (
+    "entrypoint | join | prepare | launch RUN | agent RUN | rank RUN | logs RUN [--follow] [--offset N] | "
+    "state [RUN] | stop RUN | flush | poweroff"
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb.
+
+    Returns:
+        The process's exit code.
+    """
+    verb, *rest = arguments or [""]
+    try:
+        answer = _dispatch(verb, rest)
+    except HvdcloudError as error:
+        return _fail(verb, error)
+    except OSError as error:
+        hint = "hvdcloud ssh -- df -h shows whether the disk is full"
+        return _fail(verb, HvdcloudError(f"{verb}: {error}", hint=hint))
+    if isinstance(answer, int):
+        return answer
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
+    if verb == "rank":
+        from hvdcloud.node import rank
+
+        return rank.main(_one(verb, rest))
+    if verb == "agent":
+        from hvdcloud.node import agent
+
+        return agent.main(_one(verb, rest))
+    if verb == "entrypoint":
+        from hvdcloud.node import entrypoint
+
+        return entrypoint.main()
+    if verb == "logs":
+        return _logs(rest)
+    if verb == "join":
+        from hvdcloud.node import join
+
+        return join.main(_request(verb))
+    if verb == "prepare":
+        from hvdcloud.node import prepare
+
+        return prepare.main(sys.stdin.buffer, sys.stdout.buffer)
+    if verb == "launch":
+        from hvdcloud.node import launch
+
+        return launch.main(_one(verb, rest), _request(verb))
+    if verb in ("state", "stop", "flush", "poweroff"):
+        from hvdcloud.node import control
+
+        if verb == "state":
+            return control.show(rest[0] if rest else None)
+        if verb == "stop":
+            return control.stop(_one(verb, rest))
+        return control.flush() if verb == "flush" else control.poweroff()
+    raise UsageError(f"hvdcloud-node has no verb {verb!r}", hint=_USAGE)
+
+
+def _logs(rest: list[str]) -> int:
+    from hvdcloud.node import logs
+
+    follow = "--follow" in rest
+    rest = [each for each in rest if each != "--follow"]
+    offset = 0
+    if "--offset" in rest:
+        at = rest.index("--offset")
+        try:
+            offset = max(0, int(rest[at + 1]))
+        except (IndexError, ValueError):
+            raise UsageError("logs: --offset needs a number of bytes", hint=_USAGE) from None
+        del rest[at : at + 2]
+    return logs.main(_one("logs", rest), offset=offset, follow=follow, output=sys.stdout.buffer)
+
+
+def _one(verb: str, rest: list[str]) -> str:
+    if len(rest) != 1:
+        raise UsageError(f"hvdcloud-node {verb} needs exactly one run", hint=_USAGE)
+    return rest[0]
+
+
+def _request(verb: str) -> dict[str, Any]:
+    try:
+        value = json.loads(sys.stdin.buffer.readline())
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"hvdcloud-node {verb}: standard input is not one line of JSON",
+            hint="the image and hvdcloud must be of one version: hvdcloud build",
+        )
+    return value
+
+
+def _fail(verb: str, error: HvdcloudError) -> int:
+    answer = {"error": error.message, "hint": error.hint}
+    if active := getattr(error, "active", None):
+        answer["active"] = active
+    # A rank's standard output is the log of the run: people read it, not programs.
+    if verb == "rank":
+        sys.stderr.write(f"hvdcloud: {error.message}\n")
+    else:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

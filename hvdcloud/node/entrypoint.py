@@ -1,0 +1,182 @@
+"""`entrypoint`: a node's first process: keys, sshd, and the word that the node is ready.
+
+What the node publishes are lines on standard output: `hvdcloud-status {"status": …}`, where the local provider reads
+them through the engine. `ready` carries the public host key, so that whoever reads it can pin it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.files import write_json
+
+SSHD = "/usr/sbin/sshd"
+SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
+HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
+READY_SECONDS = 20.0
+_POLL_SECONDS = 0.01
+_WAITED_FOR = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_NOT_THE_IMAGES = {"HOME", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "_"}
+
+
+class _StepError(Exception):
+    """A step of the start that failed."""
+
+    def __init__(self, step: str, cause: str) -> None:
+        super().__init__(cause)
+        self.step = step
+
+
+def main() -> int:
+    """Be the container's first process until it is told to end, or sshd ends.
+
+    Returns:
+        0 after SIGTERM, else 1.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    publish({"status": "starting"})
+    try:
+        _step("authorized key", _authorize)
+        _step("node.json", _write_node_file)
+        _step("left-overs", _forget_dead_runs)
+        host_key = _step("host key", _host_key)
+        sshd = _step("sshd", _start_sshd)
+        if not _wait_until_ready(sshd):
+            return _power_off(sshd)
+    except _StepError as error:
+        publish({"status": "failed", "step": error.step, "error": str(error)})
+        return 1
+    publish({"status": "ready", "host_key": host_key})
+    while True:
+        received = signal.sigwait(_WAITED_FOR)
+        if received != signal.SIGCHLD:
+            return _power_off(sshd)
+        if sshd in _reap():
+            publish({"status": "failed", "step": "sshd", "error": "sshd ended"})
+            return 1
+
+
+def publish(status: dict[str, Any]) -> None:
+    """One line for whoever watches this node come up."""
+    sys.stdout.write(f"hvdcloud-status {json.dumps(status)}\n")
+    sys.stdout.flush()
+
+
+def _step(name: str, action: Any) -> Any:
+    try:
+        return action()
+    except (OSError, ValueError) as error:
+        raise _StepError(name, str(error)) from error
+
+
+def _authorize() -> None:
+    line = os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip()
+    if not line or "\n" in line or len(line.split()) < 2:
+        raise ValueError("HVDCLOUD_AUTHORIZED_KEY does not hold one public key")
+    folder = paths.ssh_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    file = folder / "authorized_keys"
+    # A restarted node keeps the mesh key that `join` put there.
+    lines = file.read_text().splitlines() if file.exists() else []
+    if line not in lines:
+        file.write_text("".join(f"{each}\n" for each in [line, *lines]))
+    file.chmod(0o600)
+
+
+def _write_node_file() -> None:
+    cores = os.environ.get("HVDCLOUD_CORES")
+    image = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _NOT_THE_IMAGES and not name.startswith("HVDCLOUD_")
+    }
+    write_json(
+        paths.node_file(),
+        {
+            "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
+            "cores": int(cores) if cores else None,
+            "environment": image,
+        },
+        mode=0o600,
+    )
+
+
+def _forget_dead_runs() -> None:
+    """After a restart of the container: no run survived it, so nobody needs its secrets and sockets."""
+    shutil.rmtree(paths.volatile_dir(), ignore_errors=True)
+    paths.volatile_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _host_key() -> str:
+    if not HOST_KEY.exists():
+        keygen = os.posix_spawnp(
+            "ssh-keygen",
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(HOST_KEY)],
+            os.environ,
+            setsigmask=(),
+        )
+        _, status = os.waitpid(keygen, 0)
+        if os.waitstatus_to_exitcode(status) != 0:
+            raise OSError("ssh-keygen failed")
+    kind, key = HOST_KEY.with_name(HOST_KEY.name + ".pub").read_text().split()[:2]
+    return f"{kind} {key}"
+
+
+def _start_sshd() -> int:
+    Path("/run/sshd").mkdir(parents=True, exist_ok=True)
+    # The key in our environment is public, but sessions have no use for it.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
+    return os.posix_spawn(
+        SSHD, [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)], environment, setsigmask=(), setsigdef=[signal.SIGPIPE]
+    )
+
+
+def _wait_until_ready(sshd: int) -> bool:
+    """Wait for sshd's banner; False if we are told to end meanwhile.
+
+    Raises:
+        _StepError: sshd ended, or the time is up.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    while not _answers():
+        if sshd in _reap():
+            raise _StepError("sshd", "sshd ended at once; its reason is on standard error")
+        if time.monotonic() >= deadline:
+            raise _StepError("sshd", f"no banner on port {paths.SSH_PORT} within {READY_SECONDS:.0f} s")
+        received = signal.sigtimedwait(_WAITED_FOR - {signal.SIGCHLD}, _POLL_SECONDS)
+        if received is not None:
+            return False
+    return True
+
+
+def _answers() -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", paths.SSH_PORT), timeout=1) as connection:
+        return connection.recv(4).startswith(b"SSH-")
+    return False
+
+
+def _reap() -> set[int]:
+    """Collect every child that has ended; orphans of the whole container become ours."""
+    ended = set()
+    with contextlib.suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            ended.add(pid)
+    return ended
+
+
+def _power_off(sshd: int) -> int:
+    """End everything at once: whoever wants checkpoints saved asks for that before."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)
+    return 0

@@ -1,0 +1,113 @@
+"""JSON files that are never half-written, and locks that a dead process cannot keep."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
+    """Replace `path` in one move.
+
+    Raises:
+        OSError: as the system says; the old file is then still whole.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    data = json.dumps(value, ensure_ascii=True).encode() + b"\n"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`; None where there is no such file or it does not hold a JSON object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class Lock:
+    """A file that one process holds; the kernel lets go of it when that process and its forks are gone.
+
+    The file's content says who holds it and is only meaningful while it is held.
+
+    Args:
+        path: made if need be, and never removed (removing a lock file lets two processes hold "it").
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, content: dict[str, Any]) -> bool:
+        """Take the lock if it is free, and say who has it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        self.describe(content)
+        return True
+
+    def describe(self, content: dict[str, Any]) -> None:
+        """Say who holds the lock; only for the holder."""
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, 0)
+        # A full disk must not keep a run from ending: the lock itself still works.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
+
+    def release(self) -> None:
+        """Let go; harmless if not held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def lock_holder(path: Path) -> dict[str, Any] | None:
+    """Who holds the lock at `path`: what the holder wrote ({} if it could not); None while it is free."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            # Shared, so that two who ask at once do not take each other for the holder.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            try:
+                value = json.loads(os.pread(descriptor, 4096, 0))
+            except ValueError:
+                return {}
+            return value if isinstance(value, dict) else {}
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the write failed for want of space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,89 @@
+"""`join`: make this node a member of its cluster: keys, pinned peers, and what it has to offer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.node.machine import cores, gpus, mesh_interface, name
+from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
+
+# Keepalives: without them Horovod waits for ever for the ssh of a frozen node. ControlPath lets the ssh calls of
+# horovodrun and mpirun ride on the connection of the supervisor's lease (lease.py), which is the only one to open such
+# a socket: while a run is on, and without a handshake of some 100 ms each.
+_CONFIG = """\
+Host *
+    Port {port}
+    User root
+    IdentityFile {key}
+    IdentitiesOnly yes
+    BatchMode yes
+    StrictHostKeyChecking yes
+    UserKnownHostsFile {known_hosts}
+    GlobalKnownHostsFile /dev/null
+    CheckHostIP no
+    GSSAPIAuthentication no
+    ConnectTimeout 10
+    ServerAliveInterval 5
+    ServerAliveCountMax 3
+    ControlPath {sockets}%C
+"""
+
+
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    """Write the mesh's key, peers and ssh configuration; may be repeated with other peers.
+
+    Raises:
+        UsageError: the request lacks something.
+    """
+    try:
+        private_key, public_key = str(request["private_key"]), str(request["public_key"]).strip()
+        hosts = [(str(h["name"]), str(h["address"]), int(h["port"]), str(h["host_key"])) for h in request["hosts"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"join: {type(error).__name__}: {error}", hint="hvdcloud up again") from error
+    folder = ssh_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    key = folder / "id_ed25519"
+    _write(key, private_key if private_key.endswith("\n") else private_key + "\n", 0o600)
+    _write(folder / "id_ed25519.pub", public_key + "\n", 0o644)
+    authorized = folder / "authorized_keys"
+    lines = authorized.read_text().splitlines() if authorized.exists() else []
+    if public_key not in lines:
+        _write(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), 0o600)
+    _write(folder / "known_hosts", "".join(_pin(*host) for host in hosts), 0o600)
+    _write(
+        folder / "config",
+        _CONFIG.format(
+            port=SSH_PORT,
+            key=key,
+            known_hosts=folder / "known_hosts",
+            sockets=volatile_dir() / SSH_SOCKETS,
+        ),
+        0o600,
+    )
+    own = name()
+    return {
+        "cores": cores(),
+        "gpus": gpus(),
+        "interface": mesh_interface([address for host, address, _, _ in hosts if host != own]),
+    }
+
+
+def _pin(host: str, address: str, port: int, host_key: str) -> str:
+    names = dict.fromkeys([address, host])
+    if port != 22:
+        names = dict.fromkeys(f"[{each}]:{port}" for each in names)
+    return f"{','.join(names)} {host_key.strip()}\n"
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Replace a file; it never exists with looser permissions than `mode`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,63 @@
+"""`logs`: a run's log as it grows, until the run has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import IO
+
+from hvdcloud.errors import UsageError
+from hvdcloud.node import state
+
+_POLL_SECONDS = 0.02
+"""Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
+_READ_SIZE = 1 << 18
+
+
+def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
+    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error.
+
+    Args:
+        run: the run.
+        offset: bytes of the log that the caller has already.
+        follow: stay until the run has ended.
+        output: where the bytes go.
+
+    Raises:
+        UsageError: no such run on this node.
+    """
+    current = state.read(run)
+    try:
+        descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
+    try:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        seen = _identity(run)
+        checked = time.monotonic()
+        while True:
+            ended = not follow or current["state"] == "done"
+            while data := os.read(descriptor, _READ_SIZE):
+                output.write(data)
+                output.flush()
+            if ended:
+                break
+            time.sleep(_POLL_SECONDS)
+            now = time.monotonic()
+            # A supervisor that was killed leaves its file as it was: ask for it once a second.
+            if (identity := _identity(run)) != seen or now - checked > 1.0:
+                current, seen, checked = state.read(run), identity, now
+    except BrokenPipeError:
+        # Whoever followed has hung up; the run does not care.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        os.close(descriptor)
+    sys.stderr.write(json.dumps(current) + "\n")
+    return 0
+
+
+def _identity(run: str) -> tuple[int, int]:
+    status = state.state_file(run).stat()
+    return status.st_ino, status.st_mtime_ns

@@ -1,0 +1,105 @@
+"""What this container has: cores, GPUs, the interface that leads to the other nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.node.files import read_json
+from hvdcloud.node.paths import node_file
+
+_ROUTE_UP = 0x1
+_LOOPBACK = "lo"
+
+
+def facts() -> dict[str, Any]:
+    """What the entrypoint wrote down: name, cores (or null), environment of the image."""
+    return read_json(node_file()) or {}
+
+
+def name() -> str:
+    """This node's name."""
+    return str(facts().get("name") or socket.gethostname())
+
+
+def image_environment() -> dict[str, str]:
+    """The image's own environment variables, which SSH sessions do not see."""
+    return {str(key): str(value) for key, value in (facts().get("environment") or {}).items()}
+
+
+def cores() -> int:
+    """CPU cores for the ranks of this node: what the provider said, else what the kernel grants."""
+    if said := facts().get("cores"):
+        return max(1, int(said))
+    return max(1, min(len(os.sched_getaffinity(0)), _quota()))
+
+
+def _quota() -> int:
+    """Whole cores within the control group's limit; a huge number where there is none."""
+    unlimited = 1 << 30
+    try:
+        maximum, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            maximum = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()
+            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return unlimited
+    if maximum in ("max", "-1"):
+        return unlimited
+    return max(1, int(maximum) // int(period))
+
+
+def gpus() -> int:
+    """GPUs that the driver shows in this container."""
+    try:
+        return sum(1 for entry in os.scandir("/dev") if re.fullmatch(r"nvidia\d+", entry.name))
+    except OSError:
+        return 0
+
+
+def interface_towards(address: str, *, routes: str) -> str | None:
+    """The network interface over which the kernel sends to an address.
+
+    Args:
+        address: IPv4, dotted.
+        routes: the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal).
+
+    Returns:
+        None where no route leads there.
+    """
+    (target,) = struct.unpack("<I", socket.inet_aton(address))
+    best: tuple[int, int, str] | None = None
+    for line in routes.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or not int(fields[3], 16) & _ROUTE_UP:
+            continue
+        network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
+        if target & mask != network:
+            continue
+        candidate = (bin(mask).count("1"), -metric, fields[0])
+        if best is None or candidate > best:
+            best = candidate
+    return best[2] if best else None
+
+
+def mesh_interface(peers: list[str]) -> str:
+    """The interface towards the other nodes; `lo` for a node that is alone.
+
+    Horovod wants an interface with 127.0.0.1 where all ranks are on one host (driver_service.py, get_local_interfaces).
+    """
+    if not peers:
+        return _LOOPBACK
+    routes = Path("/proc/net/route").read_text()
+    for peer in peers:
+        try:
+            address = socket.gethostbyname(peer)
+        except OSError:
+            continue
+        if found := interface_towards(address, routes=routes):
+            return found
+    return _LOOPBACK

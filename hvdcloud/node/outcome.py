@@ -1,0 +1,132 @@
+"""From what was seen of a run to how it ended. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+CONSEQUENCE_SECONDS = 1.5
+"""A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
+NODE_LOST_SECONDS = 3.0
+"""Ranks that fail this shortly before their peer's node is noticed missing failed because of it."""
+_PYTHON_ERROR = 1
+
+
+class Ended(NamedTuple):
+    """A rank's end, as it reached the head."""
+
+    record: Mapping[str, Any]
+    """rank, node, exit_code, signal, ended."""
+    at: float
+    """Monotonic seconds on the head."""
+
+
+class Loss(NamedTuple):
+    """A node that does not answer any more."""
+
+    node: str
+    why: str
+    at: float
+
+
+class Evidence(NamedTuple):
+    """All that was seen of a run."""
+
+    np: int
+    ended: Sequence[Ended]
+    """In the order of arrival; only what ended before we began to end the run."""
+    lost: Sequence[Loss]
+    stopped: bool
+    """Whether somebody asked for the end, before the ranks had ended."""
+    trouble: str
+    """What else made us end the run: a full disk, a killed agent."""
+    trouble_is_loss: bool
+    launcher: int | None
+    """horovodrun's exit code, if it ended by itself."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    result: str
+    """succeeded, failed, stopped or lost."""
+    exit_code: int | None
+    """The training program's own: that of the first rank to fail."""
+    reason: str
+
+
+def judge(evidence: Evidence) -> Outcome:
+    """Who or what ended the run.
+
+    A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
+    """
+    codes = {ended.record["rank"]: ended.record["exit_code"] for ended in evidence.ended}
+    if len(codes) >= evidence.np and not any(codes.values()):
+        return Outcome("succeeded", 0, "")
+    failure = _first_failure(evidence.ended)
+    loss = min(evidence.lost, key=lambda each: each.at, default=None)
+    if loss is not None and (failure is None or loss.at - failure.at < NODE_LOST_SECONDS):
+        return Outcome("lost", None, f"node {loss.node} was lost: {loss.why}")
+    if evidence.launcher is not None and evidence.launcher < 0:
+        # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
+        number = -evidence.launcher
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+    if failure is not None:
+        return Outcome("failed", failure.record["exit_code"], describe(failure.record))
+    if evidence.stopped:
+        return Outcome("stopped", None, "stopped on request")
+    if evidence.trouble:
+        return Outcome("lost" if evidence.trouble_is_loss else "failed", None, evidence.trouble)
+    if evidence.launcher is None:
+        return Outcome("lost", None, "the run was ended for no known reason")
+    if evidence.launcher == 0:
+        return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
+    return Outcome(
+        "failed",
+        evidence.launcher,
+        f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why",
+    )
+
+
+def _first_failure(ended: Sequence[Ended]) -> Ended | None:
+    failures = [each for each in ended if each.record["exit_code"]]
+    if not failures:
+        return None
+    first = failures[0]
+    if first.record["exit_code"] == _PYTHON_ERROR:
+        # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
+        for other in failures[1:]:
+            chosen = other.record["signal"] is None and other.record["exit_code"] != _PYTHON_ERROR
+            if chosen and other.at - first.at < CONSEQUENCE_SECONDS:
+                return other
+    return first
+
+
+def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
+    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
+
+    Args:
+        ended: what is known, in the order of arrival.
+        np: how many ranks there are.
+        now: monotonic seconds.
+    """
+    first = _first_failure(ended)
+    if first is None or len(ended) >= np or first.record["exit_code"] != _PYTHON_ERROR:
+        return False
+    return now - first.at < CONSEQUENCE_SECONDS
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """One rank's end in words."""
+    who = f"rank {record['rank']} on {record['node']}"
+    if record["signal"] is not None:
+        return f"{who} was killed by {_signal_name(record['signal'])}"
+    return f"{who} exited with {record['exit_code']}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

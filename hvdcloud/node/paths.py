@@ -1,0 +1,117 @@
+"""Where everything lives inside a node's container.
+
+The environment variable HVDCLOUD_NODE_ROOT puts all of it below another folder; only tests set it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from hvdcloud.errors import UsageError
+
+ROOT_VARIABLE = "HVDCLOUD_NODE_ROOT"
+RUN_VARIABLE = "HVDCLOUD_RUN"
+"""In the environment of every process that belongs to a run: how its processes are found, whoever their parent is."""
+SSH_PORT = 2222
+SSH_SOCKETS = "ssh-"
+"""How the sockets of shared ssh connections begin, in `volatile_dir`."""
+
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+def root() -> Path:
+    """`/`, or the folder that a test put in its place."""
+    return Path(os.environ.get(ROOT_VARIABLE) or "/")
+
+
+def check_run_id(run: str) -> str:
+    """The run id itself.
+
+    Raises:
+        UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths.
+    """
+    if not _RUN_ID.fullmatch(run):
+        raise UsageError(f"{run!r} is not a run", hint="`hvdcloud status` shows the runs")
+    return run
+
+
+def state_dir() -> Path:
+    """What outlives a run."""
+    return root() / "var/lib/hvdcloud"
+
+
+def node_file() -> Path:
+    """What the entrypoint knew of its container and SSH sessions do not see."""
+    return state_dir() / "node.json"
+
+
+def sync_file() -> Path:
+    """Which files of the workspace a code sync put there."""
+    return state_dir() / "sync.json"
+
+
+def runs_dir() -> Path:
+    """One folder per run."""
+    return state_dir() / "runs"
+
+
+def run_dir(run: str) -> Path:
+    """Log, state, spec and rank records of one run."""
+    return runs_dir() / check_run_id(run)
+
+
+def checkpoints_dir(run: str) -> Path:
+    """HVDCLOUD_CHECKPOINT_DIR of one run."""
+    return state_dir() / "checkpoints" / check_run_id(run)
+
+
+def volatile_dir() -> Path:
+    """Locks, sockets and secrets: nothing that needs to outlive the container's processes."""
+    return root() / "run/hvdcloud"
+
+
+def secret_dir(run: str) -> Path:
+    """Environment with secrets, credentials and the agent's socket of one run; mode 0700."""
+    return volatile_dir() / check_run_id(run)
+
+
+def env_file(run: str) -> Path:
+    """Environment of the ranks, secrets included; mode 0600; gone when the run has ended."""
+    return secret_dir(run) / "env.json"
+
+
+def credentials_file(run: str) -> Path:
+    """Google credentials for the agent alone; mode 0600; gone when the checkpoints are complete."""
+    return secret_dir(run) / "credentials.json"
+
+
+def agent_socket(run: str) -> Path:
+    """Where a run's agent listens to the ranks of its node."""
+    return secret_dir(run) / "agent.sock"
+
+
+def agent_lock(run: str) -> Path:
+    """Held by the run's agent on this node; holds its process id."""
+    return volatile_dir() / f"{check_run_id(run)}.agent"
+
+
+def supervisor_lock() -> Path:
+    """Held by the supervisor of the active run, one per cluster; holds run and process id."""
+    return volatile_dir() / "supervisor"
+
+
+def workspace() -> Path:
+    """The project's code; where ranks start."""
+    return root() / "workspace"
+
+
+def ssh_dir() -> Path:
+    """Root's keys and configuration for the other nodes."""
+    return root() / "root/.ssh"
+
+
+def bucket_dir() -> Path:
+    """Where the local provider mounts the folder of a file:// bucket."""
+    return root() / "var/lib/hvdcloud/bucket"

@@ -1,0 +1,72 @@
+"""What only this node's root may read: the ranks' environment with its secrets, and Google credentials."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from hvdcloud.errors import UsageError
+from hvdcloud.node import paths
+from hvdcloud.node.files import write_json
+
+
+def write_private(run: str, *, environment: dict[str, str], credentials: str | None) -> None:
+    """Put both where the ranks and the agent of a run find them.
+
+    Args:
+        run: whose they are.
+        environment: for the ranks.
+        credentials: JSON text of a Google credentials file, for the agent alone.
+
+    Raises:
+        UsageError: the credentials are not JSON.
+    """
+    folder = paths.secret_dir(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write_json(paths.env_file(run), environment, mode=0o600)
+    target = paths.credentials_file(run)
+    if credentials is None:
+        target.unlink(missing_ok=True)
+        return
+    try:
+        write_json(target, json.loads(credentials), mode=0o600)
+    except ValueError:
+        raise UsageError(
+            "the Google credentials are not JSON", hint="gcloud auth application-default login makes new ones"
+        ) from None
+
+
+def read_environment(run: str) -> dict[str, str]:
+    """Environment of the ranks, secrets included.
+
+    Raises:
+        UsageError: the run has ended, or was not prepared on this node.
+    """
+    try:
+        descriptor = os.open(paths.env_file(run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UsageError(
+            f"run {run} has ended or was not prepared on this node", hint="hvdcloud run starts another one"
+        ) from None
+    with os.fdopen(descriptor, "rb") as file:
+        value: dict[str, str] = json.load(file)
+    return value
+
+
+def forget(run: str, *, keep_credentials: bool) -> None:
+    """The run has ended on this node.
+
+    Args:
+        run: whose secrets go.
+        keep_credentials: uploads are left that will need them.
+    """
+    paths.env_file(run).unlink(missing_ok=True)
+    paths.agent_socket(run).unlink(missing_ok=True)
+    if keep_credentials:
+        return
+    paths.credentials_file(run).unlink(missing_ok=True)
+    try:
+        paths.secret_dir(run).rmdir()
+    except OSError:
+        return

@@ -1,0 +1,77 @@
+"""What a node knows of one run; written by `prepare`, read by everything that works on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hvdcloud.errors import UsageError
+from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.paths import check_run_id, run_dir
+
+
+class Spec(NamedTuple):
+    """One run, as one node sees it. Holds no secret."""
+
+    run: str
+    cluster: str
+    node: int
+    """This node's index; 0 is the head."""
+    name: str
+    """This node's name."""
+    bucket: str
+    """file:///DIR or gs://BUCKET[/PREFIX], as reachable from this node."""
+    bucket_endpoint: str | None
+    keep_every: float
+    """Seconds between two looks at the checkpoint directory."""
+    slots: int
+    cores: int
+    command: tuple[str, ...]
+    resume: str | None
+    """The run whose checkpoints were put into the checkpoint directory."""
+
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
+        """Check a header or a spec.json.
+
+        Raises:
+            UsageError: something is missing or has the wrong type.
+        """
+        try:
+            spec = cls(
+                run=check_run_id(value["run"]),
+                cluster=str(value["cluster"]),
+                node=int(value["node"]),
+                name=str(value["name"]),
+                bucket=str(value["bucket"]),
+                bucket_endpoint=value.get("bucket_endpoint"),
+                keep_every=float(value["keep_every"]),
+                slots=max(1, int(value["slots"])),
+                cores=max(1, int(value["cores"])),
+                command=tuple(str(part) for part in value["command"]),
+                resume=value.get("resume"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the description of the run cannot be used: {type(error).__name__}: {error}",
+                hint="the image and hvdcloud must be of one version: hvdcloud build",
+            ) from error
+        if not spec.command:
+            raise UsageError("the run has no command", hint="set run.command, or `hvdcloud run -- COMMAND`")
+        return spec
+
+    @classmethod
+    def load(cls, run: str) -> Spec:
+        """Of a run that was prepared on this node.
+
+        Raises:
+            UsageError: it was not.
+        """
+        value = read_json(run_dir(run) / "spec.json")
+        if value is None:
+            raise UsageError(f"run {run} was not prepared on this node", hint="hvdcloud run sends a run to every node")
+        return cls.from_mapping(value)
+
+    def save(self) -> None:
+        """Write spec.json."""
+        write_json(run_dir(self.run) / "spec.json", self._asdict())

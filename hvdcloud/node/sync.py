@@ -1,0 +1,288 @@
+"""The project's code in the workspace: what the laptop has, no more and no less.
+
+A sync never deletes what a sync did not put there, and never writes outside the workspace, whatever the list says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node.files import read_json, write_json
+
+_STAGING = ".hvdcloud-staging"
+_BLOCK = 1 << 20
+
+
+class Entry(NamedTuple):
+    """One file or symbolic link, as the laptop lists it."""
+
+    path: str
+    size: int
+    mode: int
+    sha256: str
+    link: str | None
+
+    @classmethod
+    def parse(cls, value: dict[str, Any]) -> Entry:
+        """Check one listed entry.
+
+        Raises:
+            UsageError: not well-formed, or it would lead out of the workspace.
+        """
+        try:
+            path = str(value["path"])
+            link = value.get("link")
+            if link is not None:
+                entry = cls(path, 0, 0, "", str(link))
+            else:
+                entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]), None)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"the list of files is malformed: {error!r}", hint="hvdcloud run again") from error
+        parts = path.split("/")
+        if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == _STAGING:
+            raise UsageError(f"{path!r} is not a path inside the project", hint="rename it or add it to .gitignore")
+        if entry.link is not None and not _stays_inside(path, entry.link):
+            raise UsageError(
+                f"the symbolic link {path!r} leads out of the project, to {entry.link!r}",
+                hint="replace it by what it points to, or add it to .gitignore",
+            )
+        return entry
+
+
+def _stays_inside(path: str, target: str) -> bool:
+    if not target or "\0" in target or target.startswith("/"):
+        return False
+    depth = path.count("/")
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+        elif part not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return False
+    return True
+
+
+class Sync:
+    """One sync of a list of files into a folder.
+
+    Args:
+        workspace: where the code goes.
+        record: JSON file that says what earlier syncs put there.
+        entries: all files of the project.
+
+    Raises:
+        UsageError: a path is listed twice, or below a listed file or link.
+    """
+
+    def __init__(self, *, workspace: Path, record: Path, entries: Sequence[Entry]) -> None:
+        self._workspace = workspace
+        self._record_file = record
+        self._entries = entries
+        self._staging = workspace / _STAGING
+        stored = read_json(record) or {}
+        self._known: dict[str, dict[str, Any]] = stored.get("files", {})
+        self._folders: set[str] = set(stored.get("folders", []))
+        self._done: dict[str, dict[str, Any]] = {}
+        listed = {entry.path for entry in entries}
+        if len(listed) != len(entries):
+            raise UsageError("the list of files names one path twice", hint="hvdcloud run again")
+        for path in listed:
+            for parent in _parents(path):
+                if parent in listed:
+                    raise UsageError(f"{path!r} lies below {parent!r}, which is a file", hint="hvdcloud run again")
+
+    def plan(self) -> list[int]:
+        """Delete what is no longer listed, and say which entries' contents are needed."""
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._workspace.mkdir(parents=True, exist_ok=True)
+        self._delete_unlisted()
+        wanted = []
+        for index, entry in enumerate(self._entries):
+            self._check_parents(entry.path)
+            if entry.link is not None:
+                self._put_link(entry)
+            elif not self._is_there(entry):
+                wanted.append(index)
+        return wanted
+
+    def put(self, entry: Entry, content: IO[bytes]) -> None:
+        """Write one file under a temporary name, check it, and move it into place.
+
+        Raises:
+            NodeError: its bytes are not those that the list announced.
+        """
+        self._staging.mkdir(exist_ok=True)
+        temporary = self._staging / "file"
+        digest = hashlib.sha256()
+        size = 0
+        with temporary.open("wb") as file:
+            while block := content.read(_BLOCK):
+                digest.update(block)
+                size += len(block)
+                file.write(block)
+            os.fchmod(file.fileno(), entry.mode)
+        if size != entry.size or digest.hexdigest() != entry.sha256:
+            temporary.unlink()
+            raise NodeError(f"{entry.path} changed while it was sent", hint="hvdcloud run again")
+        target = self._workspace / entry.path
+        self._make_parents(entry.path)
+        try:
+            temporary.replace(target)
+        except OSError as error:
+            raise UsageError(
+                f"{entry.path} cannot be put into the workspace: {error.strerror}",
+                hint=f"hvdcloud ssh -- rm -r {target}",
+            ) from error
+        self._remember(entry, target.lstat())
+
+    def commit(self) -> None:
+        """Write the record; everything listed is in place.
+
+        Raises:
+            NodeError: something that was wanted has not come.
+        """
+        missing = [entry.path for entry in self._entries if entry.path not in self._done]
+        if missing:
+            raise NodeError(f"{missing[0]} was not sent ({len(missing)} files missing)", hint="hvdcloud run again")
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._save(self._done)
+
+    def abandon(self) -> None:
+        """The sync was cut off: remember what is ours, so that the next one can replace or delete it."""
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._save(self._known | self._done)
+
+    def _save(self, files: dict[str, dict[str, Any]]) -> None:
+        write_json(self._record_file, {"version": 1, "files": files, "folders": sorted(self._folders)})
+
+    def _delete_unlisted(self) -> None:
+        kinds = {entry.path: entry.link is not None for entry in self._entries}
+        emptied = set()
+        for path, known in list(self._known.items()):
+            is_link = "link" in known
+            if kinds.get(path) == is_link:
+                continue
+            target = self._workspace / path
+            if not self._led_astray(path) and self._is_as_recorded(target, known):
+                target.unlink()
+                emptied.update(_parents(path))
+            del self._known[path]
+        # Deepest first; only folders that a sync made, and only when nothing is left in them.
+        for folder in sorted(emptied & self._folders, key=lambda each: -each.count("/")):
+            try:
+                (self._workspace / folder).rmdir()
+            except OSError:
+                continue
+            self._folders.discard(folder)
+
+    def _is_there(self, entry: Entry) -> bool:
+        target = self._workspace / entry.path
+        try:
+            status = target.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if stat.S_ISDIR(status.st_mode):
+            raise UsageError(
+                f"{entry.path} is a file in the project and a folder on the node",
+                hint=f"hvdcloud ssh -- rm -r {target}",
+            )
+        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+            return False
+        known = self._known.get(entry.path)
+        if known and known.get("size") == status.st_size and known.get("mtime_ns") == status.st_mtime_ns:
+            sha256 = known.get("sha256")
+        else:
+            sha256 = _sha256(target)
+        if sha256 != entry.sha256:
+            return False
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            target.chmod(entry.mode)
+        self._remember(entry, status)
+        return True
+
+    def _remember(self, entry: Entry, status: os.stat_result) -> None:
+        self._done[entry.path] = {
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "mode": entry.mode,
+            "sha256": entry.sha256,
+        }
+
+    def _put_link(self, entry: Entry) -> None:
+        assert entry.link is not None
+        target = self._workspace / entry.path
+        if not (target.is_symlink() and str(target.readlink()) == entry.link):
+            self._make_parents(entry.path)
+            self._staging.mkdir(exist_ok=True)
+            temporary = self._staging / "link"
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(entry.link)
+            try:
+                temporary.replace(target)
+            except OSError as error:
+                raise UsageError(
+                    f"{entry.path} cannot be put into the workspace: {error.strerror}",
+                    hint=f"hvdcloud ssh -- rm -r {target}",
+                ) from error
+        self._done[entry.path] = {"link": entry.link}
+
+    def _check_parents(self, path: str) -> None:
+        if astray := self._led_astray(path):
+            raise UsageError(
+                f"{path} lies below {astray}, which is not a folder on the node",
+                hint=f"hvdcloud ssh -- rm {self._workspace / astray}",
+            )
+
+    def _led_astray(self, path: str) -> str | None:
+        """The first parent that exists and is not a real folder: through a link we would write elsewhere."""
+        for parent in _parents(path):
+            try:
+                status = (self._workspace / parent).lstat()
+            except FileNotFoundError:
+                return None
+            if not stat.S_ISDIR(status.st_mode):
+                return parent
+        return None
+
+    def _make_parents(self, path: str) -> None:
+        for parent in _parents(path):
+            try:
+                (self._workspace / parent).mkdir()
+            except FileExistsError:
+                continue
+            self._folders.add(parent)
+
+    def _is_as_recorded(self, target: Path, known: dict[str, Any]) -> bool:
+        """Whether what lies there is still what a sync put there."""
+        try:
+            status = target.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if "link" in known:
+            return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
+        return (
+            stat.S_ISREG(status.st_mode)
+            and status.st_size == known.get("size")
+            and status.st_mtime_ns == known.get("mtime_ns")
+        )
+
+
+def _parents(path: str) -> list[str]:
+    """`a/b/c` → `a`, `a/b`."""
+    return [str(parent) for parent in reversed(PurePosixPath(path).parents[:-1])]
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""How a run ended, judged from what was seen of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hvdcloud.node.outcome import Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
+
+
+def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None) -> Ended:
+    record = {"rank": rank, "node": f"n{rank}", "exit_code": exit_code, "signal": signal, "ended": at}
+    return Ended(record, at)
+
+
+def evidence(**seen: Any) -> Evidence:
+    nothing: dict[str, Any] = {
+        "np": 2,
+        "ended": [],
+        "lost": [],
+        "stopped": False,
+        "trouble": "",
+        "trouble_is_loss": False,
+        "launcher": None,
+    }
+    return Evidence(**{**nothing, **seen})
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        ({"ended": [ended(0, 0), ended(1, 0)], "launcher": 0}, Outcome("succeeded", 0, "")),
+        # What the ranks say counts, not what became of the launcher's own connections.
+        ({"ended": [ended(0, 0), ended(1, 0)], "launcher": 1}, Outcome("succeeded", 0, "")),
+        ({"ended": [ended(0, 0), ended(1, 0)], "stopped": True}, Outcome("succeeded", 0, "")),
+        ({"ended": [ended(0, 2)], "launcher": 1}, Outcome("failed", 2, "rank 0 on n0 exited with 2")),
+        (
+            {"ended": [ended(1, 139, signal=11), ended(0, 1)], "launcher": 1},
+            Outcome("failed", 139, "rank 1 on n1 was killed by signal 11 (SIGSEGV)"),
+        ),
+        ({"stopped": True, "ended": [ended(0, 0)]}, Outcome("stopped", None, "stopped on request")),
+        ({"ended": [ended(0, 1)], "stopped": True}, Outcome("failed", 1, "rank 0 on n0 exited with 1")),
+        ({"trouble": "disk full"}, Outcome("failed", None, "disk full")),
+        ({"trouble": "agent", "trouble_is_loss": True}, Outcome("lost", None, "agent")),
+        ({"launcher": -9}, Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)")),
+        (
+            # Horovod's watchers end the ranks when the launcher is killed.
+            {"launcher": -9, "ended": [ended(0, 143, signal=15)]},
+            Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)"),
+        ),
+        (
+            {"launcher": 1},
+            Outcome("failed", 1, "horovodrun exited with 1 before its ranks had; the last lines of the log say why"),
+        ),
+        (
+            {"launcher": 0, "ended": [ended(0, 0)]},
+            Outcome("failed", None, "horovodrun ended, but only 1 of 2 ranks did"),
+        ),
+    ],
+)
+def test_the_first_cause_counts(seen: dict[str, Any], outcome: Outcome) -> None:
+    assert judge(evidence(**seen)) == outcome
+
+
+def test_a_rank_that_fails_because_its_peers_node_is_gone_is_not_the_cause() -> None:
+    loss = Loss("n1", "the connection broke", at=11.0)
+
+    assert judge(evidence(ended=[ended(0, 1, at=10.9)], lost=[loss])).result == "lost"
+    assert judge(evidence(ended=[ended(0, 1, at=2.0)], lost=[loss])).result == "failed"
+
+
+def test_a_code_of_ones_own_beats_the_python_errors_of_the_peers() -> None:
+    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=10.5)])).exit_code == 3
+    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=19.0)])).exit_code == 1
+    # A signal that follows is what the launcher does to the others.
+    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 143, at=10.1, signal=15)])).exit_code == 1
+
+
+def test_the_question_stays_open_only_for_a_moment_and_only_for_python_errors() -> None:
+    assert may_be_a_consequence([ended(0, 1, at=10.0)], np=2, now=10.5)
+    assert not may_be_a_consequence([ended(0, 1, at=10.0)], np=2, now=15.0)
+    assert not may_be_a_consequence([ended(0, 3, at=10.0)], np=2, now=10.1)
+    assert not may_be_a_consequence([ended(0, 1), ended(1, 1)], np=2, now=10.1)
+    assert not may_be_a_consequence([ended(0, 0)], np=2, now=10.1)

@@ -1,0 +1,289 @@
+"""A run's life on its nodes: real supervisor, agents and ranks; only ssh and horovodrun are stand-ins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import until
+from tests.node_cluster import RUN, NodeCluster, node_cluster, wait_gone
+
+FOREVER = "import time; print('at work', flush=True); time.sleep(600)"
+SECRET = "hunter2-the-secret"
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    with node_cluster() as cluster:
+        yield cluster
+
+
+def rank_pids(cluster: NodeCluster) -> list[int]:
+    """The users' processes of both ranks, by what they wrote into the checkpoint directory."""
+    pattern = "var/lib/hvdcloud/checkpoints/*/pid-*"
+    return [int(path.name[4:]) for name in cluster.names for path in cluster.root(name).glob(pattern)]
+
+
+def with_pid(script: str) -> str:
+    """The script, after it has left its process id."""
+    return (
+        "import os, pathlib; rank = int(os.environ['HOROVOD_RANK']); "
+        "pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'], f'pid-{os.getpid()}').touch()\n" + script
+    )
+
+
+def test_a_run_that_succeeds_leaves_its_log_its_checkpoints_and_nothing_else(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid("print(f'rank {rank} trains')\nprint('no newline', end='')"))
+
+    state = cluster.wait_done()
+
+    assert (state["result"], state["exit_code"], state["reason"]) == ("succeeded", 0, "")
+    assert [(rank["rank"], rank["node"], rank["exit_code"]) for rank in state["ranks"]] == [(0, "n0", 0), (1, "n1", 0)]
+    lines = cluster.log().splitlines()
+    assert "[0] rank 0 trains" in lines
+    assert "[1] rank 1 trains" in lines
+    assert lines.count("[0] no newline") == lines.count("[1] no newline") == 1
+    assert "[launcher] launcher speaks" in lines
+    assert state["checkpoints"] == {"complete": True, "files": 2, "pending": [], "errors": [], "skipped": []}
+    assert len(list(cluster.bucket.rglob("pid-*"))) == 2
+    wait_gone([cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")])
+    for name in cluster.names:
+        assert not (cluster.root(name) / "run/hvdcloud" / RUN).exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "reason"),
+    [
+        ("raise RuntimeError('enough')", 1, "rank 1 on n1 exited with 1"),
+        ("raise SystemExit(3)", 3, "rank 1 on n1 exited with 3"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 on n1 was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getpid(), 11)", 139, "rank 1 on n1 was killed by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_failed(
+    cluster: NodeCluster, how: str, exit_code: int, reason: str
+) -> None:
+    cluster.start_run(with_pid(f"import time\nif rank == 1:\n    {how}\ntime.sleep(600)"))
+
+    state = cluster.wait_done()
+
+    assert (state["result"], state["exit_code"], state["reason"]) == ("failed", exit_code, reason)
+    wait_gone(rank_pids(cluster))
+
+
+def test_the_rank_that_exits_with_its_own_code_counts_although_its_peer_falls_first(cluster: NodeCluster) -> None:
+    # Rank 0 fails because rank 1 hangs up; rank 1 takes longer to leave Python.
+    script = "import time\nif rank == 1:\n    time.sleep(0.3)\n    raise SystemExit(3)\nraise RuntimeError('peer gone')"
+    cluster.start_run(with_pid(script))
+
+    state = cluster.wait_done()
+
+    assert (state["exit_code"], state["reason"]) == (3, "rank 1 on n1 exited with 3")
+
+
+@pytest.mark.parametrize("command", [["trian.py", "--fast"], ["trian.py --fast"]])
+def test_a_command_that_does_not_exist_is_named(cluster: NodeCluster, command: list[str]) -> None:
+    cluster.prepare(command)
+    cluster.launch()
+
+    state = cluster.wait_done()
+
+    assert state["exit_code"] == 127
+    assert re.search(r"^\[[01]\] hvdcloud: command not found: trian\.py", cluster.log(), re.MULTILINE)
+
+
+def test_stop_ends_the_run_everywhere(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+
+    state = cluster.verb("n0", "stop", RUN)
+
+    assert (state["state"], state["result"], state["exit_code"]) == ("done", "stopped", None)
+    wait_gone(rank_pids(cluster))
+    assert cluster.verb("n0", "stop", RUN)["result"] == "stopped"
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "agent of n0", "agent of n1"])
+def test_no_rank_is_left_when_the_node_program_is_killed(cluster: NodeCluster, victim: str) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+
+    os.kill(cluster.supervisor() if victim == "supervisor" else cluster.agent(victim[-2:]), signal.SIGKILL)
+
+    wait_gone(rank_pids(cluster))
+    state = cluster.wait_done()
+    assert (state["result"], state["exit_code"]) == ("lost", None)
+    assert "supervisor" in state["reason"] if victim == "supervisor" else victim[-2:] in state["reason"]
+
+
+def test_a_killed_launcher_is_named(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+    (launcher,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(cluster.base / "bin/horovodrun").encode() in _read(path)
+    ]
+
+    os.kill(launcher, signal.SIGKILL)
+
+    state = cluster.wait_done()
+    assert (state["result"], state["exit_code"]) == ("failed", 137)
+    assert state["reason"] == "horovodrun was killed by signal 9 (SIGKILL)"
+    wait_gone(rank_pids(cluster))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_an_agent_that_freezes_is_given_up_and_replaced(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+
+    os.kill(cluster.agent("n1"), signal.SIGSTOP)
+    started = time.monotonic()
+
+    state = cluster.wait_done()
+    assert time.monotonic() - started < 6.0 + 2.0
+    assert (state["result"], state["nodes_lost"]) == ("lost", [])
+    assert "n1" in state["reason"]
+    wait_gone(rank_pids(cluster))
+
+
+def test_a_node_that_cannot_be_reached_is_named_with_the_reason(cluster: NodeCluster) -> None:
+    (cluster.base / "unreachable-n1").touch()
+    cluster.start_run(FOREVER)
+
+    state = cluster.wait_done()
+
+    assert (state["result"], state["nodes_lost"]) == ("lost", ["n1"])
+    assert "No route to host" in state["reason"]
+    assert not state["checkpoints"]["complete"]
+
+
+def test_background_processes_that_cleared_their_environment_are_ended_too(cluster: NodeCluster) -> None:
+    script = (
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], env={}, start_new_session=True)\n"
+        "pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'], f'pid-{child.pid}').touch()"
+    )
+    cluster.start_run(with_pid(script))
+
+    state = cluster.wait_done()
+
+    assert state["result"] == "succeeded"
+    wait_gone(rank_pids(cluster), seconds=1.0)
+
+
+def test_one_run_at_a_time_and_its_code_stays_as_it_is(cluster: NodeCluster) -> None:
+    cluster.start_run(FOREVER)
+    cluster.wait_for_log("at work", times=2)
+    other = "20261121-101113-abcdef"
+
+    refused = cluster.prepare(["true"], run=other, code={"train.py": "changed"})
+
+    assert [answer.get("active") for answer in refused] == [RUN, RUN]
+    assert (cluster.root("n1") / "workspace/train.py").read_text() == "print('trains')\n"
+    cluster.verb("n0", "stop", RUN)
+    again = cluster.launch()
+    assert "already launched" in again["error"]
+
+
+def test_secrets_reach_the_ranks_and_nobody_else(cluster: NodeCluster) -> None:
+    script = "import hashlib, os; print(hashlib.sha256(os.environ['TOKEN'].encode()).hexdigest()[:8], flush=True)"
+    cluster.start_run(script + "; import time; time.sleep(600)", env={"TOKEN": SECRET})
+    cluster.wait_for_log("] ", times=3)
+
+    env_file = cluster.root("n1") / "run/hvdcloud" / RUN / "env.json"
+    assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(env_file.parent.stat().st_mode) == 0o700
+    assert SECRET not in (cluster.base / "horovodrun.seen").read_text()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        assert SECRET.encode() not in _read(path)
+    cluster.verb("n0", "stop", RUN)
+
+    assert hashlib.sha256(SECRET.encode()).hexdigest()[:8] in cluster.log()
+    for name in cluster.names:
+        for path in cluster.root(name).rglob("*"):
+            assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+def test_a_full_disk_ends_the_run_and_its_state_says_so(cluster: NodeCluster) -> None:
+    cluster.prepare(["sh", "-c", "while :; do echo more; done"])
+    (cluster.run_dir() / "log").symlink_to("/dev/full")
+    cluster.launch()
+
+    state = cluster.wait_done()
+
+    assert (state["state"], state["result"]) == ("done", "failed")
+    assert "No space left on device" in state["reason"]
+
+
+def test_logs_follow_until_the_end_and_start_where_they_are_told(cluster: NodeCluster) -> None:
+    cluster.start_run("import time; print('first', flush=True); time.sleep(0.5); print('last')")
+
+    out, errors = cluster.start("n0", "logs", RUN, "--follow").communicate(timeout=30)
+
+    assert out.decode() == cluster.log()
+    assert out.count(b"last") == 2
+    assert json.loads(errors.splitlines()[-1])["result"] == "succeeded"
+    out, _ = cluster.start("n0", "logs", RUN, "--offset", "9").communicate(timeout=30)
+    assert out.decode() == cluster.log()[9:]
+
+
+def test_a_run_whose_supervisor_and_agents_were_all_killed_is_reported_lost(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+    everybody = [cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")]
+
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in everybody:
+        os.kill(pid, signal.SIGKILL)
+
+    # Every rank notices that its agent is gone.
+    wait_gone(rank_pids(cluster))
+    assert cluster.state()["result"] == "lost"
+    assert cluster.verb("n0", "stop", RUN)["result"] == "lost"
+    assert json.loads((cluster.run_dir() / "state.json").read_text())["state"] == "done"
+
+
+def test_flush_uploads_what_a_killed_agent_left(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+    for pid in (cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")):
+        os.kill(pid, signal.SIGSTOP)
+    late = cluster.root("n1") / "var/lib/hvdcloud/checkpoints" / RUN / "late.pt"
+    late.write_text("weights")
+    for pid in (cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")):
+        os.kill(pid, signal.SIGKILL)
+    wait_gone(rank_pids(cluster))
+
+    answer = cluster.verb("n1", "flush")
+
+    assert answer == {"runs": {RUN: {"pending": [], "errors": []}}}
+    assert (cluster.bucket / "digits" / RUN / "@node-1" / "late.pt").read_text() == "weights"
+    assert cluster.verb("n1", "flush") == {"runs": {}}
+
+
+def test_flush_asks_a_live_agent(cluster: NodeCluster) -> None:
+    cluster.start_run(with_pid(FOREVER))
+    cluster.wait_for_log("at work", times=2)
+
+    answer = cluster.verb("n0", "flush")
+
+    assert answer == {"runs": {RUN: {"pending": [], "errors": []}}}
+    assert until(lambda: list((cluster.bucket / "digits" / RUN).glob("pid-*")), seconds=5, what="the checkpoint")

@@ -1,0 +1,184 @@
+"""The workspace holds what the laptop has, and a sync harms nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node.sync import Entry, Sync
+
+
+class Laptop:
+    """Syncs a set of files into a workspace."""
+
+    def __init__(self, base: Path) -> None:
+        self.workspace = base / "workspace"
+        self.record = base / "sync.json"
+
+    def sync(self, files: dict[str, str], *, links: dict[str, str] | None = None, mode: int = 0o644) -> list[str]:
+        """The paths that were sent."""
+        entries = [self.entry(path, text, mode=mode) for path, text in files.items()]
+        entries += [Entry.parse({"path": path, "link": target}) for path, target in (links or {}).items()]
+        sync = Sync(workspace=self.workspace, record=self.record, entries=entries)
+        wanted = [entries[index] for index in sync.plan()]
+        for each in wanted:
+            sync.put(each, io.BytesIO(files[each.path].encode()))
+        sync.commit()
+        return [each.path for each in wanted]
+
+    @staticmethod
+    def entry(path: str, text: str, *, mode: int = 0o644) -> Entry:
+        data = text.encode()
+        return Entry.parse({"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()})
+
+    def tree(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.workspace)): path.read_text()
+            for path in self.workspace.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        }
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Laptop:
+    return Laptop(tmp_path)
+
+
+def test_only_what_changed_is_sent_again(laptop: Laptop) -> None:
+    assert laptop.sync({"train.py": "1", "lib/model.py": "2"}) == ["train.py", "lib/model.py"]
+    assert laptop.sync({"train.py": "1", "lib/model.py": "2"}) == []
+    assert laptop.sync({"train.py": "1", "lib/model.py": "3"}) == ["lib/model.py"]
+    assert laptop.tree() == {"train.py": "1", "lib/model.py": "3"}
+
+
+def test_what_is_no_longer_in_the_project_is_deleted_with_its_empty_folders(laptop: Laptop) -> None:
+    laptop.sync({"train.py": "1", "lib/deep/model.py": "2"})
+
+    laptop.sync({"train.py": "1"})
+
+    assert sorted(path.name for path in laptop.workspace.iterdir()) == ["train.py"]
+
+
+def test_what_a_sync_did_not_put_there_stays(laptop: Laptop) -> None:
+    laptop.sync({"lib/model.py": "2", "notes.txt": "from the laptop"})
+    (laptop.workspace / "lib/cache.bin").write_text("made by the job")
+    (laptop.workspace / "notes.txt").write_text("rewritten on the node")
+
+    laptop.sync({})
+
+    assert laptop.tree() == {"lib/cache.bin": "made by the job", "notes.txt": "rewritten on the node"}
+
+
+def test_a_file_that_was_changed_on_the_node_is_put_right(laptop: Laptop) -> None:
+    laptop.sync({"train.py": "right"})
+    (laptop.workspace / "train.py").write_text("wrong")
+
+    assert laptop.sync({"train.py": "right"}) == ["train.py"]
+    assert laptop.tree() == {"train.py": "right"}
+
+
+def test_mode_bits_follow_without_sending_the_content(laptop: Laptop) -> None:
+    laptop.sync({"run.sh": "true"}, mode=0o644)
+
+    assert laptop.sync({"run.sh": "true"}, mode=0o755) == []
+    assert (laptop.workspace / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_may_become_a_folder_and_back(laptop: Laptop) -> None:
+    laptop.sync({"data": "a file"})
+    laptop.sync({"data/part": "in a folder"})
+    assert laptop.tree() == {"data/part": "in a folder"}
+    laptop.sync({"data": "a file again"})
+    assert laptop.tree() == {"data": "a file again"}
+
+
+def test_links_inside_the_project_are_made_changed_and_removed(laptop: Laptop) -> None:
+    laptop.sync({"data/a": "1", "data/b": "2"}, links={"current": "data/a", "data/other": "../data/b"})
+    laptop.sync({"data/a": "1", "data/b": "2"}, links={"current": "data/b"})
+
+    assert os.readlink(laptop.workspace / "current") == "data/b"  # noqa: PTH115 - the text, not a path
+    assert not (laptop.workspace / "data/other").is_symlink()
+    laptop.sync({"current": "now a file", "data/b": "2"})
+    assert laptop.tree() == {"current": "now a file", "data/b": "2"}
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "a//b", "./a", "", "a/\0b", "."])
+def test_a_path_that_leaves_the_workspace_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="not a path inside the project"):
+        Entry.parse({"path": path, "size": 0, "mode": 0o644, "sha256": ""})
+
+
+@pytest.mark.parametrize(
+    ("path", "target"), [("a", "/etc"), ("a", ".."), ("d/a", "../../x"), ("a", "b/../../c"), ("a", "")]
+)
+def test_a_link_that_leaves_the_workspace_is_refused(path: str, target: str) -> None:
+    with pytest.raises(UsageError, match="leads out of the project"):
+        Entry.parse({"path": path, "link": target})
+
+
+def test_nothing_is_written_through_a_link_that_the_job_made(laptop: Laptop, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    laptop.sync({"train.py": "1"})
+    (laptop.workspace / "lib").symlink_to(outside)
+
+    with pytest.raises(UsageError, match="not a folder on the node"):
+        laptop.sync({"train.py": "1", "lib/model.py": "2"})
+
+    assert list(outside.iterdir()) == []
+
+
+def test_nothing_is_deleted_through_a_link_that_the_job_made(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.sync({"lib/model.py": "2"})
+    (laptop.workspace / "lib").rename(tmp_path / "outside")
+    (laptop.workspace / "lib").symlink_to(tmp_path / "outside")
+
+    laptop.sync({})
+
+    assert (tmp_path / "outside/model.py").read_text() == "2"
+
+
+def test_bytes_that_are_not_the_announced_ones_replace_nothing(laptop: Laptop) -> None:
+    laptop.sync({"train.py": "old"})
+    sync = Sync(workspace=laptop.workspace, record=laptop.record, entries=[laptop.entry("train.py", "new")])
+    assert sync.plan() == [0]
+
+    with pytest.raises(NodeError, match="changed while it was sent"):
+        sync.put(laptop.entry("train.py", "new"), io.BytesIO(b"torn"))
+
+    assert laptop.tree() == {"train.py": "old"}
+
+
+def test_a_sync_that_was_cut_off_is_finished_by_the_next_one(laptop: Laptop) -> None:
+    laptop.sync({"old.py": "0"})
+    files = {"a.py": "1", "b.py": "2"}
+    entries = [laptop.entry(path, text) for path, text in files.items()]
+    sync = Sync(workspace=laptop.workspace, record=laptop.record, entries=entries)
+    sync.plan()
+    sync.put(entries[0], io.BytesIO(b"1"))
+    with pytest.raises(NodeError, match=r"b\.py was not sent"):
+        sync.commit()
+    sync.abandon()
+
+    assert laptop.sync(files) == ["b.py"]
+    laptop.sync({})
+    assert laptop.tree() == {}
+
+
+@pytest.mark.parametrize("paths", [["a", "a"], ["a", "a/b"]], ids=["the same path twice", "a file below a file"])
+def test_a_list_that_contradicts_itself_is_refused(laptop: Laptop, paths: list[str]) -> None:
+    entries = [laptop.entry(path, "x") for path in paths]
+    with pytest.raises(UsageError):
+        Sync(workspace=laptop.workspace, record=laptop.record, entries=entries)
+
+
+@pytest.mark.parametrize("value", [{}, {"path": "a"}, {"path": "a", "size": "x", "mode": 0, "sha256": ""}, "a", None])
+def test_a_malformed_list_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="malformed"):
+        Entry.parse(value)

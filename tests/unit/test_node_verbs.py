@@ -1,0 +1,240 @@
+"""The node program's verbs: one line of JSON in, one out; files where the contract says, with the modes it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.node import machine
+from hvdcloud.node.files import Lock, lock_holder, write_json
+from hvdcloud.node.rank import environment_of_rank
+from hvdcloud.node.spec import Spec
+from hvdcloud.node.supervisor import launcher_environment, silence_limit
+from tests.node_cluster import RUN, NodeCluster, entry, node_cluster, send_code
+
+ROUTES = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
+docker0\t000012AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
+down0\t0000A8C0\t00000000\t0000\t0\t0\t0\t0000FFFF\t0\t0\t0
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    with node_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def join_request(*, hosts: int = 2) -> dict[str, Any]:
+    return {
+        "private_key": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n",
+        "public_key": "ssh-ed25519 AAAAmesh mesh",
+        "hosts": [
+            {
+                "name": f"n{index}",
+                "address": f"172.17.0.{index + 2}",
+                "port": 2222,
+                "host_key": f"ssh-ed25519 AAAA{index}",
+            }
+            for index in range(hosts)
+        ],
+    }
+
+
+def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) -> None:
+    folder = cluster.root("n0") / "root/.ssh"
+    folder.mkdir(parents=True)
+    (folder / "authorized_keys").write_text("ssh-ed25519 AAAAlaptop laptop\n")
+
+    for _ in range(2):
+        answer = cluster.verb("n0", "join", payload=join_request())
+
+    assert answer["cores"] == 4
+    assert set(answer) == {"cores", "gpus", "interface"}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
+    assert (folder / "known_hosts").read_text().splitlines() == [
+        "[172.17.0.2]:2222,[n0]:2222 ssh-ed25519 AAAA0",
+        "[172.17.0.3]:2222,[n1]:2222 ssh-ed25519 AAAA1",
+    ]
+    keys = (folder / "authorized_keys").read_text().splitlines()
+    assert keys == ["ssh-ed25519 AAAAlaptop laptop", "ssh-ed25519 AAAAmesh mesh"]
+    config = (folder / "config").read_text()
+    for line in ("StrictHostKeyChecking yes", "BatchMode yes", "ServerAliveInterval 5", "User root"):
+        assert line in config
+
+
+def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:
+    # Horovod looks for 127.0.0.1 on the interface when every rank is on its own host.
+    assert cluster.verb("n0", "join", payload=join_request(hosts=1))["interface"] == "lo"
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("172.17.0.9", "eth0"), ("172.18.0.9", "docker0"), ("10.1.2.3", "eth0"), ("192.168.0.1", "eth0")],
+)
+def test_the_interface_is_the_one_that_leads_to_the_peer(address: str, interface: str) -> None:
+    assert machine.interface_towards(address, routes=ROUTES) == interface
+
+
+def test_prepare_sends_only_what_is_missing_and_writes_no_secret_outside_its_folder(cluster: NodeCluster) -> None:
+    code = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
+
+    first = cluster.prepare(["python", "train.py"], env={"TOKEN": "hunter2"}, code=code)
+    second = cluster.prepare(["python", "train.py"], env={"TOKEN": "hunter2"}, code=code)
+
+    assert [answer["want"] for answer in first] == [[0, 1], [0, 1]]
+    assert [answer["want"] for answer in second] == [[], []]
+    assert [answer["restored"] for answer in second] == [0, 0]
+    for name in cluster.names:
+        holders = [path for path in cluster.root(name).rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+        assert holders == [cluster.root(name) / "run/hvdcloud" / RUN / "env.json"]
+        assert stat.S_IMODE(holders[0].stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("path", ["../escape.py", "/escape.py"])
+def test_prepare_refuses_a_path_that_leaves_the_workspace(cluster: NodeCluster, path: str) -> None:
+    (answer, _) = cluster.prepare(["true"], code={path: "x"})
+
+    assert "not a path inside the project" in answer["error"]
+    assert answer["hint"]
+
+
+def test_prepare_refuses_a_file_that_was_not_asked_for(cluster: NodeCluster) -> None:
+    header = {
+        "run": RUN, "cluster": "digits", "node": 0, "bucket": "file:///nowhere", "bucket_endpoint": None,
+        "keep_every": 1, "slots": 1, "command": ["true"], "env": {}, "resume": None, "credentials": None,
+        "files": [entry("a.py", b"right")],
+    }  # fmt: skip
+
+    answer = send_code(cluster.start("n0", "prepare"), header, {"a.py": b"wrong"})
+
+    assert "changed while it was sent" in answer["error"]
+    assert not (cluster.root("n0") / "workspace/a.py").exists()
+
+
+def test_a_new_run_starts_from_an_earlier_ones_checkpoints(cluster: NodeCluster) -> None:
+    cluster.prepare(["true"])
+    checkpoint = cluster.root("n0") / "var/lib/hvdcloud/checkpoints" / RUN / "model.pt"
+    checkpoint.write_text("weights")
+    assert cluster.verb("n0", "flush")["runs"][RUN] == {"pending": [], "errors": []}
+    later = "20261121-101113-abcdef"
+
+    answers = cluster.prepare(["true"], run=later, resume=RUN)
+
+    assert [answer["restored"] for answer in answers] == [1, 1]
+    for name in cluster.names:
+        assert (cluster.root(name) / "var/lib/hvdcloud/checkpoints" / later / "model.pt").read_text() == "weights"
+
+
+@pytest.mark.parametrize(
+    ("verb", "payload", "said"),
+    [
+        (("state", "../../etc"), None, "is not a run"),
+        (("state", "20260101-000000-abcdef"), None, "is not known"),
+        (("stop", "20260101-000000-abcdef"), None, "is not known"),
+        (("launch", RUN), {"run": RUN}, "launch: KeyError"),
+        (("launch", RUN), None, "not one line of JSON"),
+        (("agent",), None, "exactly one run"),
+        (("dance",), None, "no verb 'dance'"),
+        (("logs", RUN, "--offset", "x"), None, "--offset"),
+    ],
+)
+def test_a_verb_that_cannot_work_says_why_and_exits_1(
+    cluster: NodeCluster, verb: tuple[str, ...], payload: dict[str, Any] | None, said: str
+) -> None:
+    process = cluster.start("n0", *verb)
+    data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
+    out, errors = process.communicate(data, timeout=30)
+
+    assert process.returncode == 1
+    answer = json.loads(out)
+    assert said in answer["error"], errors
+    assert answer["hint"]
+
+
+def test_a_rank_of_a_run_that_has_ended_says_so(cluster: NodeCluster) -> None:
+    process = cluster.start("n0", "rank", RUN)
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == 1
+    assert b"has ended or was not prepared" in errors
+
+
+def spec(**changes: Any) -> Spec:
+    base: dict[str, Any] = {
+        "run": RUN, "cluster": "digits", "node": 0, "name": "n0", "bucket": "file:///b", "bucket_endpoint": None,
+        "keep_every": 1, "slots": 2, "cores": 8, "command": ["true"], "resume": None,
+    }  # fmt: skip
+    return Spec.from_mapping({**base, **changes})
+
+
+def test_a_rank_gets_its_share_of_the_cores_unless_the_user_says_otherwise(node_root: Path) -> None:
+    def threads(user: dict[str, str], **changes: Any) -> str:
+        return environment_of_rank(spec(**changes), user=user, launcher={}, image={})["OMP_NUM_THREADS"]
+
+    assert threads({}) == "4"
+    assert threads({}, slots=16) == "1"
+    assert threads({"OMP_NUM_THREADS": "7"}) == "7"
+
+
+def test_the_users_environment_wins_but_for_what_names_the_run(node_root: Path) -> None:
+    environment = environment_of_rank(
+        spec(),
+        user={"A": "user", "HVDCLOUD_RUN": "mine"},
+        launcher={"A": "launcher", "B": "launcher"},
+        image={"A": "image", "B": "image", "C": "image"},
+    )
+
+    assert [environment[name] for name in "ABC"] == ["user", "launcher", "image"]
+    assert environment["HVDCLOUD_RUN"] == RUN
+    assert environment["HVDCLOUD_CHECKPOINT_DIR"] == str(node_root / "var/lib/hvdcloud/checkpoints" / RUN)
+
+
+def test_horovodrun_sees_an_allow_list_only(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    write_json(
+        node_root / "var/lib/hvdcloud/node.json",
+        {"name": "n0", "cores": None, "environment": {"PATH": "/opt/venv/bin", "IMAGE_TOKEN": "hunter2"}},
+    )
+
+    environment = launcher_environment(RUN)
+
+    assert "hunter2" not in environment.values()
+    assert environment["PATH"] == "/opt/venv/bin"
+    assert environment["HVDCLOUD_RUN"] == RUN
+
+
+@pytest.mark.parametrize(("gloo", "silence"), [(30, 26), (10, 6), (8, 4), (4, 3)])
+def test_a_frozen_node_is_given_up_in_time_for_the_run_to_end_within_the_gloo_timeout(
+    gloo: float, silence: float
+) -> None:
+    assert silence_limit(gloo) == silence
+
+
+def test_a_lock_outlives_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert lock_holder(path) is None
+    held = Lock(path)
+    assert held.acquire({"pid": os.getpid()})
+
+    assert not Lock(path).acquire({"pid": 1})
+    assert lock_holder(path) == {"pid": os.getpid()}
+    held.release()
+
+    assert lock_holder(path) is None
+    assert Lock(path).acquire({"pid": 2})
