@@ -155,7 +155,7 @@ class Console:
 
 
 def plain(value: object) -> Any:
-    """Dataclasses, paths, enums and times as JSON knows them."""
+    """Dataclasses, paths, enums, times and errors as JSON knows them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -166,7 +166,7 @@ def plain(value: object) -> Any:
         return value.value
     if isinstance(value, datetime):
         return value.isoformat()
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, (Path, BaseException)) else value
 
 
 class _SilentSteps:

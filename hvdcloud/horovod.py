@@ -6,6 +6,8 @@ Every choice here has its reason in Horovod 0.28.1's launcher (horovod/runner):
   frozen host. `--gloo` or `--mpi` is always said, since the default depends on how Horovod was built.
 * `--network-interfaces` with one name: skips the launcher's own probing of interfaces (driver_service.py) and keeps
   Gloo from picking any of a set (gloo_run.py).
+* `-H` names exactly `-np` slots: the Gloo launcher starts a rank on every slot it is told of, whatever `-np` says
+  (get_host_assignments in runner/common/util/hosts.py has only a lower limit there).
 * `--disable-cache`: the launcher otherwise believes its ssh checks of the last 60 minutes (launch.py).
 """
 
@@ -37,6 +39,16 @@ def default_ranks(hosts: Sequence[Host]) -> int:
     return sum(host.slots for host in hosts)
 
 
+def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
+    """The slots that so many ranks take, in the hosts' order."""
+    taken: list[Host] = []
+    for host in hosts:
+        if ranks > 0:
+            taken.append(Host(name=host.name, slots=min(host.slots, ranks)))
+        ranks -= host.slots
+    return taken
+
+
 def horovodrun_argv(
     *,
     hosts: Sequence[Host],
@@ -65,8 +77,12 @@ def horovodrun_argv(
             f"{ranks} ranks do not fit: {len(hosts)} node(s) have {slots} slot(s)",
             hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
         )
+    taken = _taken(hosts, ranks)
+    if len(taken) == 1:
+        # Where every host is its own, the launcher accepts no other interface (get_local_interfaces).
+        interface = "lo"
     argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
-    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
+    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in taken)]
     argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
     if controller == "gloo":
         if mpi_args:

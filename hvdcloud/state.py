@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import CapacityError, UsageError
 
 
 def state_root() -> Path:
     """The folder that holds one folder per cluster."""
     if given := os.environ.get("HVDCLOUD_STATE_DIR"):
-        return Path(given)
+        return Path(given).absolute()
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "hvdcloud"
 
@@ -32,13 +33,38 @@ def default_bucket(name: str) -> str:
 
 
 def write_private(path: Path, data: str) -> None:
-    """Replace a file in one move; only its owner may read it."""
+    """Replace a file in one move; only its owner may read it.
+
+    Raises:
+        CapacityError: the disk is full.  UsageError: the file may not be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with _explained(path):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """The file system's errors as ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CapacityError(
+                f"no space left to write {path}",
+                hint="free some space, or name a folder on another disk with HVDCLOUD_STATE_DIR",
+            ) from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
+        ) from error
 
 
 class Journal:
@@ -51,9 +77,13 @@ class Journal:
         self._path = path
 
     def record(self, event: str, **fields: object) -> None:
-        """Append one line and wait until the disk has it."""
+        """Append one line and wait until the disk has it.
+
+        Raises:
+            CapacityError: the disk is full.  UsageError: the file may not be written.
+        """
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
-        with self._path.open("a", encoding="utf-8") as file:
+        with _explained(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -107,8 +137,13 @@ class ClusterState:
         return self.dir / "verified.json"
 
     def make(self) -> None:
-        """Create the folder, readable by its owner only."""
-        self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Create the folder, readable by its owner only.
+
+        Raises:
+            CapacityError: the disk is full.  UsageError: the folder may not be made.
+        """
+        with _explained(self.dir):
+            self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def save(self, facts: dict[str, Any]) -> None:
         """Remember what `up` learned about the cluster and its nodes."""
@@ -130,30 +165,43 @@ class ClusterState:
         shutil.rmtree(self.dir / "tmp", ignore_errors=True)
 
     @contextlib.contextmanager
-    def lock(self, command: str) -> Iterator[None]:
+    def lock(self, command: str, *, required: bool = True) -> Iterator[None]:
         """Keep other commands on this machine from changing the same cluster meanwhile.
 
         The lock goes with the process, so a killed command never leaves one behind.
 
+        Args:
+            command: who holds it, for the others' message.
+            required: False: go on without one where no file can be made.
+
         Raises:
-            UsageError: another process holds it.
+            UsageError: another process holds it, or no file may be made.  CapacityError: the disk is full.
         """
-        self.make()
-        path = self.dir / "lock"
-        with path.open("a+", encoding="utf-8") as file:
+        try:
+            self.make()
+            with _explained(self.dir / "lock"):
+                file = os.open(self.dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (CapacityError, UsageError):
+            if required:
+                raise
+            yield
+            return
+        try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "another command"
+                holder = os.read(file, 1000).decode(errors="replace").strip() or "another command"
                 raise UsageError(
                     f"cluster {self.name} is being changed by {holder}",
                     hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
                 ) from None
-            file.truncate(0)
-            file.write(f"`hvdcloud {command}` (process {os.getpid()})")
-            file.flush()
+            os.truncate(file, 0)
+            # Who holds it is good to know; a full disk does not keep the lock from holding.
+            with contextlib.suppress(OSError):
+                os.write(file, f"`hvdcloud {command}` (process {os.getpid()})".encode())
             try:
                 yield
             finally:
-                file.truncate(0)
+                os.truncate(file, 0)
+        finally:
+            os.close(file)

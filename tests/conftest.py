@@ -36,4 +36,4 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     project = tmp_path_factory.mktemp("image")
     (project / "requirements.txt").write_text("scikit-learn\n")
-    return build(ImageConfig(), project_dir=project, name="tests", progress=ignore).reference
+    return build(ImageConfig(), project_dir=project, progress=ignore).reference

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,10 +66,17 @@ class Project:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HVDCLOUD_")}
         return {**inherited, "HVDCLOUD_STATE_DIR": str(self.state), **self.environ}
 
-    def hvdcloud(self, *args: str, timeout: float = 240.0, expect: int | None = 0) -> Ended:
-        """Run a command to its end."""
+    def hvdcloud(self, *args: str, timeout: float = 240.0, expect: int | None = 0, before: Sequence[str] = ()) -> Ended:
+        """Run a command to its end.
+
+        Args:
+            args: hvdcloud's.
+            timeout: seconds.
+            expect: the exit code; None for any.
+            before: words of a program that runs hvdcloud, such as `unshare -m`.
+        """
         done = subprocess.run(
-            [*HVDCLOUD, *args],
+            [*before, *HVDCLOUD, *args],
             cwd=self.folder,
             env=self.env(),
             stdin=subprocess.DEVNULL,
@@ -110,6 +118,49 @@ class Project:
     def configure(self, **sections: Any) -> None:
         """Write hvdcloud.yaml (JSON is YAML)."""
         self.write("hvdcloud.yaml", json.dumps({"name": self.name, **sections}, indent=2) + "\n")
+
+
+class Screen:
+    """What a started command prints; read all the time, so that it never waits for the test.
+
+    Args:
+        process: with standard output and error in one pipe, which nobody else reads.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line)
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self._lines)
+
+    def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
+        """Wait until `words` have been printed so many times; fails at once if the command ends before."""
+
+        def printed() -> bool:
+            over = not self._reader.is_alive()
+            assert self.text.count(words) >= times or not over, self.text
+            return self.text.count(words) >= times
+
+        until(printed, seconds=seconds, what=f"{times} x {words!r}")
+
+    def end(self, *, within: float) -> float:
+        """Wait until the command has ended, and everything it printed is here. Returns how many seconds that took."""
+        began = time.monotonic()
+        self._process.wait(timeout=within)
+        took = time.monotonic() - began
+        self._reader.join(timeout=10)
+        assert not self._reader.is_alive()
+        return took
 
 
 def labelled(engine: Any, cluster: str | None = None) -> list[str]:

@@ -112,11 +112,13 @@ def run(
     with invocation.context(run__controller=controller) as experiment:
         invocation.result = result = lifecycle.run(experiment, options)
         render.run(invocation.console, result)
-        result.raise_for_failure()
         if down_when_done and not detach:
             from hvdcloud.lifecycle.launch import finish
 
-            finish(experiment, result, target=None)
+            pulled, deleted = finish(experiment, result, target=None)
+            render.pull(invocation.console, pulled)
+            render.down(invocation.console, deleted)
+        result.raise_for_failure()
 
 
 @app.command()
@@ -135,7 +137,7 @@ def logs(
         state = lifecycle.logs(experiment, run, follow_it=follow)
         invocation.result = result = result_of(experiment.name, state)
         if follow:
-            render.run(invocation.console, result)
+            render.ended(invocation.console, result)
             result.raise_for_failure()
 
 
@@ -149,7 +151,7 @@ def stop(context: typer.Context, run: Run = None) -> None:
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
         invocation.result = result = result_of(experiment.name, lifecycle.stop(experiment, run))
-        render.run(invocation.console, result)
+        render.ended(invocation.console, result)
 
 
 @app.command()
@@ -254,7 +256,8 @@ def launch(
         options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
         invocation.result = result = live(experiment, options, target=to)
         render.launch(invocation.console, result)
-        result.run.raise_for_failure()
+        # Its log went with the nodes.
+        result.run.raise_for_failure(hint="its output is above, its checkpoints are here; mend it, then launch again")
 
 
 @config_app.command()

@@ -5,6 +5,7 @@ Everything slow to load is imported inside the command that needs it: `hvdcloud 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -96,7 +97,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    sys.exit(int(_run(hoist_globals(list(sys.argv[1:] if argv is None else argv)))))
+    code = _run(hoist_globals(list(sys.argv[1:] if argv is None else argv)))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    # Not sys.exit: it waits for threads, and a download that Ctrl-C gave up would go on until its file is there.
+    os._exit(int(code))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -133,13 +139,11 @@ def _run(argv: list[str]) -> ExitCode:
     except typer.TyperException as error:
         command = f" {invocation.command}" if invocation.command else ""
         return _failed(invocation, UsageError(error.format_message(), hint=f"hvdcloud{command} --help"))
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
     except HvdcloudError as error:
         return _failed(invocation, error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # Typer makes the one into the other.
         return _failed(invocation, InterruptedByUserError("interrupted", hint="hvdcloud status shows what there is"))
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # Typer makes the one into the other.
         # The reader of our output is gone (`hvdcloud logs | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
@@ -150,6 +154,9 @@ def _run(argv: list[str]) -> ExitCode:
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:
+    # Only the message is still to be printed; a second Ctrl-C would print a traceback instead.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     result: Any = getattr(error, "result", None) or invocation.result
     invocation.console.error(error)
     invocation.console.document(invocation.command, result=result, exit_code=error.code, error=error)
@@ -166,4 +173,3 @@ def _bug(error: Exception, *, verbose: bool) -> HvdcloudError:
         "hvdcloud list shows what runs, hvdcloud down deletes it",
         details="".join(lines if verbose else lines[-2:]),
     )
-

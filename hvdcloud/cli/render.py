@@ -63,23 +63,23 @@ def up(console: Console, result: UpResult) -> None:
 
 
 def run(console: Console, result: RunResult) -> None:
-    """How the run ended."""
+    """How the run ended; a run that was followed has said so already."""
     if result.state == "running":
         console.answer(f"run {result.run} goes on; hvdcloud logs -f {result.run} follows it")
-        return
-    code = f", exit code {result.exit_code}" if result.exit_code else ""
-    console.say(f"run {result.run} {result.state} after {seconds(result.seconds)}{code}; {_checkpoints(result)}")
 
 
-def _checkpoints(result: RunResult) -> str:
-    where = "all in the bucket" if result.checkpoints_complete else "NOT all in the bucket"
-    return f"{result.checkpoint_files} checkpoint file(s), {where}"
+def ended(console: Console, result: RunResult) -> None:
+    """How a run ended that was not followed from its start."""
+    console.answer(result.summary)
 
 
 def pull(console: Console, result: PullResult) -> None:
     """Where the files are."""
     for entry in result.runs:
         more = "" if entry.complete else "; the run may still write more"
+        if not entry.files:
+            console.answer(f"run {entry.run} has written no checkpoint{more}")
+            continue
         console.answer(
             f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {entry.folder} "
             f"({size(entry.bytes_fetched)} fetched){more}"
@@ -142,7 +142,6 @@ def clusters(console: Console, found: Sequence[Cluster]) -> None:
 
 def launch(console: Console, result: LaunchResult) -> None:
     """What was trained, how fast, where the checkpoints are, and that nothing is left."""
-    run(console, result.run)
     if result.run.last_line:
         console.answer(f"trained: {result.run.last_line}")
     pull(console, result.pull)

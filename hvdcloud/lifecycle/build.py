@@ -46,9 +46,7 @@ def build(context: Context, *, push: bool = False, cache_from: str | None = None
             else:
                 context.console.detail(event.text)
 
-        built = build_image(
-            config.image, project_dir=config.project_dir, name=config.name, progress=progress, cache_from=cache_from
-        )
+        built = build_image(config.image, project_dir=config.project_dir, progress=progress, cache_from=cache_from)
         steps.update("image", "ready")
     outcome = BuildOutcome(
         reference=built.reference,

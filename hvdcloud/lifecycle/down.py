@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
+from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.providers.base import Cluster, NodeProgress, NodeState
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         TeardownError: something could not be deleted and may still cost money.
     """
     started = time.monotonic()
-    with context.state.lock("down"):
+    with context.state.lock("down", required=False):
         cluster = context.provider.cluster(context.name)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
@@ -77,27 +77,30 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
 
 def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
-    context.state.journal.record("down", cluster_id=cluster.id)
-    # From here on Ctrl-C would only leave machines behind; deleting has a deadline of its own.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with context.console.steps() as steps:
+    with uninterrupted(), context.console.steps() as steps:
+        _note(context, "down", cluster)
 
-            def on_progress(progress: NodeProgress) -> None:
-                deleted.append(progress.object)
-                steps.update(progress.object, progress.step)
+        def on_progress(progress: NodeProgress) -> None:
+            deleted.append(progress.object)
+            steps.update(progress.object, progress.step)
 
-            leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
         raise TeardownError(
             f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
             details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
         )
-    context.state.journal.record("down-done", cluster_id=cluster.id)
+    _note(context, "down-done", cluster)
     return deleted
+
+
+def _note(context: Context, event: str, cluster: Cluster) -> None:
+    """Into the journal, if it can be written: a full disk here is no reason to let machines cost money."""
+    try:
+        context.state.journal.record(event, cluster_id=cluster.id)
+    except HvdcloudError as error:
+        context.console.warn(f"{error.message}; deleting all the same")
 
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
@@ -153,7 +156,9 @@ def _may_hold_files(context: Context, cluster: Cluster, index: int) -> bool:
     from hvdcloud.checkpoints.manifest import list_runs, load_manifests
 
     bucket = context.bucket(cluster)
-    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
+    # A node that was lost early may not even have said in the bucket that it took part in the run.
+    started = context.state.load().get("runs") or ()
+    for run in {*started, *list_runs(bucket, cluster.name, suffix=cluster.id)}:
         manifests = {manifest.node: manifest for manifest in load_manifests(bucket, cluster=cluster.name, run=run)}
         if index not in manifests or not manifests[index].complete:
             return True

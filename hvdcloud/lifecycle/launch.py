@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import HvdcloudError, InterruptedByUserError
+from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
+from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, run
 from hvdcloud.lifecycle.up import UpResult, up
@@ -43,15 +44,21 @@ def launch(context: Context, options: RunOptions, *, target: Path | None = None)
         HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
     """
     started = time.monotonic()
-    with _importing_ahead():
-        built = ensure_image(context)
-        cluster = up(context)
+    cluster: UpResult | None = None
     try:
+        with _importing_ahead():
+            built = ensure_image(context)
+            cluster = up(context)
         result = run(context, options)
     except InterruptedByUserError:
         raise
+    except KeyboardInterrupt:
+        if cluster is not None and cluster.created:
+            _give_up(context)
+        raise
     except HvdcloudError as error:
-        _after_a_lost_run(context, error, target)
+        if cluster is not None:
+            _after_a_lost_run(context, error, target)
         raise
     pulled, deleted = finish(context, result, target=target)
     return LaunchResult(
@@ -60,14 +67,48 @@ def launch(context: Context, options: RunOptions, *, target: Path | None = None)
 
 
 def finish(context: Context, result: RunResult, *, target: Path | None) -> tuple[PullResult, DownResult]:
-    """After a run: its checkpoints to this disk, then everything away.
+    """After a run: the checkpoints of the cluster's runs to this disk, then everything away.
 
     Raises:
         CheckpointError: something could not be saved; the nodes stay.
         TeardownError: something could not be deleted.
+        InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
-    pulled = pull_runs(context, bucket=context.bucket(), runs=[result.run], target=target)
-    return pulled, down(context, checked=[result.run] if result.checkpoints_complete else ())
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    try:
+        cluster = context.provider.cluster(context.name)
+        bucket = context.bucket(cluster)
+        earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
+        runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
+        pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
+        return pulled, down(context, checked=[result.run] if result.checkpoints_complete else ())
+    except KeyboardInterrupt:
+        raise InterruptedByUserError(
+            f"interrupted after run {result.run} had ended; the nodes of {context.name} are still there",
+            hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
+        ) from None
+
+
+def _give_up(context: Context) -> None:
+    """Ctrl-C after `up` and before the run was known to have begun.
+
+    Raises:
+        InterruptedByUserError: always; it says what is left.
+    """
+    context.console.say(f"interrupted; deleting the nodes of {context.name}")
+    try:
+        with uninterrupted():
+            down(context)
+    except CheckpointError:
+        raise InterruptedByUserError(
+            f"launch of {context.name} was interrupted while its run was starting; the run goes on",
+            hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
+        ) from None
+    raise InterruptedByUserError(
+        f"launch of {context.name} was interrupted; everything that it had made is deleted",
+        hint="hvdcloud launch starts anew",
+    )
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None) -> None:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.providers.base import Cluster
 
-QUIET_SECONDS = 10.0
+QUIET_SECONDS = 4.0
 """After this long without output the head is asked whether it still lives."""
+ANSWER_SECONDS = 6.0
+"""How long its answer may take."""
 RECONNECT_SECONDS = 600.0
 STOP_SECONDS = 120.0
 
@@ -146,9 +148,9 @@ def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, l
                 if channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready():
                     break
                 if time.monotonic() - heard > QUIET_SECONDS:
-                    head.run("true", timeout=QUIET_SECONDS)
+                    head.run("true", timeout=ANSWER_SECONDS)
                     heard = time.monotonic()
-                head.wait_readable(channel, deadline=heard + 2 * QUIET_SECONDS, what="logs")
+                head.wait_readable(channel, deadline=heard + QUIET_SECONDS + ANSWER_SECONDS, what="logs")
             code = exit_code(channel)
     except NodeError as error:
         raise _Cut(error, offset) from error

@@ -53,8 +53,21 @@ class RunResult:
     last_line: str = ""
     """The last line that rank 0 printed, if the run was followed."""
 
-    def raise_for_failure(self) -> None:
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        code = f", exit code {self.exit_code}" if self.exit_code else ""
+        files = f"{self.checkpoint_files} checkpoint file(s)" if self.checkpoint_files else "no checkpoints"
+        where = ", all in the bucket" if self.checkpoint_files else ""
+        if not self.checkpoints_complete:
+            where = ", NOT all in the bucket"
+        return f"run {self.run} {self.state} after {self.seconds:.1f} s{code}; {files}{where}"
+
+    def raise_for_failure(self, *, hint: str | None = None) -> None:
         """Turn anything but success into an error.
+
+        Args:
+            hint: instead of the one that fits while the cluster is there.
 
         Raises:
             JobFailedError: the job failed, was stopped or lost.
@@ -64,7 +77,7 @@ class RunResult:
         code = self.exit_code if self.exit_code is not None else 1
         raise JobFailedError(
             f"run {self.run} {self.state}: {self.reason or f'exit code {code}'}",
-            hint=f"hvdcloud logs {self.run} shows its output; the checkpoints so far are in the bucket: hvdcloud pull",
+            hint=hint or f"hvdcloud logs {self.run} shows its output; hvdcloud pull fetches the checkpoints so far",
             exit_code=code,
         )
 
@@ -97,7 +110,9 @@ def run(context: Context, options: RunOptions) -> RunResult:
 
     try:
         final = follow(context, cluster, run_id)
-        return result_of(cluster.name, final.state, last_line=final.last_line)
+        result = result_of(cluster.name, final.state, last_line=final.last_line)
+        context.console.say(result.summary)
+        return result
     except KeyboardInterrupt:
         raise InterruptedByUserError(
             f"detached from run {run_id}; it goes on",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def make_spec(context: Context, *, public_key: str) -> ClusterSpec:
         id=secrets.token_hex(3),
         owner=owner_label(),
         nodes=config.nodes,
-        image=image_reference(config.image, project_dir=config.project_dir, name=config.name),
+        image=image_reference(config.image, project_dir=config.project_dir),
         bucket=context.bucket_url,
         authorized_key=public_key,
         created=datetime.now(timezone.utc),
@@ -91,9 +91,8 @@ def up(context: Context) -> UpResult:
             context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${worst:.2f}")
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         _write_login(context, login)
-        with context.console.steps() as steps:
+        with interrupted_once(), context.console.steps() as steps:
             nodes = _create(context, plan, steps)
-        context.state.journal.record("up-done", cluster_id=spec.id)
     return UpResult(
         cluster=spec.name,
         id=spec.id,
@@ -170,21 +169,20 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
 
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
-    except KeyboardInterrupt:
-        # `create` has deleted what it made; look once more, by label, before saying so. Another `up` may have
-        # taken the name meanwhile, and its cluster stays.
-        left = context.provider.cluster(plan.spec.name)
-        if left is not None and left.id == plan.spec.id:
-            _roll_back(context, None)
-        raise _interrupted(context) from None
-    try:
         nodes = context.provider.wait_ready(nodes, deadline=time.monotonic() + READY_SECONDS, on_progress=on_progress)
         _join(context, plan.spec, nodes)
-    except KeyboardInterrupt:
-        _roll_back(context, None)
-        raise _interrupted(context) from None
+        context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
-        _roll_back(context, error)
+        with uninterrupted():
+            # `create` deletes what it made; here it is looked for once more, by label. Another `up` may have taken the
+            # name meanwhile, and its cluster stays.
+            left = context.provider.cluster(plan.spec.name)
+            if left is not None and left.id == plan.spec.id:
+                _roll_back(context, error)
+            else:
+                context.state.forget()
+        if isinstance(error, KeyboardInterrupt):
+            raise _interrupted(context) from None
         raise
     return nodes
 
@@ -232,17 +230,9 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
     Raises:
         TeardownError: something is left.
     """
-    # A second Ctrl-C must not leave machines behind; deleting has a deadline of its own.
-    try:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # Not the main thread, where no Ctrl-C arrives anyway.
-        previous = None
-    try:
+    with uninterrupted():
         context.console.say(f"deleting what was made of {context.name}; please wait")
         leftovers = context.provider.destroy(context.name)
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGINT, previous)
     context.state.forget()
     if leftovers:
         why = cause.message if isinstance(cause, HvdcloudError) else str(cause or "interrupted")

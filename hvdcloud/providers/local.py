@@ -6,6 +6,7 @@ on Linux and where the engine lives in a virtual machine. Between nodes, Docker'
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -57,6 +58,7 @@ HOST_FROM_NODE = "host.docker.internal"
 # NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
 SHM_SIZE = 1 << 30
 DESTROY_SECONDS = 60.0
+START_ATTEMPTS = 5
 STATUS_PREFIX = "hvdcloud-status "
 
 _STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "running": NodeState.RUNNING}
@@ -170,7 +172,7 @@ class LocalProvider:
         try:
             for path in network_request.body, *(request.body for request in container_requests):
                 for folder in path.get("mounts", {}):
-                    Path(folder).mkdir(parents=True, exist_ok=True)
+                    _make_folder(Path(folder))
             journal.record(
                 "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
             )
@@ -248,16 +250,21 @@ class LocalProvider:
     def _start(self, name: str, container_id: str) -> None:
         from docker.errors import APIError
 
-        try:
-            self._api.start(container_id)
-        except APIError as error:
-            text = str(error.explanation)
-            if "port is already allocated" in text or "address already in use" in text:
-                raise NodeError(
-                    f"container {name}: the engine found no free loopback port for its sshd: {text}",
-                    hint="end the programs that hold these ports, then hvdcloud up again",
-                ) from None
-            raise _engine_refused(f"container {name}", error) from error
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._api.start(container_id)
+            except APIError as error:
+                text = str(error.explanation)
+                if "port is already allocated" not in text and "address already in use" not in text:
+                    raise _engine_refused(f"container {name}", error) from error
+                # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
+                if attempt == START_ATTEMPTS:
+                    raise NodeError(
+                        f"container {name}: the engine found no free loopback port for its sshd: {text}",
+                        hint="end the programs that hold these ports, then hvdcloud up again",
+                    ) from None
+            else:
+                return
 
     def _undo(self, made: Iterable[tuple[str, str]]) -> list[str]:
         """Delete what `create` made, containers before their network. Returns what resisted."""
@@ -385,25 +392,33 @@ class LocalProvider:
         return Retrying(
             retry=retry_if_result(bool),
             stop=stop_after_delay(DESTROY_SECONDS),
-            wait=wait_exponential(multiplier=0.05, max=2),
+            wait=wait_exponential(multiplier=0.01, max=2),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
         )(self._destroy_once, name, on_progress)
 
     def _destroy_once(self, name: str, on_progress: OnProgress) -> Sequence[Leftover]:
+        """Delete what there is; what was found, whether or not it could be deleted, is to be looked for once more."""
         labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
-        containers = self._api.containers(all=True, filters=labels)
-        leftovers = side_by_side(
-            lambda found: self._remove("container", found["Names"][0][1:], found["Id"], on_progress), containers
-        )
-        for network in self._api.networks(filters=labels):
-            leftovers.append(self._remove("network", network["Name"], network["Id"], on_progress))
+        containers = [
+            ("container", found["Names"][0].removeprefix("/"), found["Id"])
+            for found in self._api.containers(all=True, filters=labels)
+        ]
+        others = [("network", found["Name"], found["Id"]) for found in self._api.networks(filters=labels)]
         for volume in self._api.volumes(filters=labels).get("Volumes") or []:
-            leftovers.append(self._remove("volume", volume["Name"], volume["Name"], on_progress))
-        return [leftover for leftover in leftovers if leftover]
+            others.append(("volume", volume["Name"], volume["Name"]))
 
-    def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover | None:
+        def remove(found: tuple[str, str, str]) -> Leftover:
+            kind, object_name, object_id = found
+            return self._remove(kind, object_name, object_id, on_progress)
+
+        # A network can only go when its containers are gone.
+        return [*side_by_side(remove, containers), *side_by_side(remove, others)]
+
+    def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover:
         from docker.errors import APIError, NotFound
 
+        by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
+        reason = "deleted, but not yet gone"
         try:
             if kind == "container":
                 self._api.remove_container(object_id, force=True, v=True)
@@ -412,17 +427,12 @@ class LocalProvider:
                 self._api.remove_network(object_id)
             else:
                 self._api.remove_volume(object_id, force=True)
+            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted"))
         except NotFound:
-            pass  # Gone already is what was wanted.
+            reason = "gone, but still listed"
         except APIError as error:
-            by_hand = {"container": f"docker rm -f {name}", "network": f"docker network rm {name}"}
-            return Leftover(
-                object=f"{kind} {name}",
-                reason=str(error.explanation),
-                delete_with=by_hand.get(kind, f"docker volume rm {name}"),
-            )
-        on_progress(NodeProgress(object=f"{kind} {name}", step="deleted"))
-        return None
+            reason = str(error.explanation)
+        return Leftover(object=f"{kind} {name}", reason=reason, delete_with=f"{by_hand} {name}")
 
     def _detach_strangers(self, network_id: str) -> None:
         """A foreign container that somebody attached to our network would keep it from being deleted."""
@@ -433,6 +443,18 @@ class LocalProvider:
 def network_name(cluster: str) -> str:
     """The cluster's own network."""
     return f"hvdcloud-{cluster}"
+
+
+def _make_folder(path: Path) -> None:
+    """The folder that is to be mounted: the engine would make a missing one root's."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        kind = CapacityError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
+        raise kind(
+            f"the bucket's folder {path} cannot be made: {error.strerror}",
+            hint="checkpoints.bucket in hvdcloud.yaml, or --bucket, names another one",
+        ) from error
 
 
 def _label(key: str, value: str) -> str:
@@ -456,6 +478,9 @@ def _engine_refused(what: str, error: Any) -> HvdcloudError:
     text = str(error.explanation)
     if "no space left on device" in text.lower():
         return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
+    if "ambiguous" in text:
+        # The engine lets two networks of one name pass if both are asked for at the same moment.
+        return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
     return NodeError(f"{what}: the Docker engine refused: {text}", hint="mend the cause, then hvdcloud up again")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import NodeState
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -84,8 +85,10 @@ class Session:
         from fabric import Config, Connection
 
         name = self.node.name
-        if self.node.address is None:
-            raise NodeError(f"node {name} does not run", hint=f"hvdcloud status --name {self._state.name}")
+        if self.node.address is None or self.node.state is not NodeState.RUNNING:
+            raise NodeError(
+                f"node {name} is {self.node.state.value}", hint=f"hvdcloud status --name {self._state.name}"
+            )
         if not self._state.key_file.exists():
             raise NodeError(
                 f"the key of cluster {self._state.name} is not on this machine",
@@ -135,8 +138,12 @@ class Session:
             self._connection = None
 
     @contextlib.contextmanager
-    def channel(self, command: str) -> Iterator[Channel]:
+    def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
         """A running command with its streams.
+
+        Args:
+            command: for the node's shell.
+            within: seconds after which a node that does not start it counts as lost.
 
         Raises:
             NodeError: the connection is lost, also later, in the block.
@@ -145,10 +152,17 @@ class Session:
 
         self.open()
         assert self._connection is not None
+        # A frozen node takes requests and answers none; paramiko itself would wait for an hour, or for ever.
+        overdue = threading.Timer(within, self._connection.transport.close)
+        overdue.daemon = True
+        overdue.start()
         try:
-            channel = self._connection.create_session()
             try:
+                channel = self._connection.create_session()
                 channel.exec_command(command)
+            finally:
+                overdue.cancel()
+            try:
                 yield channel
             finally:
                 channel.close()
@@ -169,7 +183,7 @@ class Session:
             NodeError: no answer in time, or the connection broke.
         """
         deadline = time.monotonic() + timeout
-        with self.channel(command) as channel:
+        with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
             channel.settimeout(timeout)
             if stdin:
                 channel.sendall(stdin)

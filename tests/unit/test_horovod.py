@@ -20,10 +20,25 @@ def test_gloo_command_line() -> None:
 def test_mpi_command_line_ties_the_control_connections_to_the_interface_too() -> None:
     argv = horovodrun_argv(hosts=HOSTS, ranks=3, interface="ens4", controller="mpi", mpi_args="--oversubscribe -x A")
     assert argv == [
-        "horovodrun", "--mpi", "-np", "3", "-H", "digits-0:2,digits-1:2", "-p", "2222", "-i", "/root/.ssh/id_ed25519",
+        "horovodrun", "--mpi", "-np", "3", "-H", "digits-0:2,digits-1:1", "-p", "2222", "-i", "/root/.ssh/id_ed25519",
         "--network-interfaces", "ens4", "--disable-cache",
         "--mpi-args=-mca oob_tcp_if_include ens4 --oversubscribe -x A",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots"),
+    [(1, "digits-0:1"), (2, "digits-0:2"), (3, "digits-0:2,digits-1:1"), (4, "digits-0:2,digits-1:2")],
+)
+def test_no_more_slots_are_named_than_ranks_are_wanted(ranks: int, slots: str) -> None:
+    argv = horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
+    assert argv[argv.index("-H") + 1] == slots
+
+
+@pytest.mark.parametrize(("ranks", "interface"), [(1, "lo"), (2, "lo"), (3, "eth0")])
+def test_ranks_that_fit_on_the_head_talk_over_its_loopback(ranks: int, interface: str) -> None:
+    argv = horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
+    assert argv[argv.index("--network-interfaces") + 1] == interface
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 5])

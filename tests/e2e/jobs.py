@@ -1,0 +1,94 @@
+"""Training jobs small enough for a test. Each is a program's text; a project runs it as train.py.
+
+Those that are not about training do without Horovod and torch, which take seconds to load.
+"""
+
+from __future__ import annotations
+
+ALLREDUCE = """
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+total = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum).item()
+print(f"rank {hvd.rank()} of {hvd.size()} sums {total:.0f}", flush=True)
+"""
+
+# What a rank finds around it; of the secret only the hash, since what a job prints is in its log.
+ENVIRONMENT = """
+import hashlib, json, os, socket
+
+names = ["OMP_NUM_THREADS", "HVDCLOUD_RUN", "HVDCLOUD_CHECKPOINT_DIR", "GREETING"]
+print(json.dumps({
+    "rank": int(os.environ["HOROVOD_RANK"]), "host": socket.gethostname(), "cwd": os.getcwd(),
+    "token": hashlib.sha256(os.environ["TOKEN"].encode()).hexdigest(),
+    **{name: os.environ.get(name) for name in names},
+}), flush=True)
+"""
+
+# Rank 1 ends in the way that its argument says; the others wait for it for ever.
+ONE_ENDS = """
+import os, signal, sys, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+how = sys.argv[1]
+print(f"rank {hvd.rank()} up", flush=True)
+if hvd.rank() == 1:
+    if how == "raise":
+        raise RuntimeError("rank 1 has had enough")
+    if how == "signal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(int(how))
+hvd.allreduce(torch.ones(1))
+time.sleep(600)
+"""
+
+# Trains for ever: a checkpoint of rank 0 (or of the ranks that its arguments name) now and then, an all-reduce all the
+# time.
+ENDLESS = """
+import os, sys, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+writers = sys.argv[1:] or ["0"]
+folder = os.environ["HVDCLOUD_CHECKPOINT_DIR"]
+step = 0
+while True:
+    hvd.allreduce(torch.ones(1), name="step")
+    if str(hvd.rank()) in writers and step % 20 == 0:
+        path = os.path.join(folder, f"rank-{hvd.rank()}-step-{step:06}.pt")
+        torch.save({"step": step}, path + ".tmp")
+        os.replace(path + ".tmp", path)
+    if step == 0:
+        print(f"rank {hvd.rank()} trains", flush=True)
+    step += 1
+    time.sleep(0.05)
+"""
+
+# Writes one checkpoint and goes on from those that it finds.
+COUNTS_UP = """
+import os
+from pathlib import Path
+
+folder = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+rank = int(os.environ["HOROVOD_RANK"])
+seen = len(list(folder.glob("count-*.pt")))
+print(f"rank {rank} found {seen}", flush=True)
+if rank == 0:
+    (folder / f"count-{seen + 1}.pt").write_text("weights")
+"""
+
+# Prints one number after the other, in lines of every length, until it is told that this is enough.
+COUNTS_LINES = """
+import itertools, os, time
+
+rank = os.environ["HOROVOD_RANK"]
+for number in itertools.count():
+    print(f"rank {rank} line {number} {'.' * (number * 37 % 400)}", flush=True)
+    if os.path.exists("/tmp/enough"):
+        break
+    time.sleep(0.01)
+"""

@@ -1,0 +1,279 @@
+"""A command that dies in the middle: `list` shows what there is, and `down` leaves nothing of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.harness import Project, Screen, labelled, processes_in, until
+
+Moment = Callable[[Project, Any], object]
+
+WORKS = 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/first.pt"; echo works; exec sleep 600'
+MANY = 'for n in $(seq 60); do head -c 2000000 /dev/zero > "$HVDCLOUD_CHECKPOINT_DIR/$n.pt"; done'
+
+
+def make(root: Path, name: str, *, nodes: int = 2) -> Project:
+    (root / "project").mkdir(parents=True)
+    project = Project(folder=root / "project", state=root / "state", name=name)
+    project.write("requirements.txt", "scikit-learn\n")
+    project.configure(nodes=nodes, checkpoints={"keep_every": 0.2})
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project whose cluster is not up, and of which nothing is left after the test."""
+    project = make(tmp_path, "t-killed")
+    yield project
+    left = labelled(engine, project.name)
+    if left:
+        project.hvdcloud("down", "--force")
+    assert left == []
+    assert processes_of(project) == []
+
+
+def processes_of(project: Project) -> list[str]:
+    """Processes of this machine that one of the project's commands started, or that are one."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HVDCLOUD_STATE_DIR") == str(project.state):
+                found.append(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def interrupt_when(
+    project: Project, engine: Any, moment: Moment | float, *args: str, number: int = signal.SIGKILL
+) -> tuple[int, str]:
+    """Start a command and send it a signal at a moment: seconds after its start, or when something is true.
+
+    Returns:
+        Its exit code and what it printed.
+    """
+    with project.started(*args) as process:
+        screen = Screen(process)
+        began = time.monotonic()
+        while True:
+            assert time.monotonic() - began < 60, f"{moment} did not come\n{screen.text}"
+            if moment(project, engine) if callable(moment) else time.monotonic() - began >= moment:
+                break
+            assert process.poll() is None, f"it ended too early\n{screen.text}"
+            time.sleep(0.002)
+        process.send_signal(number)
+        screen.end(within=60)
+    return process.returncode, screen.text
+
+
+def begun(project: Project, engine: Any) -> bool:
+    """`up` has written its intention, and has not asked the engine for anything yet."""
+    journal = project.state / project.name / "journal.jsonl"
+    return journal.exists() and '"up"' in journal.read_text()
+
+
+def has_network(project: Project, engine: Any) -> bool:
+    return any(found.startswith("network") for found in labelled(engine, project.name))
+
+
+def has_container(project: Project, engine: Any) -> bool:
+    return any(found.startswith("container") for found in labelled(engine, project.name))
+
+
+def runs(project: Project, engine: Any) -> bool:
+    filters = {"label": [f"hvdcloud-cluster={project.name}"], "status": ["running"]}
+    return bool(engine.api.containers(filters=filters))
+
+
+def is_pinned(project: Project, engine: Any) -> bool:
+    """The nodes are ready and have not got their mesh key yet."""
+    return (project.state / project.name / "known_hosts").exists()
+
+
+def list_shows_the_truth(project: Project, engine: Any) -> None:
+    """What `list` says of the cluster is what is on the engine."""
+
+    def same() -> bool:
+        # What the dead command had asked the engine for may still appear.
+        before = labelled(engine, project.name)
+        clusters = project.hvdcloud("list", "--json").json["result"]
+        listed = [found for found in clusters if found["name"] == project.name]
+        names = [f"container /{node['name']}" for found in listed for node in found["nodes"]]
+        names += [other for found in listed for other in found["other_objects"]]
+        return sorted(names) == sorted(before) == sorted(labelled(engine, project.name))
+
+    until(same, seconds=20, what="list to show what is on the engine")
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+IN_UP: list[Moment | float] = [begun, has_network, has_container, runs, is_pinned]
+
+
+@pytest.mark.parametrize("moment", [*IN_UP, 0.4, 0.9, 1.3])
+def test_down_leaves_nothing_of_an_up_that_was_killed(project: Project, engine: Any, moment: Moment | float) -> None:
+    interrupt_when(project, engine, moment, "up")
+    list_shows_the_truth(project, engine)
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []
+
+
+@pytest.mark.parametrize("moment", [has_network, runs, is_pinned])
+def test_up_after_a_killed_up_clears_its_remains_and_succeeds(project: Project, engine: Any, moment: Moment) -> None:
+    interrupt_when(project, engine, moment, "up")
+    again = project.hvdcloud("up", "--json")
+    assert "an earlier `up` of t-killed was cut off" in again.err
+    assert again.json["result"]["created"]
+    assert len(labelled(engine, project.name)) == 3
+    assert project.hvdcloud("ssh", "0", "--", "ssh", "t-killed-1", "hostname").out == "t-killed-1\n"
+    project.hvdcloud("down")
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGINT, has_network), (signal.SIGTERM, runs), (signal.SIGHUP, is_pinned)]
+)
+def test_an_interrupted_up_leaves_nothing(project: Project, engine: Any, moment: Moment, number: int) -> None:
+    code, printed = interrupt_when(project, engine, moment, "up", number=number)
+    assert labelled(engine, project.name) == []
+    assert code == 130
+    assert "was interrupted; everything that it had made is deleted" in printed
+    assert list((project.state / project.name).glob("id_*")) == []
+
+
+@pytest.mark.parametrize("moment", [has_container, is_pinned])
+def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engine: Any, moment: Moment) -> None:
+    with project.started("up") as process:
+        screen = Screen(process)
+        until(lambda: moment(project, engine), seconds=30, what="the moment")
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        screen.end(within=10)
+    assert labelled(engine, project.name) == []
+    assert process.returncode == 130
+    assert "was interrupted; everything that it had made is deleted" in screen.text
+    assert "Traceback" not in screen.text
+
+
+# --- run and pull ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
+    """A cluster of two nodes that is up."""
+    project = make(tmp_path_factory.mktemp("killed"), "t-killed-up")
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+    assert processes_of(project) == []
+
+
+def receives_code(project: Project, engine: Any) -> bool:
+    return bool(processes_in(engine, f"{project.name}-1", ["hvdcloud.node", "prepare"]))
+
+
+def test_a_run_that_was_killed_while_it_sent_code_is_forgotten_by_the_next_one(cluster: Project, engine: Any) -> None:
+    large = cluster.folder / "large.bin"
+    large.write_bytes(os.urandom(1 << 20) * 60)
+    interrupt_when(cluster, engine, receives_code, "run", "--", "true")
+    list_shows_the_truth(cluster, engine)
+    assert cluster.hvdcloud("status", "--json").json["result"]["runs"] == []
+    large.write_bytes(b"small now\n")
+    out = cluster.hvdcloud("run", "--", "sh", "-c", "cat large.bin; ls -A | wc -l").out
+    large.unlink()
+    assert out.count("small now") == 2
+    assert out.count("] 3\n") == 2, "no half-written file is left in the workspace"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5])
+def test_a_run_that_was_killed_at_any_time_goes_on_or_never_was(cluster: Project, engine: Any, seconds: float) -> None:
+    before = len(cluster.hvdcloud("status", "--json").json["result"]["runs"])
+    interrupt_when(cluster, engine, seconds, "run", "--fresh", "--", "sh", "-c", WORKS)
+    list_shows_the_truth(cluster, engine)
+    runs_now = cluster.hvdcloud("status", "--json").json["result"]["runs"][before:]
+    assert [run["state"] for run in runs_now] in ([], ["running"])
+    if runs_now:
+        assert "would be lost" in cluster.hvdcloud("down", expect=9).err
+        assert cluster.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
+    for node in (f"{cluster.name}-0", f"{cluster.name}-1"):
+        assert processes_in(engine, node, ["sleep 600"]) == []
+
+
+def test_a_killed_pull_is_finished_by_the_next_one(cluster: Project, engine: Any, tmp_path: Path) -> None:
+    run = cluster.hvdcloud("run", "--fresh", "-np", "1", "--json", "--", "sh", "-c", MANY).json["result"]["run"]
+    folder = tmp_path / "pulled" / run
+
+    def half_way(project: Project, engine: Any) -> bool:
+        return len(list(folder.glob("*.pt"))) >= 10
+
+    interrupt_when(cluster, engine, half_way, "pull", run, "--to", str(tmp_path / "pulled"))
+    assert len(list(folder.glob("*.pt"))) < 60
+    assert "not pulled" in cluster.hvdcloud("down", expect=9).err
+    again = cluster.hvdcloud("pull", run, "--to", str(tmp_path / "pulled"), "--json").json["result"]["runs"]
+    assert again[0]["files"] == 60
+    assert again[0]["bytes_fetched"] <= 50 * 2_000_000
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{n}.pt" for n in range(1, 61))
+    assert {path.stat().st_size for path in folder.iterdir()} == {2_000_000}
+
+
+# --- down and launch -----------------------------------------------------------------------------------------------
+
+
+def one_node_is_gone(project: Project, engine: Any) -> bool:
+    return sum(found.startswith("container") for found in labelled(engine, project.name)) < 2
+
+
+def deletes(project: Project, engine: Any) -> bool:
+    """`down` has written its intention, and has not asked the engine for anything yet."""
+    return '"down"' in (project.state / project.name / "journal.jsonl").read_text()
+
+
+@pytest.mark.parametrize("moment", [deletes, one_node_is_gone])
+def test_down_finishes_what_a_killed_down_began(project: Project, engine: Any, moment: Moment) -> None:
+    project.hvdcloud("up")
+    interrupt_when(project, engine, moment, "down")
+    list_shows_the_truth(project, engine)
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []
+
+
+def test_ctrl_c_does_not_stop_a_down_that_deletes(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    code, _ = interrupt_when(project, engine, deletes, "down", number=signal.SIGINT)
+    assert code == 0
+    assert labelled(engine, project.name) == []
+
+
+def test_a_launch_that_was_killed_in_its_run_loses_nothing_and_leaves_nothing(project: Project, engine: Any) -> None:
+    with project.started("launch", "--", "sh", "-c", WORKS) as process:
+        Screen(process).wait_for("works", times=2)
+        process.kill()
+        process.wait()
+    list_shows_the_truth(project, engine)
+    assert "would be lost" in project.hvdcloud("down", expect=9).err
+    assert project.hvdcloud("stop", "--json").json["result"]["checkpoints_complete"]
+    pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert [entry["files"] for entry in pulled] == [2]
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []
+
+
+@pytest.mark.parametrize("moment", [runs, deletes], ids=["up", "down"])
+def test_a_launch_that_was_killed_in_its_up_or_down_leaves_nothing_after_down(
+    project: Project, engine: Any, moment: Moment
+) -> None:
+    (project.state / project.name).mkdir(parents=True)
+    (project.state / project.name / "journal.jsonl").touch()
+    interrupt_when(project, engine, moment, "launch", "--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/x.pt"')
+    list_shows_the_truth(project, engine)
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []

@@ -1,0 +1,234 @@
+"""`hvdcloud launch`: the whole life of one experiment, with every kind of bucket, and what may come between."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.checkpoints.checksum import crc32c_of_file
+from hvdcloud.checkpoints.manifest import load_manifests
+from tests.harness import Project, Screen, labelled, processes_in, until
+from tests.storage import running_server
+
+WRITES = 'for name in a b c; do head -c 200000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; sleep 0.3; done'
+WORKS = 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/first.pt"; echo works; exec sleep 600'
+LOADS = """
+import sys, torch
+from pathlib import Path
+for number, path in enumerate(sorted(Path("/pulled").glob("checkpoint-*.pt")), start=1):
+    assert torch.load(path, weights_only=True)["epoch"] == number, path
+print(number)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project whose cluster is not up, and of which nothing is left after the test."""
+    (tmp_path / "project").mkdir()
+    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="t-launch")
+    project.write("requirements.txt", "scikit-learn\n")
+    project.configure(checkpoints={"keep_every": 0.2})
+    yield project
+    left = labelled(engine, project.name)
+    if left:
+        project.hvdcloud("down", "--force")
+    assert left == []
+
+
+def assert_pulled(project: Project, run: str, *, bucket: str | None = None, endpoint: str | None = None) -> list[str]:
+    """Every file that the run's manifests name is on this disk with the size and CRC32C that they name."""
+    default = (project.state / project.name / "bucket").as_uri()
+    manifests = load_manifests(open_bucket(bucket or default, endpoint=endpoint), cluster=project.name, run=run)
+    assert all(manifest.complete for manifest in manifests)
+    entries = [entry for manifest in manifests for entry in manifest.files]
+    for entry in entries:
+        path = project.folder / "checkpoints" / run / entry.name
+        assert crc32c_of_file(path) == (entry.size, entry.crc32c)
+    return sorted(entry.name for entry in entries)
+
+
+def test_the_template_lives_its_whole_life(project: Project, engine: Any, image: str) -> None:
+    for path in project.folder.iterdir():
+        path.unlink()
+    project.hvdcloud("init", "--name", project.name)
+    # What the image of these tests has.
+    project.write("requirements.txt", "scikit-learn\n")
+    ended = project.hvdcloud("launch")
+    assert labelled(engine, project.name) == []
+    *output, trained, pulled, gone, took = ended.out.splitlines()
+    accuracy = re.fullmatch(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks", trained)
+    assert accuracy, trained
+    assert float(accuracy[1]) >= 0.97
+    assert gone.startswith("t-launch is gone: 3 object(s) deleted in ")
+    assert gone.endswith("listing again found nothing left")
+    assert took.startswith("all of it took ")
+    # Standard output is the answer: what the ranks say and what came of it. The progress is elsewhere.
+    assert all(line.startswith("[0] ") for line in output)
+    for step in ("image: ready", "t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
+        assert step in ended.err.splitlines()
+    assert "[0]" not in ended.err
+    found = re.fullmatch(r"12 checkpoint file\(s\) of run (\S+), verified, in (\S+) \(.*\)", pulled)
+    assert found, pulled
+    names = assert_pulled(project, found[1])
+    assert names == [f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)]
+    volumes = {found[2]: {"bind": "/pulled", "mode": "ro"}}
+    loaded = engine.containers.run(image, ["-c", LOADS], entrypoint="python", volumes=volumes, remove=True)
+    assert loaded.decode().strip() == "12"
+    assert (project.folder / "checkpoints" / ".gitignore").exists()
+
+
+def test_a_job_that_fails_is_pulled_and_torn_down_all_the_same(project: Project, engine: Any) -> None:
+    ended = project.hvdcloud("launch", "--json", "--", "sh", "-c", f"{WRITES}; exit 3", expect=7)
+    assert labelled(engine, project.name) == []
+    document = ended.json
+    assert document["exit_code"] == 7
+    assert document["result"]["run"]["exit_code"] == 3
+    assert document["result"]["run"]["state"] == "failed"
+    assert document["result"]["down"]["deleted"]
+    assert "exited with 3" in document["error"]["message"]
+    assert "hvdcloud logs" not in document["error"]["hint"], "its log is gone with the nodes"
+    assert {"a.pt", "b.pt", "c.pt"} <= set(assert_pulled(project, document["result"]["run"]["run"]))
+
+
+def test_a_launch_whose_nodes_cannot_come_up_leaves_nothing(project: Project, engine: Any, image: str) -> None:
+    stranger = engine.containers.create(image, name="t-launch-1", entrypoint="true")
+    try:
+        project.hvdcloud("launch", expect=2)
+    finally:
+        stranger.remove()
+    assert labelled(engine, project.name) == []
+
+
+def test_a_launch_whose_run_cannot_start_leaves_nothing(project: Project, engine: Any) -> None:
+    project.configure(run={"secrets": ["NOT_SET_ANYWHERE"]})
+    ended = project.hvdcloud("launch", expect=2)
+    assert "run.secrets names NOT_SET_ANYWHERE" in ended.err
+    assert labelled(engine, project.name) == []
+
+
+def test_ctrl_c_in_the_run_detaches_and_says_how_to_come_back(project: Project, engine: Any) -> None:
+    with project.started("launch", "--", "sh", "-c", WORKS) as process:
+        screen = Screen(process)
+        screen.wait_for("works", times=2)
+        process.send_signal(signal.SIGINT)
+        screen.end(within=20)
+    assert process.returncode == 130
+    assert "it goes on" in screen.text
+    assert "hvdcloud logs -f" in screen.text
+    run = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    assert run["state"] == "running"
+    project.hvdcloud("stop")
+    project.hvdcloud("pull")
+    assert assert_pulled(project, run["run"]) == ["@node-1/first.pt", "first.pt"]
+    project.hvdcloud("down")
+
+
+def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project, engine: Any) -> None:
+    (project.folder / "large.bin").write_bytes(os.urandom(1 << 20) * 60)
+
+    def receives_code() -> bool:
+        running = engine.containers.list(filters={"name": "t-launch-1"})
+        return bool(running and processes_in(engine, "t-launch-1", ["hvdcloud.node", "prepare"]))
+
+    with project.started("launch", "--", "true") as process:
+        screen = Screen(process)
+        until(receives_code, seconds=60, what="the code to be on its way")
+        process.send_signal(signal.SIGINT)
+        screen.end(within=30)
+    assert labelled(engine, project.name) == []
+    assert process.returncode == 130
+    assert "everything that it had made is deleted" in screen.text
+
+
+# --- gs:// -----------------------------------------------------------------------------------------------------------
+
+
+def launch_to(project: Project, endpoint: str, bucket: str) -> str:
+    """A launch whose checkpoints go through a server on this machine; returns the run's id."""
+    project.environ["STORAGE_EMULATOR_HOST"] = endpoint
+    document = project.hvdcloud("launch", "--bucket", bucket, "--json", "--", "sh", "-c", WRITES).json
+    assert document["exit_code"] == 0
+    assert document["command"] == "launch"
+    assert document["result"]["pull"]["bucket"] == bucket
+    run: str = document["result"]["run"]["run"]
+    names = assert_pulled(project, run, bucket=bucket, endpoint=endpoint)
+    assert names == [f"{node}{name}.pt" for node in ("@node-1/", "") for name in "abc"]
+    return run
+
+
+def test_checkpoints_travel_through_cloud_storage(project: Project, engine: Any, tmp_path: Path) -> None:
+    # Two items a page; whatever is not in the API's documentation is refused.
+    with running_server(tmp_path / "server", host="0.0.0.0", page_size=2) as server:
+        launch_to(project, server.url, "gs://bucket/some/prefix")
+    assert labelled(engine, project.name) == []
+
+
+def test_checkpoints_travel_through_an_emulator_that_others_wrote(project: Project, engine: Any) -> None:
+    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
+
+    with socket.socket() as probe:
+        probe.bind(("0.0.0.0", 0))
+        port = probe.getsockname()[1]
+    server = create_server("0.0.0.0", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    try:
+        launch_to(project, f"http://127.0.0.1:{port}", "gs://bucket")
+    finally:
+        server.stop()
+    assert labelled(engine, project.name) == []
+
+
+def test_a_bad_network_costs_time_and_no_checkpoint(project: Project, engine: Any, tmp_path: Path) -> None:
+    with running_server(tmp_path / "server", host="0.0.0.0") as server:
+        server.fault(path="/upload/", action={"status": 503}, times=2)
+        server.fault(path="/upload/", action={"cut": "request", "after": 10_000}, times=2, skip=1)
+        server.fault(path="/upload/", action={"cut": "effect"}, times=2, skip=3)
+        server.fault(path="prefix=", action={"status": 503}, times=2)
+        server.fault(path="alt=media", action={"cut": "response", "after": 100_000}, times=2, skip=3)
+        server.fault(path="alt=media", action={"status": 503}, times=2)
+        launch_to(project, server.url, "gs://bucket")
+        assert [fault["hits"] for fault in server.faults.plain()] == [2] * 6, "all of it happened"
+    assert labelled(engine, project.name) == []
+
+
+# --- run --down-when-done ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 3", 7)])
+def test_run_down_when_done_pulls_and_deletes_whatever_the_jobs_result(
+    project: Project, engine: Any, ending: str, code: int
+) -> None:
+    project.configure(nodes=1, checkpoints={"keep_every": 0.2})
+    project.hvdcloud("up")
+    command = ("run", "--down-when-done", "--", "sh", "-c", WRITES + ending)
+    ended = project.hvdcloud(*command, expect=code)
+    assert labelled(engine, project.name) == []
+    found = re.search(r"3 checkpoint file\(s\) of run (\S+), verified", ended.out)
+    assert found, ended.out
+    assert assert_pulled(project, found[1]) == ["a.pt", "b.pt", "c.pt"]
+    assert "t-launch is gone" in ended.out
+
+
+def test_nodes_end_themselves_after_the_run_when_nobody_is_there(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    project.hvdcloud("run", "--detach", "--down-when-done", "--", "sh", "-c", WRITES)
+
+    def all_stopped() -> bool:
+        clusters = project.hvdcloud("list", "--json").json["result"]
+        nodes = [node for found in clusters if found["name"] == project.name for node in found["nodes"]]
+        return {node["state"] for node in nodes} == {"stopped"}
+
+    until(all_stopped, seconds=90, what="both nodes to end themselves")
+    assert "not pulled" in project.hvdcloud("down", expect=9).err
+    pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert [(entry["files"], entry["complete"]) for entry in pulled] == [(6, True)]
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []

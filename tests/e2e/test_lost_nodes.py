@@ -1,0 +1,226 @@
+"""Nodes that die or freeze in the middle of a run, and a connection that is cut: how it ends, and what is kept."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import jobs
+from tests.harness import Project, Screen, labelled, processes_in, until
+
+GLOO_TIMEOUT = 10
+# Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI for ever.
+SECONDS = 20
+LEFTOVERS = ("train.py", "horovodrun", "mpirun", "orted")
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A cluster of two nodes that the test may break."""
+    name = f"t-lost-{secrets.token_hex(2)}"
+    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=name)
+    project.folder.mkdir()
+    project.write("requirements.txt", "scikit-learn\n")
+    project.write("train.py", jobs.ENDLESS)
+    configure(project, keep_every=0.2)
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, name) == []
+
+
+def configure(project: Project, *, keep_every: float) -> None:
+    project.configure(
+        run={"env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT)}},
+        checkpoints={"keep_every": keep_every},
+        image={"requirements": "requirements.txt"},
+    )
+
+
+@contextmanager
+def training(
+    project: Project, engine: Any, *, controller: str = "gloo", uploads: bool = True
+) -> Iterator[tuple[Screen, Any]]:
+    """A run in which both ranks train and have written checkpoints.
+
+    Args:
+        uploads: checkpoints leave the nodes all the time, and some of both have; else only when the run ends.
+    """
+    configure(project, keep_every=0.2 if uploads else 600.0)
+    with project.started("run", "--controller", controller, "--", "python", "train.py", "0", "1") as process:
+        screen = Screen(process)
+        screen.wait_for("trains\n", times=2)
+
+        def writers() -> set[int]:
+            names = in_bucket(project) if uploads else on_disk(engine, project.name)
+            return {int(name.split("-")[1]) for name in names}
+
+        until(lambda: writers() == {0, 1}, seconds=30, what="checkpoints of both ranks")
+        yield screen, process
+
+
+def in_bucket(project: Project) -> set[str]:
+    """The checkpoints that the bucket's manifests know of, by name."""
+    folder = project.state / project.name / "bucket" / project.name
+    return {
+        name.rpartition("/")[2]
+        for manifest in folder.glob("*/.hvdcloud/manifest-*.json")
+        for name in re.findall(r'"([^"]+[.]pt)"', manifest.read_text())
+    }
+
+
+def on_disk(engine: Any, cluster: str, *indexes: int) -> set[str]:
+    """The finished checkpoints on the nodes' own disks (by default both)."""
+    find = ["find", "/var/lib/hvdcloud/checkpoints", "-name", "*.pt"]
+    outputs = [engine.containers.get(f"{cluster}-{index}").exec_run(find).output for index in indexes or (0, 1)]
+    return {name.rpartition("/")[2] for output in outputs for name in output.decode().split()}
+
+
+def pulled(project: Project) -> set[str]:
+    """Pull everything; the names of the checkpoints that are on this disk then."""
+    runs = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    return {path.name for run in runs for path in Path(run["folder"]).rglob("*.pt")}
+
+
+def leftovers(engine: Any, node: str) -> list[str]:
+    return [line for word in LEFTOVERS for line in processes_in(engine, node, [word])]
+
+
+def last_run(project: Project) -> dict[str, Any]:
+    run: dict[str, Any] = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    return run
+
+
+def assert_the_lost_node_stands_in_the_way(project: Project, node: str, *, lost: str) -> None:
+    """No run starts without the node, and nothing deletes what only it may have."""
+    assert f"{node} {lost}" in project.hvdcloud("run", expect=5).err
+    assert "NOT WHOLE" in project.hvdcloud("status").out
+    refused = project.hvdcloud("down", expect=9)
+    assert f"node {node} is {lost}" in refused.err
+    assert "--force" in refused.err
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_worker_that_dies_ends_the_run_and_loses_no_checkpoint_of_the_others(
+    project: Project, engine: Any, controller: str
+) -> None:
+    head, worker = f"{project.name}-0", f"{project.name}-1"
+    with training(project, engine, controller=controller) as (screen, process):
+        before = on_disk(engine, project.name, 0) | in_bucket(project)
+        engine.containers.get(worker).kill()
+        screen.end(within=SECONDS)
+    assert leftovers(engine, head) == []
+    assert process.returncode == 7
+    assert f"node {worker} was lost" in screen.text
+    run = last_run(project)
+    assert (run["state"], run["exit_code"]) == ("lost", None)
+    assert worker in run["reason"]
+    assert not run["checkpoints_complete"]
+    assert before <= pulled(project)
+    assert_the_lost_node_stands_in_the_way(project, worker, lost="stopped")
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_thaws(
+    project: Project, engine: Any, controller: str
+) -> None:
+    head, worker = f"{project.name}-0", f"{project.name}-1"
+    with training(project, engine, controller=controller, uploads=False) as (screen, process):
+        before = on_disk(engine, project.name)
+        engine.containers.get(worker).pause()
+        screen.end(within=SECONDS)
+    assert leftovers(engine, head) == []
+    assert process.returncode == 7
+    assert f"node {worker} was lost: no heartbeat" in screen.text
+    assert last_run(project)["state"] == "lost"
+    assert not before <= pulled(project)
+    assert_the_lost_node_stands_in_the_way(project, worker, lost="frozen")
+    engine.containers.get(worker).unpause()
+    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its part of the run")
+    project.hvdcloud("down", expect=9)
+    assert before <= pulled(project)
+    project.hvdcloud("down")
+
+
+def test_a_head_that_dies_ends_the_run_on_the_others_and_what_was_uploaded_can_be_pulled(
+    project: Project, engine: Any
+) -> None:
+    head, worker = f"{project.name}-0", f"{project.name}-1"
+    with training(project, engine) as (screen, process):
+        before = on_disk(engine, project.name, 1) | in_bucket(project)
+        engine.containers.get(head).kill()
+        screen.end(within=SECONDS)
+    assert process.returncode == 5
+    assert f"node {head}, the head, has stopped" in screen.text
+    assert "hvdcloud pull" in screen.text
+    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its ranks")
+    status = project.hvdcloud("status").out
+    assert "runs: unknown" in status
+    project.hvdcloud("logs", expect=5)
+    project.hvdcloud("stop", expect=5)
+    # The worker uploads its last files by itself.
+    until(lambda: before <= in_bucket(project), seconds=SECONDS, what="the worker's checkpoints")
+    assert before <= pulled(project)
+    assert_the_lost_node_stands_in_the_way(project, head, lost="stopped")
+
+
+def test_a_head_that_freezes_is_reported_and_ends_the_run_when_it_thaws(project: Project, engine: Any) -> None:
+    head, worker = f"{project.name}-0", f"{project.name}-1"
+    with training(project, engine, uploads=False) as (screen, process):
+        before = on_disk(engine, project.name)
+        engine.containers.get(head).pause()
+        screen.end(within=SECONDS)
+    assert process.returncode == 5
+    assert f"node {head}, the head, is frozen" in screen.text
+    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its ranks")
+    assert f"{head} is frozen" in project.hvdcloud("logs", expect=5).err
+    assert not before <= pulled(project)
+    assert_the_lost_node_stands_in_the_way(project, head, lost="frozen")
+    engine.containers.get(head).unpause()
+    ended = project.hvdcloud("logs", "-f", "--json", expect=7).json["result"]
+    assert ended["state"] == "lost"
+    assert worker in ended["reason"]
+    assert leftovers(engine, head) == []
+    assert leftovers(engine, worker) == []
+    project.hvdcloud("run", "--", "true")
+    assert before <= pulled(project)
+    project.hvdcloud("down")
+
+
+# Ends the sshd session in which the laptop follows the log; the brackets keep the pattern from finding itself.
+CUT = """
+for pid in $(grep -l -- '[-]-follow' /proc/[0-9]*/cmdline | cut -d/ -f3); do
+    kill -9 $(cut -d' ' -f4 /proc/$pid/stat) && echo cut
+done
+"""
+
+
+def test_a_connection_that_is_cut_is_made_again_and_neither_loses_nor_repeats_a_line(
+    project: Project, engine: Any
+) -> None:
+    project.write("train.py", jobs.COUNTS_LINES)
+    nodes = [engine.containers.get(f"{project.name}-{index}") for index in (0, 1)]
+    with project.started("run") as process:
+        screen = Screen(process)
+        for cuts in (1, 2, 3):
+            screen.wait_for(" line ", times=screen.text.count(" line ") + 50)
+            until(lambda: b"cut" in nodes[0].exec_run(["sh", "-c", CUT]).output, seconds=20, what="a connection to cut")
+            screen.wait_for("connecting again", times=cuts)
+        for node in nodes:
+            node.exec_run(["touch", "/tmp/enough"])
+        screen.end(within=60)
+    assert process.returncode == 0, screen.text
+    # A warning may stand in the middle of a line of output, where the connection broke.
+    shown = re.sub(r"warning: .*connecting again.*\n", "", screen.text)
+    shown = "".join(line for line in shown.splitlines(keepends=True) if line.startswith("["))
+    assert shown == project.hvdcloud("logs").out
+    for rank in (0, 1):
+        mine = re.findall(rf"^\[{rank}\] rank {rank} line (\d+) ([.]*)$", shown, flags=re.MULTILINE)
+        assert len(mine) > 100
+        assert mine == [(str(number), "." * (number * 37 % 400)) for number in range(len(mine))]

@@ -1,0 +1,55 @@
+"""Clusters of other sizes than two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import jobs
+from tests.harness import Project, labelled, processes_in
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="t-sizes")
+    project.folder.mkdir()
+    project.write("requirements.txt", "scikit-learn\n")
+    project.write("train.py", jobs.ALLREDUCE)
+    project.configure()
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+def sums(out: str) -> dict[int, tuple[int, int]]:
+    """What each rank printed: the number of ranks, and the sum."""
+    found = re.findall(r"^\[(\d+)\] rank \1 of (\d+) sums (\d+)$", out, flags=re.MULTILINE)
+    return {int(rank): (int(size), int(total)) for rank, size, total in found}
+
+
+def test_eight_nodes_come_up_reduce_together_and_go(project: Project, engine: Any) -> None:
+    up = project.hvdcloud("up", "--nodes", "8", "--json").json["result"]
+    assert [node["name"] for node in up["nodes"]] == [f"t-sizes-{index}" for index in range(8)]
+    assert sums(project.hvdcloud("run").out) == dict.fromkeys(range(8), (8, 28))
+    for index in range(8):
+        assert processes_in(engine, f"t-sizes-{index}", ["train.py"]) == []
+    assert sums(project.hvdcloud("run", "-np", "3").out) == dict.fromkeys(range(3), (3, 3))
+    # Every node reaches every other one, not only the head.
+    assert project.hvdcloud("ssh", "7", "--", "ssh", "t-sizes-3", "hostname").out == "t-sizes-3\n"
+    down = project.hvdcloud("down", "--json").json["result"]
+    assert len(down["deleted"]) == 9
+
+
+def test_one_node_takes_one_rank_or_one_for_each_slot(project: Project) -> None:
+    project.hvdcloud("up", "--nodes", "1")
+    assert sums(project.hvdcloud("run", "-np", "1").out) == {0: (1, 0)}
+    assert "2 ranks do not fit" in project.hvdcloud("run", "-np", "2", expect=2).err
+    project.configure(run={"slots_per_node": 2})
+    assert sums(project.hvdcloud("run").out) == {0: (2, 1), 1: (2, 1)}
+    assert sums(project.hvdcloud("run", "--controller", "mpi").out) == {0: (2, 1), 1: (2, 1)}
+    assert sums(project.hvdcloud("run", "-np", "1").out) == {0: (1, 0)}
+    project.hvdcloud("down")

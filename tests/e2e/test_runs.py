@@ -1,0 +1,289 @@
+"""Runs on one cluster of two nodes: code, output, results, secrets, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import jobs
+from tests.harness import Ended, Project, labelled, processes_in, until
+
+TOKEN = "hunter2-e2e-7c1f"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
+    root = tmp_path_factory.mktemp("runs")
+    (root / "project").mkdir()
+    project = Project(folder=root / "project", state=root / "state", name="t-runs", environ={"TOKEN": TOKEN})
+    project.write("requirements.txt", "scikit-learn\n")
+    configure(project)
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+def configure(project: Project, **run: Any) -> None:
+    project.configure(
+        run={"env": {"GREETING": "hello"}, "secrets": ["TOKEN"], **run},
+        checkpoints={"keep_every": 0.2},
+        image={"requirements": "requirements.txt"},
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_rank_is_left(project: Project, engine: Any) -> Iterator[None]:
+    configure(project)
+    yield
+    for container in engine.containers.list(filters={"label": f"hvdcloud-cluster={project.name}"}):
+        assert processes_in(engine, container.name, ["train.py"]) == []
+        assert processes_in(engine, container.name, ["horovodrun"]) == []
+
+
+def run(project: Project, job: str, *args: str, expect: int = 0, options: tuple[str, ...] = ()) -> Ended:
+    project.write("train.py", job)
+    return project.hvdcloud("run", *options, "--", "python", "train.py", *args, expect=expect)
+
+
+def test_ranks_on_both_nodes_reduce_together_and_every_line_names_its_rank(project: Project) -> None:
+    out = run(project, jobs.ALLREDUCE).out
+    assert "[0] rank 0 of 2 sums 1\n" in out
+    assert "[1] rank 1 of 2 sums 1\n" in out
+    assert all(re.match(r"\[(\d+|launcher)\] ", line) for line in out.splitlines())
+
+
+def test_open_mpi_does_the_same(project: Project) -> None:
+    out = run(project, jobs.ALLREDUCE, options=("--controller", "mpi")).out
+    assert "[0] rank 0 of 2 sums 1\n" in out
+    assert "[1] rank 1 of 2 sums 1\n" in out
+
+
+def test_what_a_rank_finds_around_it(project: Project) -> None:
+    out = run(project, jobs.ENVIRONMENT).out
+    facts = [json.loads(line.partition("] ")[2]) for line in out.splitlines() if '{"rank"' in line]
+    assert sorted(fact["host"] for fact in facts) == [f"{project.name}-0", f"{project.name}-1"]
+    for fact in facts:
+        assert fact["cwd"] == "/workspace"
+        assert fact["GREETING"] == "hello"
+        assert fact["token"] == hashlib.sha256(TOKEN.encode()).hexdigest()
+        assert fact["HVDCLOUD_CHECKPOINT_DIR"].endswith(fact["HVDCLOUD_RUN"])
+        assert int(fact["OMP_NUM_THREADS"]) >= 1
+
+
+def test_threads_are_cores_divided_by_slots(project: Project) -> None:
+    cores = max(1, (os.cpu_count() or 1) // 2)
+    for slots in (1, 2):
+        configure(project, slots_per_node=slots)
+        out = run(project, jobs.ENVIRONMENT).out
+        assert out.count(f'"OMP_NUM_THREADS": "{max(1, cores // slots)}"') == 2 * slots
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize(("how", "code"), [("3", 3), ("raise", 1), ("signal", 137)])
+def test_the_exit_code_is_that_of_the_first_rank_to_fail(
+    project: Project, controller: str, how: str, code: int
+) -> None:
+    ended = run(project, jobs.ONE_ENDS, how, expect=7, options=("--controller", controller, "--json"))
+    assert ended.json["exit_code"] == 7
+    assert ended.json["result"]["exit_code"] == code
+    assert ended.json["result"]["state"] == "failed"
+    assert "rank 1" in ended.json["result"]["reason"]
+    assert f"{project.name}-1" in ended.json["result"]["reason"]
+    if how == "raise":
+        assert "rank 1 has had enough" in ended.err
+
+
+def test_a_command_that_is_not_in_the_image_is_named(project: Project) -> None:
+    ended = project.hvdcloud("run", "--json", "--", "pyhton", "train.py", expect=7)
+    assert ended.json["result"]["exit_code"] == 127
+    assert "pyhton" in ended.err
+
+
+def test_shell_syntax_in_the_command_works(project: Project) -> None:
+    configure(project, command="echo one $GREETING && exit 0")
+    assert "one hello" in project.hvdcloud("run").out
+
+
+def test_only_what_changed_is_sent_again(project: Project) -> None:
+    project.write("lib/data.txt", "x" * 1000)
+    project.write("ignored.bin", "never sent")
+    project.write(".gitignore", "*.bin\n")
+    project.hvdcloud("run", "--", "true")
+    project.write("lib/data.txt", "y" * 2000)
+    listing = project.hvdcloud("run", "-v", "--", "sh", "-c", "ls; cat lib/data.txt | wc -c")
+    assert "sent 1 (2000 bytes) to a node at most" in listing.err
+    assert "[1] 2000" in listing.out
+    assert "ignored.bin" not in listing.out
+    (project.folder / "lib" / "data.txt").unlink()
+    assert "data.txt" not in project.hvdcloud("run", "--", "find", ".").out
+
+
+def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
+    project.write("train.py", jobs.ENDLESS)
+    project.hvdcloud("run", "--detach")
+    try:
+        follow_until_trains(project)
+        for node in (f"{project.name}-0", f"{project.name}-1"):
+            container = engine.containers.get(node)
+            assert TOKEN not in json.dumps(container.attrs)
+            assert TOKEN not in json.dumps(container.top(ps_args="-eo pid,args"))
+            assert TOKEN not in container.logs().decode(errors="replace")
+            code, found = container.exec_run(["grep", "-rlF", TOKEN, "/var/lib/hvdcloud", "/root", "/etc", "/tmp"])
+            assert (code, found) == (1, b"")
+            # One process in the node may know it: the rank itself, through its 0600 file.
+            _, mode = container.exec_run(["sh", "-c", "find /run/hvdcloud -name env.json | xargs stat -c %a"])
+            assert mode.strip() == b"600"
+        assert TOKEN not in project.hvdcloud("status", "--json").out
+        assert TOKEN not in "".join(
+            path.read_text(errors="replace") for path in project.state.rglob("*") if path.is_file()
+        )
+    finally:
+        project.hvdcloud("stop")
+    _, left = engine.containers.get(f"{project.name}-0").exec_run(["find", "/run/hvdcloud", "-name", "env.json"])
+    assert left == b""
+
+
+def test_a_secret_that_is_not_set_is_named(project: Project) -> None:
+    del project.environ["TOKEN"]
+    try:
+        ended = project.hvdcloud("run", expect=2)
+    finally:
+        project.environ["TOKEN"] = TOKEN
+    assert "run.secrets names TOKEN" in ended.err
+
+
+def follow_until_trains(project: Project) -> None:
+    until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, seconds=60, what="both ranks to train")
+
+
+def test_a_run_goes_on_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
+    project.write("train.py", jobs.ENDLESS)
+    with project.started("run") as terminal:
+        assert terminal.stdout is not None
+        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
+        terminal.send_signal(signal.SIGHUP)
+        terminal.wait(timeout=20)
+    assert terminal.returncode == 130
+    status = project.hvdcloud("status", "--json").json["result"]
+    assert status["runs"][-1]["state"] == "running"
+    active = project.hvdcloud("run", expect=2)
+    assert "is still active" in active.err
+    assert "hvdcloud stop" in active.err
+    with project.started("logs", "-f") as follower:
+        stopped = project.hvdcloud("stop", "--json").json["result"]
+        out, _ = follower.communicate(timeout=30)
+    assert stopped["state"] == "stopped"
+    assert stopped["checkpoints_complete"]
+    assert "[0] rank 0 trains" in out
+    assert follower.returncode == 7
+
+
+def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
+    project.write("train.py", jobs.ENDLESS)
+    with project.started("run") as terminal:
+        assert terminal.stdout is not None
+        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
+        terminal.send_signal(signal.SIGINT)
+        out, _ = terminal.communicate(timeout=20)
+    try:
+        assert terminal.returncode == 130
+        assert "it goes on" in out
+        assert "hvdcloud logs -f" in out
+        assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
+    finally:
+        project.hvdcloud("stop")
+
+
+def test_a_killed_cli_leaves_the_run_going(project: Project) -> None:
+    project.write("train.py", jobs.ENDLESS)
+    with project.started("run") as terminal:
+        assert terminal.stdout is not None
+        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
+        terminal.kill()
+        terminal.wait()
+    try:
+        assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
+    finally:
+        assert project.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
+
+
+def test_a_second_run_goes_on_from_the_first_ones_checkpoints(project: Project, tmp_path: Path) -> None:
+    found = []
+    for options in (("--fresh",), (), ()):
+        out = run(project, jobs.COUNTS_UP, options=options).out
+        found.append(sorted(re.findall(r"rank \d found \d", out)))
+    assert found == [[f"rank {rank} found {count}" for rank in (0, 1)] for count in (0, 1, 2)]
+    pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
+    # Files that a run was only given back belong to the run that wrote them.
+    newest = sorted(path.name for path in Path(pulled[-1]["folder"]).iterdir())
+    assert newest == ["count-3.pt"]
+
+
+def test_ssh_works_without_a_prompt_from_here_and_between_nodes(project: Project) -> None:
+    assert project.hvdcloud("ssh", "--", "hostname").out == f"{project.name}-0\n"
+    assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
+    assert project.hvdcloud("ssh", "0", "--", "ssh", f"{project.name}-1", "hostname").out == f"{project.name}-1\n"
+    assert project.hvdcloud("ssh", "1", "--", "ssh", f"{project.name}-0", "hostname").out == f"{project.name}-0\n"
+    config = project.state / project.name / "ssh_config"
+    done = subprocess.run(["ssh", "-F", config, "1", "hostname"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{project.name}-1\n"
+    assert "StrictHostKeyChecking yes" in config.read_text()
+    assert "no node 7" in project.hvdcloud("ssh", "7", expect=2).err
+
+
+def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
+    pins = project.state / project.name / "known_hosts"
+    right = pins.read_text()
+    lines = right.splitlines()
+    keys = [line.split()[2] for line in lines]
+    pins.write_text(
+        "\n".join(line.replace(key, other) for line, key, other in zip(lines, keys, keys[::-1], strict=True)) + "\n"
+    )
+    try:
+        ended = project.hvdcloud("run", expect=5)
+        assert "is not the pinned one" in ended.err
+        assert project.hvdcloud("ssh", "--", "hostname", expect=255).out == ""
+    finally:
+        pins.write_text(right)
+
+
+def test_up_again_is_already_done(project: Project) -> None:
+    assert "is up already" in project.hvdcloud("up").out
+    assert "is up with 2 node(s), not 3" in project.hvdcloud("up", "--nodes", "3", expect=2).err
+
+
+def test_list_and_status_show_the_cluster(project: Project) -> None:
+    clusters = {cluster["name"]: cluster for cluster in project.hvdcloud("list", "--json").json["result"]}
+    assert len(clusters[project.name]["nodes"]) == 2
+    assert "2/2" in project.hvdcloud("list").out
+    text = project.hvdcloud("status").out
+    assert f"{project.name}-1" in text
+    assert "cost so far: $0.00" in text
+
+
+def test_down_refuses_until_every_checkpoint_is_verified_on_disk(project: Project, engine: Any, tmp_path: Path) -> None:
+    run(project, jobs.COUNTS_UP)
+    refused = project.hvdcloud("down", expect=9)
+    assert "count-" in refused.err
+    assert "hvdcloud pull" in refused.err
+    assert len(labelled(engine, project.name)) == 3
+    pulled = project.hvdcloud("pull", "--to", str(tmp_path), "--json").json["result"]["runs"]
+    newest = next(Path(pulled[-1]["folder"]).glob("count-*.pt"))
+    newest.write_bytes(b"something else")
+    assert newest.name in project.hvdcloud("down", expect=9).err
+    newest.unlink()
+    assert newest.name in project.hvdcloud("down", expect=9).err
+    project.hvdcloud("pull", "--to", str(tmp_path))
+    assert "nothing left" in project.hvdcloud("down").out
+    assert labelled(engine, project.name) == []
+    assert "nothing to delete" in project.hvdcloud("down").out
