@@ -134,6 +134,8 @@ def _run(argv: list[str]) -> ExitCode:
     invocation = Invocation(console=Console(as_json="--json" in argv))
     try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
+        if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
+            return _interrupted(invocation)
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
@@ -141,9 +143,9 @@ def _run(argv: list[str]) -> ExitCode:
         return _failed(invocation, UsageError(error.format_message(), hint=f"hvdcloud{command} --help"))
     except HvdcloudError as error:
         return _failed(invocation, error)
-    except (KeyboardInterrupt, typer.Abort):  # Typer makes the one into the other.
-        return _failed(invocation, InterruptedByUserError("interrupted", hint="hvdcloud status shows what there is"))
-    except (BrokenPipeError, SystemExit):  # Typer makes the one into the other.
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(invocation)
+    except (BrokenPipeError, SystemExit):  # Typer makes the first into the second.
         # The reader of our output is gone (`hvdcloud logs | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
@@ -153,10 +155,15 @@ def _run(argv: list[str]) -> ExitCode:
     return invocation.exit_code
 
 
+def _interrupted(invocation: Invocation) -> ExitCode:
+    return _failed(invocation, InterruptedByUserError("interrupted", hint="hvdcloud list shows what there is"))
+
+
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:
+    from hvdcloud.lifecycle.interrupts import stay_uninterrupted
+
     # Only the message is still to be printed; a second Ctrl-C would print a traceback instead.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    stay_uninterrupted()
     result: Any = getattr(error, "result", None) or invocation.result
     invocation.console.error(error)
     invocation.console.document(invocation.command, result=result, exit_code=error.code, error=error)

@@ -18,33 +18,47 @@ _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 def interrupted_once() -> Iterator[None]:
     """In this block the first of `SIGNALS` raises KeyboardInterrupt and those after it are ignored.
 
-    What the first one makes us clean up is thus not cut short by a second one.
+    What the first one makes us clean up is thus not cut short by a second one, nor is the message that says so: after
+    the first one they stay ignored, since the command is on its way out.
     """
+    interrupted = False
 
     def once(number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        nonlocal interrupted
+        interrupted = True
+        _handle_by(signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    with _handled_by(once):
+    before = _handle_by(once)
+    try:
         yield
+    finally:
+        if not interrupted:
+            _restore(before)
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """In this block `SIGNALS` are ignored: stopping half-way would leave machines behind, and it has a deadline."""
-    with _handled_by(signal.SIG_IGN):
-        yield
-
-
-@contextlib.contextmanager
-def _handled_by(handler: _Handler) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # No signal is delivered here.
-        return
-    before = [(number, signal.signal(number, handler)) for number in SIGNALS]
+    before = _handle_by(signal.SIG_IGN)
     try:
         yield
     finally:
-        for number, previous in before:
-            signal.signal(number, previous)
+        _restore(before)
+
+
+def stay_uninterrupted() -> None:
+    """From now on `SIGNALS` are ignored: all that is left to do is to say how the command ended."""
+    _handle_by(signal.SIG_IGN)
+
+
+def _handle_by(handler: _Handler) -> list[tuple[signal.Signals, _Handler | int | None]]:
+    """Returns what handled them before."""
+    if threading.current_thread() is not threading.main_thread():
+        return []  # No signal is delivered here, and none may be handled.
+    return [(number, signal.signal(number, handler)) for number in SIGNALS]
+
+
+def _restore(before: list[tuple[signal.Signals, _Handler | int | None]]) -> None:
+    for number, handler in before:
+        signal.signal(number, handler)

@@ -196,8 +196,12 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
                 code=code,
             )
         )
+        # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
+        context.state.save({**facts, "runs": [*previous, run_id]})
+        context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
         fleet.head.call(f"launch {run_id}", payload=payload)
     except NodeRefusedError as error:
+        context.state.save(dict(facts))
         if "active" not in error.answer:
             raise
         active = error.answer["active"]
@@ -209,8 +213,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     context.console.detail(f"{len(code)} file(s) of code; sent {most.files} ({most.bytes} bytes) to a node at most")
     if sent[0].restored:
         context.console.say(f"{sent[0].restored} checkpoint file(s) of run {previous[-1]} restored on every node")
-    context.state.save({**facts, "runs": [*previous, run_id]})
-    context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
     context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
     return run_id, ranks
 

@@ -99,7 +99,9 @@ def _become_supervisor(request: Request, current: state.State, lock: Lock, write
         os.close(writer)
         supervise(request, current)
         lock.release()
-        end_nodes(current)
+        # In a process of its own: `stop` waits until this one is gone.
+        if os.fork() == 0:
+            end_nodes(current)
         code = 0
     except BaseException:  # noqa: BLE001 - the last frame of a detached process: there is nobody to raise to
         traceback.print_exc()

@@ -55,8 +55,6 @@ class Lease:
         """The agent's last report; it has finished when this is there."""
         self.refusal = ""
         """What the agent said instead of becoming ready."""
-        self.orphaned = ""
-        """Why the agent ended the run on its own account."""
         self.channel.send({"type": "hello", "silence": silence})
 
     @property

@@ -68,7 +68,7 @@ def judge(evidence: Evidence) -> Outcome:
     loss = min(evidence.lost, key=lambda each: each.at, default=None)
     if loss is not None and (failure is None or loss.at - failure.at < NODE_LOST_SECONDS):
         return Outcome("lost", None, f"node {loss.node} was lost: {loss.why}")
-    if evidence.launcher is not None and evidence.launcher < 0:
+    if evidence.launcher is not None and evidence.launcher < 0 and not evidence.trouble:
         # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
         number = -evidence.launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")

@@ -243,16 +243,16 @@ class Supervisor:
                 lease.left = list(message["left"])
             elif kind == "finished":
                 lease.checkpoints = message["checkpoints"]
-                lease.orphaned = str(message.get("orphaned") or "")
+                if message.get("orphaned") and not self._trouble:
+                    # It did so on its own account; the launcher and the ranks that it ended are not the cause.
+                    self._trouble = f"node {lease.node} ended its part of the run: {message['orphaned']}"
+                    self._trouble_is_loss = True
             elif "error" in message:
                 lease.refusal = str(message["error"])
         if lease.channel.closed:
             self._selector.unregister(lease.channel.read_fd)
             if not lease.finished:
                 self._lose(lease, "")
-            elif not self._ending:
-                self._trouble = f"node {lease.node} ended its part of the run: {lease.orphaned}"
-                self._trouble_is_loss = True
 
     def _note_running(self) -> None:
         if self._state["state"] == "starting" and all(lease.ready for lease in self._leases.values()):

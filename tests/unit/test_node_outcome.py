@@ -83,3 +83,11 @@ def test_the_question_stays_open_only_for_a_moment_and_only_for_python_errors() 
     assert not may_be_a_consequence([ended(0, 3, at=10.0)], np=2, now=10.1)
     assert not may_be_a_consequence([ended(0, 1), ended(1, 1)], np=2, now=10.1)
     assert not may_be_a_consequence([ended(0, 0)], np=2, now=10.1)
+
+
+def test_what_an_agent_ended_on_its_own_account_is_not_the_launchers_fault() -> None:
+    trouble = "node n0 ended its part of the run: no heartbeat from the head for 26 s"
+
+    outcome = judge(evidence(launcher=-15, trouble=trouble, trouble_is_loss=True))
+
+    assert outcome == Outcome("lost", None, trouble)
