@@ -1,10 +1,9 @@
-# The images of the torch rows of hvdcloud/image/versions.py. Two of the stages get a name in the engine:
-#   builder   compilers, pip, torch and Horovod: what a project's requirements.txt is installed with
-#   base      what nodes run; a project's image is this one and a layer with its requirements (project.Dockerfile)
+# The builder of the torch rows of hvdcloud/image/versions.py: compilers, pip, torch and Horovod. What nodes run is copied
+# out of it (base.Dockerfile), and a project's requirements.txt is installed with it (project.Dockerfile).
 # Only syntax that the classic builder knows: docker-py's build API has no BuildKit.
 #
-# hvdcloud/image/context.py makes the build context: dockerfiles/ as it stands in the repository, hvdcloud/ with the node
-# program only, wheels/ with the local wheels that the locks name, and ca-bundle.crt (empty where none is needed).
+# hvdcloud/image/context.py makes the build context: dockerfiles/ as it stands in the repository, wheels/ with the local
+# wheels that the locks name, and ca-bundle.crt (empty where none is needed).
 ARG BASE_IMAGE=debian:bookworm-slim
 
 # --- what the builder stages share --------------------------------------------------------------------------------
@@ -32,13 +31,17 @@ ARG TORCH_INDEX_URL
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY dockerfiles/locks/${TORCH_LOCK} /opt/locks/
-# What only a compiler needs is moved out of the way: Horovod's stage has a use for it, the image has not.
+# What only a compiler needs is moved out of the way: Horovod's stage has a use for it, the image has not. Test programs
+# and tests are a tenth of the rest.
 RUN python3 -m venv --without-pip /opt/venv \
     && pip --python /opt/venv/bin/python install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
         "torch==${TORCH_VERSION}" -r "/opt/locks/${TORCH_LOCK}" \
-    && cd /opt/venv/lib/python3.*/site-packages/torch \
-    && mkdir -p /opt/torch-dev && mv include share /opt/torch-dev/ \
-    && rm -rf test bin/*Test lib/*_test.so && find . -name '*.a' -delete
+    && cd /opt/venv/lib/python3.*/site-packages \
+    && mkdir -p /opt/torch-dev && mv torch/include torch/share /opt/torch-dev/ \
+    && rm -rf torch/test torch/lib/*_test.so \
+    && find torch/bin -mindepth 1 ! -name torch_shm_manager -delete \
+    && find . -name '*.a' -delete \
+    && find sympy mpmath networkx -type d -name tests -prune -exec rm -rf '{}' +
 
 # --- Horovod ------------------------------------------------------------------------------------------------------
 FROM torch AS builder
@@ -62,43 +65,14 @@ RUN set -eu; \
     # CMake 4 refuses the minimum version that Horovod's CMakeLists.txt asks for.
     export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="-j$(nproc)"; \
     PATH="/opt/tools/bin:$PATH" /opt/tools/bin/python setup.py -q bdist_wheel; \
-    # Into a place of its own first, so that torch and Horovod are two layers of the image.
+    # Into a place of its own, so that torch and Horovod are two layers of the image; the builder's Python sees both.
     pip --python /opt/venv/bin/python install --prefix /opt/horovod -r /opt/locks/horovod.txt; \
     pip --python /opt/venv/bin/python install --prefix /opt/horovod --no-deps dist/horovod-*.whl; \
     find /opt/horovod -path '*/horovod/*.so' -exec strip --strip-unneeded '{}' +; \
-    cp -a /opt/horovod/. /opt/venv/; \
-    rm -rf /tmp/horovod /tmp/horovod.txt
+    echo /opt/horovod/lib/python3.*/site-packages > "$site/horovod.pth"; \
+    rm -rf /tmp/horovod /tmp/horovod.txt "$site/torch/include" "$site/torch/share"
 # The node program's own Python. Here, and not in a stage of its own, because the classic builder would leave that one
 # behind as an image without a name.
 COPY dockerfiles/locks/node.txt /opt/locks/
 RUN python3 -m venv --without-pip /opt/hvdcloud/venv \
     && pip --python /opt/hvdcloud/venv/bin/python install -r /opt/locks/node.txt
-
-# --- the image ----------------------------------------------------------------------------------------------------
-FROM ${BASE_IMAGE} AS base
-# A host key in an image would be the same one on every node: the entrypoint makes one at a node's first start.
-RUN apt-get update -q -o Acquire::Retries=3 \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
-        ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
-    && mkdir -p /run/sshd /workspace /var/lib/hvdcloud
-COPY --from=torch /opt/venv /opt/venv
-COPY --from=builder /opt/horovod /opt/venv
-COPY --from=builder /opt/hvdcloud /opt/hvdcloud
-COPY dockerfiles/files/hvdcloud_requirements.* /opt/venv/lib/python3.11/site-packages/
-COPY dockerfiles/files/check_horovod.py /opt/hvdcloud/
-ENV PATH=/opt/requirements/bin:/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    LANG=C.UTF-8
-# `horovodrun --check-build` alone is no proof (it lists PyTorch without looking): two ranks reduce a tensor, with either
-# controller.
-RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi && rm -rf /tmp/* /root/.horovod
-COPY dockerfiles/files/sshd_config /etc/hvdcloud/
-COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
-COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/
-# Compiled here, because a node has to answer at once.
-RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud \
-    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node' \
-    && ssh-keygen -q -t ed25519 -N '' -f /tmp/key && /usr/sbin/sshd -t -f /etc/hvdcloud/sshd_config -h /tmp/key && rm /tmp/key*
-WORKDIR /workspace
-EXPOSE 2222
-ENTRYPOINT ["hvdcloud-node", "entrypoint"]

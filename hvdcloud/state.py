@@ -101,7 +101,15 @@ class Journal:
     def unfinished_up(self, cluster_id: str) -> bool:
         """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
         events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
-        return "up" in events and "up-done" not in events
+        return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
+
+    def cut_off_up(self, *, seconds: float) -> str | None:
+        """The cluster id of the newest `up`, if it began at most so many seconds ago and was killed half-way."""
+        begun = [entry for entry in self.entries() if entry["event"] == "up" and "cluster_id" in entry]
+        if not begun or time.time() - begun[-1]["time"] > seconds:
+            return None
+        cluster_id = str(begun[-1]["cluster_id"])
+        return cluster_id if self.unfinished_up(cluster_id) else None
 
 
 class ClusterState:

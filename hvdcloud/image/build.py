@@ -54,7 +54,6 @@ def build(
     *,
     project_dir: Path,
     progress: Progress,
-    no_cache: bool = False,
     cache_from: str | None = None,
 ) -> BuildResult:
     """Builds the image, unless it is there already.
@@ -62,7 +61,6 @@ def build(
     Args:
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
         progress: called for every step and every line of output.
-        no_cache: build everything anew, also what is there.
         cache_from: reference of an image that an earlier build pushed: if it is the one wanted, it is pulled instead.
 
     Raises:
@@ -72,18 +70,17 @@ def build(
     """
     started = time.monotonic()
     plan = _plan(image_config, project_dir=project_dir)
-    with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
+    with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
-        builder = _Builder(api=api, plan=plan, progress=progress, no_cache=no_cache)
-        image_id = None if no_cache else _image_id(api, plan.reference)
+        builder = _Builder(api=api, plan=plan, progress=progress)
+        image_id = _image_id(api, plan.reference)
         cached = image_id is not None
         if image_id is None:
             # Not the engine's own ID: engines that share /etc/docker have the same.
             with alone(progress, engine=os.environ.get("DOCKER_HOST", "")):
-                if not no_cache:
-                    # Another process may have built it while this one waited.
-                    image_id = _image_id(api, plan.reference) or _pulled(api, cache_from, plan, progress=progress)
+                # Another process may have built it while this one waited.
+                image_id = _image_id(api, plan.reference) or _pulled(api, cache_from, plan, progress=progress)
                 cached = image_id is not None
                 image_id = image_id or builder.build()
         return BuildResult(
@@ -118,6 +115,8 @@ class _Plan:
     sources: Sources
     reference: str
     digest: str
+    builder: context.Context
+    builder_reference: str
     base: context.Context
     base_reference: str
     project: context.Context | None
@@ -129,7 +128,9 @@ def _plan(image_config: ImageConfig, *, project_dir: Path) -> _Plan:
     sources = find_sources(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir
     )
-    base = context.base_context(row, sources)
+    builder = context.builder_context(row, sources)
+    builder_reference = f"hvdcloud/builder:{row.label}-{builder.digest()}"
+    base = context.base_context(row, sources, builder=builder_reference)
     digest = base.digest()
     base_reference = f"hvdcloud/base:{row.label}-{digest}"
     requirements = image_config.requirements
@@ -144,6 +145,8 @@ def _plan(image_config: ImageConfig, *, project_dir: Path) -> _Plan:
         sources=sources,
         reference=f"hvdcloud/project:{digest}",
         digest=digest,
+        builder=builder,
+        builder_reference=builder_reference,
         base=base,
         base_reference=base_reference,
         project=project,
@@ -158,22 +161,19 @@ class _Builder:
     api: Any
     plan: _Plan
     progress: Progress
-    no_cache: bool
     steps: int = 0
 
     def build(self) -> str:
         """Returns the image's id."""
         plan = self.plan
-        if self.no_cache:
-            # With all stages anew, those of the builder too: its own build below then finds them in the cache.
-            self._base(no_cache=True)
         have_base = _image_id(self.api, plan.base_reference) is not None
-        builder = self._builder() if plan.project or not have_base else ""
+        if plan.project or not have_base:
+            self._builder()
         if not have_base:
             self._base()
         if plan.project is None:
             return _tagged(self.api, plan.base_reference, plan.reference)
-        arguments = {"BUILDER": builder, "BASE": plan.base_reference, "REQUIREMENTS": plan.requirements}
+        arguments = {"BUILDER": plan.builder_reference, "BASE": plan.base_reference, "REQUIREMENTS": plan.requirements}
         arguments |= self._index()
         # The throw-away stage first, to know which image has to be thrown away.
         stage = self._run(
@@ -182,7 +182,6 @@ class _Builder:
             dockerfile=context.PROJECT_DOCKERFILE,
             target="requirements",
             arguments=arguments,
-            no_cache=self.no_cache,
         )
         image_id = self._run(
             plan.project,
@@ -195,32 +194,27 @@ class _Builder:
         self._throw_away(stage)
         return image_id
 
-    def _base(self, *, no_cache: bool = False) -> None:
+    def _base(self) -> None:
         self._run(
             self.plan.base,
             what="the base image",
             tag=self.plan.base_reference,
-            dockerfile=f"dockerfiles/{self.plan.row.dockerfile}",
-            target="base",
-            arguments=self._row_arguments(),
+            dockerfile=context.BASE_DOCKERFILE,
+            arguments={"BUILDER": self.plan.builder_reference},
             labels={LABEL: self.plan.base.digest()},
-            no_cache=no_cache,
         )
 
-    def _builder(self) -> str:
+    def _builder(self) -> None:
         """The image with the compilers: with a name of its own it survives `docker image prune`."""
-        builder = context.builder_context(self.plan.row, self.plan.sources)
-        tag = f"hvdcloud/builder:{self.plan.row.label}-{builder.digest()}"
-        if self.no_cache or _image_id(self.api, tag) is None:
+        if _image_id(self.api, self.plan.builder_reference) is None:
             self._run(
-                builder,
+                self.plan.builder,
                 what="the compilers, torch and Horovod",
-                tag=tag,
+                tag=self.plan.builder_reference,
                 dockerfile=f"dockerfiles/{self.plan.row.dockerfile}",
                 target="builder",
                 arguments=self._row_arguments(),
             )
-        return tag
 
     def _row_arguments(self) -> dict[str, str]:
         return {
@@ -244,7 +238,6 @@ class _Builder:
         tag: str | None = None,
         target: str | None = None,
         labels: Mapping[str, str] | None = None,
-        no_cache: bool = False,
     ) -> str:
         """One build by the engine; returns the image's id."""
         from docker.errors import APIError
@@ -266,7 +259,6 @@ class _Builder:
                 target=target,
                 buildargs={**download_arguments(os.environ), **arguments},
                 labels=dict(labels or {}),
-                nocache=no_cache,
                 use_config_proxy=True,
                 rm=True,
                 forcerm=True,

@@ -13,7 +13,7 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hvdcloud.errors import UsageError
@@ -23,9 +23,9 @@ from hvdcloud.image.versions import PYTHON_VERSION, Row
 PACKAGE = Path(__file__).resolve().parent.parent
 # What the node program consists of, below hvdcloud/.
 NODE_PROGRAM = ("__init__.py", "errors.py", "checkpoints", "node")
+BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
 PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"
-# The classic builder compares time stamps too when it looks for a cached step: always the same one, and one that
-# zip files and .pyc files can hold.
+# The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
 MTIME = 946_684_800  # 2000-01-01
 _CHUNK = 1 << 20
 _INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]\s*(\S+)")
@@ -56,11 +56,12 @@ class Context:
     Attributes:
         hashed: the files that decide what is in the image.
         unhashed: those that only help to build it.
+        salt: what decides it without being a file: versions, the machine, the image below.
     """
 
     hashed: tuple[Entry, ...]
     unhashed: tuple[Entry, ...] = ()
-    salt: tuple[str, ...] = field(default=())
+    salt: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Twelve hexadecimal digits that change if and only if `hashed` or `salt` does."""
@@ -157,17 +158,18 @@ def builder_context(row: Row, sources: Sources) -> Context:
     )
 
 
-def base_context(row: Row, sources: Sources) -> Context:
-    """For the image that nodes run: what `builder_context` has, and the node program."""
+def base_context(row: Row, sources: Sources, *, builder: str) -> Context:
+    """For the image that nodes run.
+
+    Args:
+        builder: reference of the builder image, whose tag stands for its content.
+    """
     folder = dockerfiles()
-    builder = builder_context(row, sources)
-    have = {entry.path for entry in builder.hashed}
-    names = sorted(f"files/{file.name}" for file in (folder / "files").iterdir() if file.is_file())
-    files = [_dockerfile_entry(folder, name) for name in names]
+    names = [Path(BASE_DOCKERFILE).name]
+    names += sorted(f"files/{file.name}" for file in (folder / "files").iterdir() if file.is_file())
     return Context(
-        hashed=(*builder.hashed, *(entry for entry in files if entry.path not in have), *_node_program()),
-        unhashed=builder.unhashed,
-        salt=builder.salt,
+        hashed=(*(_dockerfile_entry(folder, name) for name in names), *_node_program()),
+        salt=(row.label, builder, sources.machine),
     )
 
 

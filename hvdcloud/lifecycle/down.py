@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hvdcloud.remote.ssh import Session
 
 FLUSH_SECONDS = 600.0
+CUT_OFF_SECONDS = 60.0
+"""An `up` that was killed longer ago than this has nothing on its way any more."""
+STRAGGLER_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     """
     started = time.monotonic()
     with context.state.lock("down", required=False):
-        cluster = context.provider.cluster(context.name)
+        cluster = context.provider.cluster(context.name) or _straggler(context)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
         deleted = _delete(context, cluster) if cluster is not None else []
@@ -78,7 +81,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
 def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
     with uninterrupted(), context.console.steps() as steps:
-        _note(context, "down", cluster)
+        _note(context, "down", cluster.id)
 
         def on_progress(progress: NodeProgress) -> None:
             deleted.append(progress.object)
@@ -91,14 +94,28 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
             details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
         )
-    _note(context, "down-done", cluster)
+    _note(context, "down-done", cluster.id)
     return deleted
 
 
-def _note(context: Context, event: str, cluster: Cluster) -> None:
+def _straggler(context: Context) -> Cluster | None:
+    """What a killed `up` had asked for may appear on the provider's side a moment later."""
+    cluster_id = context.state.journal.cut_off_up(seconds=CUT_OFF_SECONDS)
+    if cluster_id is None:
+        return None
+    deadline = time.monotonic() + STRAGGLER_SECONDS
+    while time.monotonic() < deadline:
+        if (found := context.provider.cluster(context.name)) is not None:
+            return found
+        time.sleep(0.1)
+    _note(context, "down-done", cluster_id)
+    return None
+
+
+def _note(context: Context, event: str, cluster_id: str) -> None:
     """Into the journal, if it can be written: a full disk here is no reason to let machines cost money."""
     try:
-        context.state.journal.record(event, cluster_id=cluster.id)
+        context.state.journal.record(event, cluster_id=cluster_id)
     except HvdcloudError as error:
         context.console.warn(f"{error.message}; deleting all the same")
 

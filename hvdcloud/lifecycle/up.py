@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -181,6 +182,9 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
                 _roll_back(context, error)
             else:
                 context.state.forget()
+            # Only spares a later `down` from looking for what may still appear.
+            with contextlib.suppress(HvdcloudError):
+                context.state.journal.record("up-undone", cluster_id=plan.spec.id)
         if isinstance(error, KeyboardInterrupt):
             raise _interrupted(context) from None
         raise

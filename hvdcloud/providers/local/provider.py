@@ -8,26 +8,18 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
-    LABEL_CREATED,
-    LABEL_ID,
     LABEL_MANAGED_BY,
-    LABEL_NODE,
-    LABEL_NODES,
-    LABEL_OWNER,
     MANAGED_BY,
     SSH_PORT,
     Cluster,
@@ -43,37 +35,16 @@ from hvdcloud.providers.base import (
     Request,
     ignore_progress,
 )
+from hvdcloud.providers.local import plan, view
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.state import Journal
 
-# A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
-LABEL_BUCKET = "hvdcloud-bucket"
-LABEL_IMAGE = "hvdcloud-image"
-
-BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
-HOST_FROM_NODE = "host.docker.internal"
-# NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
-SHM_SIZE = 1 << 30
 DESTROY_SECONDS = 60.0
 START_ATTEMPTS = 5
 STATUS_PREFIX = "hvdcloud-status "
-
-_STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "running": NodeState.RUNNING}
-_STATES |= {"paused": NodeState.FROZEN}
-
-
-def connect() -> LocalProvider:
-    """The provider on the engine that `DOCKER_HOST` or the current context names.
-
-    Raises:
-        NodeError: no engine answers.
-    """
-    from hvdcloud import engine
-
-    return LocalProvider(engine.connect())
 
 
 class LocalProvider:
@@ -96,7 +67,7 @@ class LocalProvider:
         names = {spec.node_name(index) for index in range(spec.nodes)}
         for container in self._api.containers(all=True):
             for name in names & {name.removeprefix("/") for name in container["Names"]}:
-                problems.append(_name_taken(name, container["Labels"], spec))
+                problems.append(view.name_taken(name, container["Labels"], spec))
         if not self._api.images(name=spec.image, quiet=True):
             problems.append(
                 Problem(message=f"image {spec.image} is not on this engine", hint="hvdcloud build", error=ImageError)
@@ -104,54 +75,12 @@ class LocalProvider:
         return problems
 
     def plan(self, spec: ClusterSpec) -> Plan:
-        """One network and `spec.nodes` containers. Running them costs nothing."""
-        network = network_name(spec.name)
-        requests = [
-            Request(
-                object=f"network {network}",
-                method="POST /networks/create",
-                body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},
-            )
-        ]
-        sight = self.sight(bucket=spec.bucket, bucket_endpoint=None)
-        cores = max(1, (os.cpu_count() or 1) // spec.nodes)
-        for index in range(spec.nodes):
-            name = spec.node_name(index)
-            body = {
-                "name": name,
-                "image": spec.image,
-                "hostname": name,
-                "labels": {
-                    **spec.labels,
-                    LABEL_NODE: str(index),
-                    LABEL_BUCKET: spec.bucket,
-                    LABEL_IMAGE: spec.image,
-                },
-                "environment": {
-                    "HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key,
-                    "HVDCLOUD_NODE": name,
-                    # All nodes share this machine's cores, so each takes its part of them.
-                    "HVDCLOUD_CORES": str(cores),
-                },
-                "network": network,
-                "publish": f"127.0.0.1::{SSH_PORT}",
-                "mounts": dict(sight.mounts),
-                "shm_size": SHM_SIZE,
-                "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
-            }
-            requests.append(Request(object=f"container {name}", method="POST /containers/create", body=body))
-        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+        """One network and a container for each node. Running them costs nothing."""
+        return plan.make_plan(spec)
 
     def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
         """A folder is mounted into the node; a server on this machine's loopback has another name there."""
-        mounts = {}
-        if bucket.startswith("file://"):
-            mounts = {unquote(urlsplit(bucket).path): BUCKET_IN_NODE}
-            bucket = f"file://{BUCKET_IN_NODE}"
-        if bucket_endpoint:
-            for loopback in ("127.0.0.1", "localhost", "0.0.0.0"):
-                bucket_endpoint = bucket_endpoint.replace(f"//{loopback}", f"//{HOST_FROM_NODE}")
-        return NodeSight(bucket=bucket, bucket_endpoint=bucket_endpoint, mounts=mounts)
+        return plan.sight(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -160,6 +89,9 @@ class LocalProvider:
         spec = plan.spec
         made: list[tuple[str, str]] = []
         network_request, *container_requests = plan.requests
+
+        def create_network(request: Request) -> None:
+            made.append(("network", self._create_network(request.body)))
 
         def create_container(request: Request) -> str:
             on_progress(NodeProgress(object=request.body["name"], step="creating"))
@@ -176,7 +108,8 @@ class LocalProvider:
             journal.record(
                 "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
             )
-            made.append(("network", self._create_network(network_request.body)))
+            # In a thread: Ctrl-C must not leave us without the answer to a request that the engine goes on with.
+            side_by_side(create_network, [network_request])
             side_by_side(create_container, container_requests)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that somebody else made meanwhile stays.
@@ -211,7 +144,7 @@ class LocalProvider:
                     f"the engine has no free subnet for the network {body['name']}: {text}",
                     hint="docker network prune deletes networks that no container uses",
                 ) from None
-            raise _engine_refused(f"network {body['name']}", error) from error
+            raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
 
     def _create_container(self, body: Mapping[str, Any]) -> str:
@@ -244,7 +177,7 @@ class LocalProvider:
                     hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
                     "deletes a cluster of ours; else take another --name",
                 ) from None
-            raise _engine_refused(f"container {body['name']}", error) from error
+            raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
 
     def _start(self, name: str, container_id: str) -> None:
@@ -256,7 +189,7 @@ class LocalProvider:
             except APIError as error:
                 text = str(error.explanation)
                 if "port is already allocated" not in text and "address already in use" not in text:
-                    raise _engine_refused(f"container {name}", error) from error
+                    raise view.engine_refused(f"container {name}", error) from error
                 # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
                 if attempt == START_ATTEMPTS:
                     raise NodeError(
@@ -369,7 +302,8 @@ class LocalProvider:
         for volume in self._api.volumes(filters=ours).get("Volumes") or []:
             others[volume["Labels"].get(LABEL_CLUSTER, "")].append((f"volume {volume['Name']}", volume["Labels"]))
         return [
-            _cluster(name, containers.get(name, []), others.get(name, [])) for name in sorted({*containers, *others})
+            view.describe_cluster(name, containers.get(name, []), others.get(name, []))
+            for name in sorted({*containers, *others})
         ]
 
     def console(self, node: Node) -> str:
@@ -440,11 +374,6 @@ class LocalProvider:
             self._api.disconnect_container_from_network(container_id, network_id, force=True)
 
 
-def network_name(cluster: str) -> str:
-    """The cluster's own network."""
-    return f"hvdcloud-{cluster}"
-
-
 def _make_folder(path: Path) -> None:
     """The folder that is to be mounted: the engine would make a missing one root's."""
     try:
@@ -461,29 +390,6 @@ def _label(key: str, value: str) -> str:
     return f"{key}={value}"
 
 
-def _name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:
-    labels = labels or {}
-    if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-        return Problem(
-            message=f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})",
-            hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
-        )
-    return Problem(
-        message=f"the name {name} is taken by a container that is not hvdcloud's",
-        hint=f"take another --name, or delete it: docker rm -f {name}",
-    )
-
-
-def _engine_refused(what: str, error: Any) -> HvdcloudError:
-    text = str(error.explanation)
-    if "no space left on device" in text.lower():
-        return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
-    if "ambiguous" in text:
-        # The engine lets two networks of one name pass if both are asked for at the same moment.
-        return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
-    return NodeError(f"{what}: the Docker engine refused: {text}", hint="mend the cause, then hvdcloud up again")
-
-
 def _lines(stream: Iterable[bytes]) -> Iterable[str]:
     """Whole lines from chunks that may end anywhere."""
     rest = b""
@@ -491,33 +397,3 @@ def _lines(stream: Iterable[bytes]) -> Iterable[str]:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.decode(errors="replace").rstrip("\r")
-
-
-def _cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
-    labels = containers[0]["Labels"] if containers else others[0][1]
-    nodes = sorted((_node(container) for container in containers), key=lambda node: node.index)
-    return Cluster(
-        name=name,
-        id=labels.get(LABEL_ID, ""),
-        owner=labels.get(LABEL_OWNER, ""),
-        provider="local",
-        created=datetime.fromtimestamp(int(labels.get(LABEL_CREATED, "0")), tz=timezone.utc),
-        expected_nodes=int(labels.get(LABEL_NODES, "0")),
-        nodes=tuple(nodes),
-        image=labels.get(LABEL_IMAGE, ""),
-        bucket=labels.get(LABEL_BUCKET, ""),
-        other_objects=tuple(sorted(other for other, _ in others)),
-    )
-
-
-def _node(container: dict[str, Any]) -> Node:
-    ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
-    public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
-    return Node(
-        name=container["Names"][0].removeprefix("/"),
-        index=int(container["Labels"].get(LABEL_NODE, "0")),
-        id=container["Id"],
-        state=_STATES.get(container["State"], NodeState.STOPPED),
-        address="127.0.0.1" if public else None,
-        port=public or SSH_PORT,
-    )

@@ -1,0 +1,37 @@
+# What nodes run: Debian slim, Open MPI, sshd, the framework and Horovod from the builder, the node program. A project's
+# image is this one and a layer with its requirements (project.Dockerfile).
+#
+# From the builder by its name, not as a stage of one Dockerfile: whoever changes the node program or prunes the engine's
+# build cache does not compile Horovod again.
+ARG BUILDER
+ARG BASE_IMAGE=debian:bookworm-slim
+
+FROM ${BUILDER} AS builder
+
+FROM ${BASE_IMAGE}
+# A host key in an image would be the same one on every node: the entrypoint makes one at a node's first start.
+RUN apt-get update -q -o Acquire::Retries=3 \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+        ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
+    && mkdir -p /run/sshd /workspace /var/lib/hvdcloud
+COPY --from=builder /opt/venv /opt/venv
+COPY --from=builder /opt/horovod /opt/venv
+COPY --from=builder /opt/hvdcloud /opt/hvdcloud
+COPY dockerfiles/files/hvdcloud_requirements.* /opt/venv/lib/python3.11/site-packages/
+COPY dockerfiles/files/check_horovod.py /opt/hvdcloud/
+ENV PATH=/opt/requirements/bin:/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    LANG=C.UTF-8
+# `horovodrun --check-build` alone is no proof (it lists PyTorch without looking): two ranks reduce a tensor, with either
+# controller.
+RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi && rm -rf /tmp/* /root/.horovod
+COPY dockerfiles/files/sshd_config /etc/hvdcloud/
+COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
+COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/
+# Compiled here, because a node has to answer at once.
+RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud \
+    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node' \
+    && ssh-keygen -q -t ed25519 -N '' -f /tmp/key && /usr/sbin/sshd -t -f /etc/hvdcloud/sshd_config -h /tmp/key && rm /tmp/key*
+WORKDIR /workspace
+EXPOSE 2222
+ENTRYPOINT ["hvdcloud-node", "entrypoint"]

@@ -1,0 +1,85 @@
+"""What the engine answers, in the words of the provider contract. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.base import (
+    LABEL_CLUSTER,
+    LABEL_CREATED,
+    LABEL_ID,
+    LABEL_MANAGED_BY,
+    LABEL_NODE,
+    LABEL_NODES,
+    LABEL_OWNER,
+    MANAGED_BY,
+    SSH_PORT,
+    Cluster,
+    ClusterSpec,
+    Node,
+    NodeState,
+    Problem,
+)
+
+# A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
+LABEL_BUCKET = "hvdcloud-bucket"
+LABEL_IMAGE = "hvdcloud-image"
+
+_STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "running": NodeState.RUNNING}
+_STATES |= {"paused": NodeState.FROZEN}
+
+
+def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
+    labels = containers[0]["Labels"] if containers else others[0][1]
+    nodes = sorted((_node(container) for container in containers), key=lambda node: node.index)
+    return Cluster(
+        name=name,
+        id=labels.get(LABEL_ID, ""),
+        owner=labels.get(LABEL_OWNER, ""),
+        provider="local",
+        created=datetime.fromtimestamp(int(labels.get(LABEL_CREATED, "0")), tz=timezone.utc),
+        expected_nodes=int(labels.get(LABEL_NODES, "0")),
+        nodes=tuple(nodes),
+        image=labels.get(LABEL_IMAGE, ""),
+        bucket=labels.get(LABEL_BUCKET, ""),
+        other_objects=tuple(sorted(other for other, _ in others)),
+    )
+
+
+def _node(container: dict[str, Any]) -> Node:
+    ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
+    public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
+    return Node(
+        name=container["Names"][0].removeprefix("/"),
+        index=int(container["Labels"].get(LABEL_NODE, "0")),
+        id=container["Id"],
+        state=_STATES.get(container["State"], NodeState.STOPPED),
+        address="127.0.0.1" if public else None,
+        port=public or SSH_PORT,
+    )
+
+
+def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:
+    labels = labels or {}
+    if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
+        return Problem(
+            message=f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})",
+            hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
+        )
+    return Problem(
+        message=f"the name {name} is taken by a container that is not hvdcloud's",
+        hint=f"take another --name, or delete it: docker rm -f {name}",
+    )
+
+
+def engine_refused(what: str, error: Any) -> HvdcloudError:
+    text = str(error.explanation)
+    if "no space left on device" in text.lower():
+        return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
+    if "ambiguous" in text:
+        # The engine lets two networks of one name pass if both are asked for at the same moment.
+        return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
+    return NodeError(f"{what}: the Docker engine refused: {text}", hint="mend the cause, then hvdcloud up again")
