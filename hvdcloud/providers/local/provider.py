@@ -6,6 +6,7 @@ on Linux and where the engine lives in a virtual machine. Between nodes, Docker'
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import threading
@@ -228,7 +229,11 @@ class LocalProvider:
             on_progress(NodeProgress(object=node.name, step="ready"))
             return ready
 
-        return side_by_side(wait, nodes, on_abort=lambda: [stream.close() for stream in tuple(open_streams)])
+        def hang_up_all() -> None:
+            for stream in tuple(open_streams):
+                _hang_up(stream)
+
+        return side_by_side(wait, nodes, on_abort=hang_up_all)
 
     def _follow_until_ready(self, node: Node, deadline: float, open_streams: set[Any]) -> Node:
         from docker.errors import APIError
@@ -240,7 +245,7 @@ class LocalProvider:
             raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
         # The read below has no time limit of its own; closing the stream from outside ends it.
         open_streams.add(stream)
-        timer = threading.Timer(max(0.0, deadline - time.monotonic()), stream.close)
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
         timer.daemon = True
         timer.start()
         try:
@@ -256,7 +261,7 @@ class LocalProvider:
         finally:
             timer.cancel()
             open_streams.discard(stream)
-            stream.close()
+            _hang_up(stream)
         why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
         raise NodeError(
             f"node {node.name} {why}",
@@ -388,6 +393,12 @@ def _make_folder(path: Path) -> None:
 
 def _label(key: str, value: str) -> str:
     return f"{key}={value}"
+
+
+def _hang_up(stream: Any) -> None:
+    """Close a stream of the engine's; docker-py trips over one that has ended by itself."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        stream.close()
 
 
 def _lines(stream: Iterable[bytes]) -> Iterable[str]:
