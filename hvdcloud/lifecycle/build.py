@@ -30,14 +30,19 @@ def build(context: Context, *, push: bool = False, cache_from: str | None = None
     """Build what the configuration asks for; with the same content as before, do nothing.
 
     Raises:
-        ImageError: a step failed; details hold its last lines.
-        UsageError: a file that the configuration names is missing.
+        ImageError: a step failed, or the registry refused; details hold the last lines.
+        UsageError: a file that the configuration names is missing, or there is nowhere to push to.
         NodeError: no Docker engine answers.
     """
     from hvdcloud.image.build import build as build_image
 
     started = time.monotonic()
     config = context.config
+    repository = config.image.repository
+    if push and repository is None:
+        raise UsageError(
+            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
+        )
     with context.console.steps() as steps:
 
         def progress(event: BuildEvent) -> None:
@@ -55,7 +60,7 @@ def build(context: Context, *, push: bool = False, cache_from: str | None = None
         cached=built.cached,
         seconds=time.monotonic() - started,
     )
-    return _push(context, outcome) if push else outcome
+    return _push(context, outcome, repository) if push and repository is not None else outcome
 
 
 def push(context: Context) -> BuildOutcome:
@@ -73,14 +78,9 @@ def ensure_image(context: Context) -> BuildOutcome:
     return build(context, push=context.config.image.repository is not None)
 
 
-def _push(context: Context, built: BuildOutcome) -> BuildOutcome:
+def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
     from hvdcloud.image.push import push as push_image
 
-    repository = context.config.image.repository
-    if repository is None:
-        raise UsageError(
-            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
-        )
     with context.console.steps() as steps:
 
         def progress(event: BuildEvent) -> None:
