@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-CONSEQUENCE_SECONDS = 1.5
+CONSEQUENCE_SECONDS = 2.5
 """A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
 NODE_LOST_SECONDS = 3.0
 """Ranks that fail this shortly before their peer's node is noticed missing failed because of it."""
@@ -94,13 +94,20 @@ def _first_failure(ended: Sequence[Ended]) -> Ended | None:
     if not failures:
         return None
     first = failures[0]
-    if first.record["exit_code"] == _PYTHON_ERROR:
-        # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
-        for other in failures[1:]:
-            chosen = other.record["signal"] is None and other.record["exit_code"] != _PYTHON_ERROR
-            if chosen and other.at - first.at < CONSEQUENCE_SECONDS:
-                return other
+    for other in failures[1:]:
+        if other.at - first.at < CONSEQUENCE_SECONDS and _rather(other.record, first.record):
+            return other
     return first
+
+
+def _rather(other: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether a rank is more likely the cause than the one whose end we heard of first."""
+    if first.get("terminated"):
+        # The launcher ends a rank only because another one has failed.
+        return not other.get("terminated")
+    # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
+    chosen = other["signal"] is None and not other.get("terminated") and other["exit_code"] != _PYTHON_ERROR
+    return first["exit_code"] == _PYTHON_ERROR and chosen
 
 
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
@@ -112,9 +119,10 @@ def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool
         now: monotonic seconds.
     """
     first = _first_failure(ended)
-    if first is None or len(ended) >= np or first.record["exit_code"] != _PYTHON_ERROR:
+    if first is None or len(ended) >= np:
         return False
-    return now - first.at < CONSEQUENCE_SECONDS
+    doubtful = first.record.get("terminated") or first.record["exit_code"] == _PYTHON_ERROR
+    return bool(doubtful) and now - first.at < CONSEQUENCE_SECONDS
 
 
 def describe(record: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths, processes
@@ -35,6 +35,15 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
 
+class _End(NamedTuple):
+    """How the user's command ended."""
+
+    exit_code: int
+    signal: int | None = None
+    terminated: bool = False
+    """Whether the launcher had asked for it: then it is not what made the run fail."""
+
+
 class _Record:
     """ranks/RANK.json: one block of disk, taken at the start, so that the end can be recorded on a full disk too."""
 
@@ -43,8 +52,14 @@ class _Record:
         self._rank = rank
         self._write({"rank": rank, "exit_code": None, "signal": None, "ended": None, "pid": os.getpid()})
 
-    def ended(self, *, exit_code: int, signal_number: int | None) -> dict[str, Any]:
-        record = {"rank": self._rank, "exit_code": exit_code, "signal": signal_number, "ended": time.time()}
+    def ended(self, end: _End) -> dict[str, Any]:
+        record = {
+            "rank": self._rank,
+            "exit_code": end.exit_code,
+            "signal": end.signal,
+            "terminated": end.terminated,
+            "ended": time.time(),
+        }
         self._write(record)
         return record
 
@@ -78,11 +93,11 @@ def main(run: str) -> int:
     agent = _meet_agent(run, rank)
     record = _Record(run, rank)
     full = environment_of_rank(spec, user=environment, launcher=os.environ, image=machine.image_environment())
-    exit_code, signal_number = _run(spec, full, agent=agent, wakeup=wakeup)
-    agent.send({"type": "ended", **record.ended(exit_code=exit_code, signal_number=signal_number)})
+    end = _run(spec, full, agent=agent, wakeup=wakeup)
+    agent.send({"type": "ended", **record.ended(end)})
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
     processes.end_descendants()
-    return exit_code
+    return end.exit_code
 
 
 def environment_of_rank(
@@ -141,23 +156,20 @@ def _catch_signals() -> int:
     return reader
 
 
-def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int) -> tuple[int, int | None]:
-    """Start the command and stay until it has ended.
-
-    Returns:
-        Exit code, and the signal that ended it.
-    """
+def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int) -> _End:
+    """Start the command and stay until it has ended."""
     try:
         child = _start(spec.command, environment)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
-        return NOT_FOUND, None
+        return _End(NOT_FOUND)
     except OSError as error:
         _say(f"cannot run {spec.command[0]}: {error.strerror}")
-        return NOT_EXECUTABLE, None
+        return _End(NOT_EXECUTABLE)
     agent.send({"type": "started", "child": child})
     term_at: float | None = None
     kill_at: float | None = None
+    terminated = False
     watched = [wakeup, agent.read_fd]
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -174,6 +186,7 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
         if term_at is not None and time.monotonic() >= term_at:
             _signal_group(child, signal.SIGTERM)
             term_at = None
+            terminated = True
         if agent.read_fd in ready:
             agent.receive()
             if agent.closed:
@@ -188,7 +201,7 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
     code = os.waitstatus_to_exitcode(status)
     if code == NOT_FOUND and len(spec.command) == 1:
         _say(f"command not found: {spec.command[0]}")
-    return (128 - code, -code) if code < 0 else (code, None)
+    return _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:

@@ -299,14 +299,20 @@ class Supervisor:
         now = time.monotonic()
         open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
         if self._launcher_code is not None:
-            if not self._output_open and not open_question:
+            # A rank's own word may still be on its way, over a slower path than the launcher's.
+            unexplained = self._launcher_code > 0 and bool(self._started) and not self._failed
+            if not self._output_open and not open_question and not unexplained:
                 return True
             self._hurry_at = min(self._hurry_at, now + max(_DRAIN_SECONDS, CONSEQUENCE_SECONDS))
-        elif any(ended.record["exit_code"] for ended in self._ended):
+        elif self._failed:
             self._hurry_at = min(self._hurry_at, now + FAILURE_SECONDS)
         elif len(self._ended) >= self._request.np:
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS)
         return now >= self._hurry_at
+
+    @property
+    def _failed(self) -> bool:
+        return any(ended.record["exit_code"] for ended in self._ended)
 
     def _finish(self) -> None:
         """End the run on every node, collect what is to be known, and write it down."""

@@ -9,8 +9,9 @@ import pytest
 from hvdcloud.node.outcome import Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 
 
-def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None) -> Ended:
+def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None, terminated: bool = False) -> Ended:
     record = {"rank": rank, "node": f"n{rank}", "exit_code": exit_code, "signal": signal, "ended": at}
+    record["terminated"] = terminated
     return Ended(record, at)
 
 
@@ -38,6 +39,15 @@ def evidence(**seen: Any) -> Evidence:
         (
             {"ended": [ended(1, 139, signal=11), ended(0, 1)], "launcher": 1},
             Outcome("failed", 139, "rank 1 on n1 was killed by signal 11 (SIGSEGV)"),
+        ),
+        (
+            # Whom the launcher ended is never the cause, even if that is heard of first.
+            {"ended": [ended(0, 143, signal=15, terminated=True), ended(1, 137, signal=9, at=11.0)], "launcher": 1},
+            Outcome("failed", 137, "rank 1 on n1 was killed by signal 9 (SIGKILL)"),
+        ),
+        (
+            {"ended": [ended(0, 1, terminated=True), ended(1, 1, at=11.0)], "launcher": 1},
+            Outcome("failed", 1, "rank 1 on n1 exited with 1"),
         ),
         ({"stopped": True, "ended": [ended(0, 0)]}, Outcome("stopped", None, "stopped on request")),
         ({"ended": [ended(0, 1)], "stopped": True}, Outcome("failed", 1, "rank 0 on n0 exited with 1")),
