@@ -120,6 +120,15 @@ class Project:
         self.write("hvdcloud.yaml", json.dumps({"name": self.name, **sections}, indent=2) + "\n")
 
 
+def project_in(root: Path, name: str, **settings: Any) -> Project:
+    """A project in a new folder, with the requirements that the tests' image has and checkpoints that leave soon."""
+    (root / "project").mkdir(parents=True)
+    project = Project(folder=root / "project", state=root / "state", name=name)
+    project.write("requirements.txt", "scikit-learn\n")
+    project.configure(**{"checkpoints": {"keep_every": 0.2}, **settings})
+    return project
+
+
 class Screen:
     """What a started command prints; read all the time, so that it never waits for the test.
 

@@ -299,7 +299,7 @@ def is_gone(pid: int) -> bool:
     """Whether no such process runs; one that only waits to be reaped does not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return fields[0] in ("Z", "X")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,25 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Ended, Project, labelled
+from tests.harness import Project, labelled, project_in
+from tests.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
 # A rank that writes two checkpoints.
 CHECKPOINTS = 'for name in a b; do head -c 300000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; done'
 RUN = ("run", "--fresh", "-np", "1", "--", "sh", "-c")
 
 
-def make(root: Path, name: str, **settings: Any) -> Project:
-    (root / "project").mkdir(parents=True)
-    project = Project(folder=root / "project", state=root / "state", name=name)
-    project.write("requirements.txt", "scikit-learn\n")
-    project.configure(**{"checkpoints": {"keep_every": 0.2}, **settings})
-    return project
-
-
 @pytest.fixture
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project of one node whose cluster is not up, and is not after the test."""
-    project = make(tmp_path, "t-bad", nodes=1)
+    project = project_in(tmp_path, "t-bad", nodes=1)
     yield project
     left = labelled(engine, project.name)
     if left:
@@ -44,7 +35,7 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
     """A cluster of two nodes that is up, with the checkpoints of one run."""
-    project = make(tmp_path_factory.mktemp("bad"), "t-bad-up")
+    project = project_in(tmp_path_factory.mktemp("bad"), "t-bad-up")
     project.hvdcloud("up")
     project.hvdcloud("run", "--", "sh", "-c", CHECKPOINTS)
     yield project
@@ -76,14 +67,14 @@ def test_requirements_that_are_not_there_are_named(project: Project, command: st
 
 @pytest.mark.parametrize("command", ["run", "status", "logs", "ssh", "stop"])
 def test_a_command_for_a_cluster_that_is_not_there_says_how_to_make_one(tmp_path: Path, command: str) -> None:
-    ended = make(tmp_path, "t-bad").hvdcloud(command, expect=2)
+    ended = project_in(tmp_path, "t-bad").hvdcloud(command, expect=2)
     assert "there is no cluster t-bad" in ended.err
     assert "hvdcloud up" in ended.err
     assert ended.out == ""
 
 
 def test_pull_without_a_cluster_and_without_checkpoints_says_so(tmp_path: Path) -> None:
-    assert "holds no checkpoints of t-bad" in make(tmp_path, "t-bad").hvdcloud("pull", expect=2).err
+    assert "holds no checkpoints of t-bad" in project_in(tmp_path, "t-bad").hvdcloud("pull", expect=2).err
 
 
 def test_down_twice_is_done_twice_and_a_foreign_container_on_our_network_survives(
@@ -178,32 +169,6 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
 # --- ports and subnets -----------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def held_ports(first: int, count: int) -> Iterator[set[int]]:
-    """Loopback ports that another program listens on."""
-    with contextlib.ExitStack() as stack:
-        held = set()
-        for port in range(first, min(first + count, 65536)):
-            listener = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("127.0.0.1", port))
-                listener.listen(1)
-                held.add(port)
-        yield held
-
-
-def next_port(engine: Any, image: str) -> int:
-    """The one after that which the engine has just chosen for a container."""
-    probe = engine.containers.run(
-        image, ["30"], entrypoint="sleep", ports={"2222/tcp": ("127.0.0.1", None)}, init=True, detach=True
-    )
-    try:
-        probe.reload()
-        return int(probe.ports["2222/tcp"][0]["HostPort"]) + 1
-    finally:
-        probe.remove(force=True)
-
-
 def test_ports_that_other_programs_hold_are_stepped_over(project: Project, engine: Any, image: str) -> None:
     with held_ports(next_port(engine, image), 25) as held:
         nodes = project.hvdcloud("up", "--json").json["result"]["nodes"]
@@ -244,25 +209,11 @@ def test_when_the_engine_has_no_subnet_left_up_says_so_and_leaves_nothing(projec
 # --- no space ------------------------------------------------------------------------------------------------------
 
 
-def small_disk(folder: Path, options: str) -> list[str]:
-    """Words before a command for which `folder` is a disk of its own; nobody else sees it."""
-    mount = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
-    mine = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
-    words = [*mine, "sh", "-c", mount, "sh", options, str(folder)]
-    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
-        pytest.skip("this user may not mount a disk")
-    return words
-
-
-def full_at_some_point(project: Project, size: str) -> Ended:
-    project.state.mkdir(exist_ok=True)
-    return project.hvdcloud("up", "-v", expect=4, before=small_disk(project.state, f"size={size}"))
-
-
 @pytest.mark.parametrize("size", ["4k", "12k", "24k"])
 def test_when_the_state_folders_disk_is_full_up_makes_all_or_nothing(project: Project, engine: Any, size: str) -> None:
     project.configure(nodes=1, checkpoints={"bucket": (project.folder.parent / "bucket").as_uri()})
-    ended = full_at_some_point(project, size)
+    project.state.mkdir()
+    ended = project.hvdcloud("up", expect=4, before=small_disk(project.state, f"size={size}"))
     assert f"no space left to write {project.state}/t-bad/" in ended.err
     assert "HVDCLOUD_STATE_DIR" in ended.err
     assert labelled(engine, project.name) == []
@@ -298,20 +249,6 @@ def test_pull_to_a_full_disk_fetches_nothing_and_down_still_refuses(cluster: Pro
     assert "the checkpoints need 1.20 MB more" in ended.err
     assert "--to" in ended.err
     assert "not pulled" in cluster.hvdcloud("down", expect=9).err
-
-
-@contextlib.contextmanager
-def small_disk_in(engine: Any, node: str, path: str, size: str) -> Iterator[None]:
-    """A folder of a node is a disk of its own."""
-    process = engine.containers.get(node).attrs["State"]["Pid"]
-    inside = ["nsenter", "--target", str(process), "--mount", "--pid"]
-    if os.geteuid() or shutil.which("nsenter") is None or not Path(f"/proc/{process}").exists():
-        pytest.skip("this user may not mount a disk in a container")
-    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*inside, "umount", "--lazy", path], check=True)
 
 
 def test_code_that_does_not_fit_on_a_node_names_node_and_cause(cluster: Project, engine: Any) -> None:
@@ -373,19 +310,6 @@ def test_a_checkpoint_that_a_full_bucket_did_not_take_waits_on_its_node_for_room
 
 
 # --- the bucket ------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def damaged(path: Path) -> Iterator[None]:
-    """A byte of a stored object is another one, as after a disk's silent error: neither size nor time show it."""
-    right, times = path.read_bytes(), path.stat()
-    try:
-        path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        yield
-    finally:
-        path.write_bytes(right)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_pull_of_a_damaged_object_fetches_the_others_and_down_refuses(cluster: Project, tmp_path: Path) -> None:

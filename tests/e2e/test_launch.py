@@ -15,7 +15,7 @@ import pytest
 from hvdcloud.checkpoints.bucket import open_bucket
 from hvdcloud.checkpoints.checksum import crc32c_of_file
 from hvdcloud.checkpoints.manifest import load_manifests
-from tests.harness import Project, Screen, labelled, processes_in, until
+from tests.harness import Project, Screen, labelled, processes_in, project_in, until
 from tests.storage import running_server
 
 WRITES = 'for name in a b c; do head -c 200000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; sleep 0.3; done'
@@ -32,10 +32,7 @@ print(number)
 @pytest.fixture
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project whose cluster is not up, and of which nothing is left after the test."""
-    (tmp_path / "project").mkdir()
-    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="t-launch")
-    project.write("requirements.txt", "scikit-learn\n")
-    project.configure(checkpoints={"keep_every": 0.2})
+    project = project_in(tmp_path, "t-launch")
     yield project
     left = labelled(engine, project.name)
     if left:

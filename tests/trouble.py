@@ -1,0 +1,77 @@
+"""What a test does to a machine to see what hvdcloud makes of it; each is undone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@contextlib.contextmanager
+def held_ports(first: int, count: int) -> Iterator[set[int]]:
+    """Loopback ports that another program listens on."""
+    with contextlib.ExitStack() as stack:
+        held = set()
+        for port in range(first, min(first + count, 65536)):
+            listener = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                listener.listen(1)
+                held.add(port)
+        yield held
+
+
+def next_port(engine: Any, image: str) -> int:
+    """The one after that which the engine has just chosen for a container."""
+    probe = engine.containers.run(
+        image, ["30"], entrypoint="sleep", ports={"2222/tcp": ("127.0.0.1", None)}, init=True, detach=True
+    )
+    try:
+        probe.reload()
+        return int(probe.ports["2222/tcp"][0]["HostPort"]) + 1
+    finally:
+        probe.remove(force=True)
+
+
+def small_disk(folder: Path, options: str) -> list[str]:
+    """Words before a command for which `folder` is a disk of its own; nobody else sees it."""
+    mount = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
+    mine = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    words = [*mine, "sh", "-c", mount, "sh", options, str(folder)]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("this user may not mount a disk")
+    return words
+
+
+@contextlib.contextmanager
+def small_disk_in(engine: Any, node: str, path: str, size: str) -> Iterator[None]:
+    """A folder of a node is a disk of its own."""
+    process = engine.containers.get(node).attrs["State"]["Pid"]
+    inside = ["nsenter", "--target", str(process), "--mount", "--pid"]
+    if os.geteuid() or shutil.which("nsenter") is None or not Path(f"/proc/{process}").exists():
+        pytest.skip("this user may not mount a disk in a container")
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*inside, "umount", "--lazy", path], check=True)
+
+
+@contextlib.contextmanager
+def damaged(path: Path) -> Iterator[None]:
+    """A byte of a stored object is another one, as after a disk's silent error: neither size nor time show it."""
+    right, times = path.read_bytes(), path.stat()
+    try:
+        path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        yield
+    finally:
+        path.write_bytes(right)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
