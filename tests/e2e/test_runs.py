@@ -98,7 +98,7 @@ def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     assert ended.json["result"]["exit_code"] == code
     assert ended.json["result"]["state"] == "failed"
     if how == "raise":
-        # Both ranks end with 1: the one that raised, and its peer, which Horovod tells at once and which may be out first.
+        # Both ranks end with 1: the one that raised and its peer, which Horovod tells at once; either may be out first.
         assert re.match(r"rank [01] on \S+ exited with 1", ended.json["result"]["reason"])
     else:
         assert f"rank 1 on {project.name}-1" in ended.json["result"]["reason"]
