@@ -25,13 +25,9 @@ if ! as_root docker info >/dev/null 2>&1; then
     else
         # An engine that was killed leaves its process ids behind; when another process has one by now, the next engine
         # takes it for the first and refuses to start.
-        for daemon in docker docker/containerd/containerd; do
-            pid=$(cat "/var/run/$daemon.pid" 2>/dev/null) || continue
-            case $(cat "/proc/$pid/comm" 2>/dev/null) in
-                dockerd | containerd) ;;
-                *) as_root rm -f "/var/run/$daemon.pid" ;;
-            esac
-        done
+        if ! pgrep -x dockerd >/dev/null; then
+            as_root rm -f /var/run/docker.pid /var/run/docker/containerd/containerd.pid
+        fi
         say "starting dockerd; it writes to $log"
         # shellcheck disable=SC2016  # $1 is the inner shell's
         as_root sh -c 'PATH="$PATH:/usr/sbin:/sbin" setsid dockerd >"$1" 2>&1 </dev/null &' sh "$log"
