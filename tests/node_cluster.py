@@ -162,6 +162,7 @@ class NodeCluster:
         env: Mapping[str, str] | None = None,
         code: Mapping[str, str] | None = None,
         resume: str | None = None,
+        credentials: str | None = None,
     ) -> list[dict[str, Any]]:
         """`prepare` on every node; the closing lines."""
         answers = []
@@ -178,7 +179,7 @@ class NodeCluster:
                 "command": list(command),
                 "env": dict(env or {}),
                 "resume": resume,
-                "credentials": None,
+                "credentials": credentials,
                 "files": [entry(path, data) for path, data in contents.items()],
             }
             answers.append(send_code(self.start(name, "prepare"), header, contents))

@@ -8,6 +8,7 @@ because the library does not verify a download that it had to resume.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -335,7 +336,9 @@ class GcsBucket:
         if code == 412:
             return PreconditionError(f"{what} failed: somebody else wrote it", hint="look at hvdcloud status")
         network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TransportError)
-        if code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
+        # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
+        away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
+        if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
             return BucketUnreachableError(
                 f"{what} failed, also when tried again: {_short(error)}",
                 hint="check the network and type the command again: what is there already is not sent again",
@@ -360,11 +363,7 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
     options = {"api_endpoint": endpoint.rstrip("/")} if endpoint else None
     try:
         if credentials_file is not None:
-            import google.auth
-
-            credentials, project = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call] # theirs
-                str(credentials_file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
-            )
+            credentials, project = _credentials(credentials_file)
             return Client(project=project or "none", credentials=credentials, client_options=options)
         if endpoint:
             from google.auth.credentials import AnonymousCredentials
@@ -376,6 +375,22 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
         raise CredentialsError(
             f"no usable Google credentials: {_short(error)}", hint="gcloud auth application-default login"
         ) from error
+
+
+def _credentials(file: Path) -> tuple[Any, str | None]:
+    """What a file of Google credentials stands for, and its project if it names one."""
+    import google.auth
+    from google.auth import compute_engine
+    from google.auth.credentials import DEFAULT_UNIVERSE_DOMAIN
+
+    if json.loads(file.read_bytes()) == {"type": "metadata"}:
+        # Named, the universe is not asked for: nothing should be asked before the first request.
+        of_vm = compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN)  # type: ignore[no-untyped-call] # theirs
+        return of_vm, None
+    credentials, project = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call] # theirs
+        str(file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
+    )
+    return credentials, project
 
 
 def _changed(path: Path) -> ChangedWhileUploadingError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
-from hvdcloud.image import stream
+from hvdcloud.image import registry, stream
 from hvdcloud.image.stream import Progress
 
 # A registry that takes in a layer of gigabytes may say nothing while it looks it through.
@@ -16,7 +17,8 @@ SILENCE_SECONDS = 600
 def push(reference: str, repository: str, *, progress: Progress) -> str:
     """Pushes `reference` and returns the digest (`sha256:…`) that the registry gave it: what nodes are to run.
 
-    Credentials are those of `docker login`, credential helpers included.
+    Credentials are those of `docker login`, credential helpers included; for Google's registries a new access token of
+    the Application Default Credentials.
 
     Args:
         reference: the image in the engine, with a tag.
@@ -25,37 +27,62 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
 
     Raises:
         UsageError: `repository` is no repository name.
-        CredentialsError: the docker configuration's credentials can't be read.
+        CredentialsError: the docker configuration's credentials can't be read, or Google's are missing or refused.
         ImageError: the image is not there, or the registry refused or can't be reached.
         NodeError: no engine.
     """
-    from docker.errors import APIError, DockerException, ImageNotFound
+    target = registry.target_of(reference, repository)
+    with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
+        _tag(client, reference, repository, target)
+        host = registry.host_of(target)
+        if not registry.google_registry(host):
+            return _send(client, target, credentials=None, progress=progress)
+        try:
+            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
+        except ImageError as error:
+            if not registry.says_refused(error.message):
+                raise
+        # A token ends after an hour, maybe in the middle of a push; layers that have arrived are not sent twice.
+        try:
+            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
+        except ImageError as error:
+            if not registry.says_refused(error.message):
+                raise
+            hint = f"{registry.LOGIN_HINT}; {registry.ROLE_HINT}"
+            raise CredentialsError(error.message, hint=hint, details=error.details) from error
+
+
+def _tag(client: Any, reference: str, repository: str, target: str) -> None:
+    from docker.errors import APIError, ImageNotFound
     from docker.utils import parse_repository_tag
 
-    path, own_tag = parse_repository_tag(repository)
-    tag = own_tag or parse_repository_tag(reference)[1] or "latest"
-    target = f"{path}:{tag}"
-    with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
-        try:
-            client.api.tag(reference, path, tag)
-        except ImageNotFound:
-            raise ImageError(f"there is no image {reference} to push", hint="hvdcloud build") from None
-        except APIError as error:
-            # Engines disagree on whose error that is: 20.10 answers 500.
-            if not error.is_client_error() and "invalid reference format" not in str(error):
-                raise stream.push_error(str(error.explanation or error), reference=target) from error
-            raise UsageError(
-                f"image.repository {repository!r} is no repository: {error.explanation}",
-                hint="write HOST/PATH in lower case, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
-            ) from error
-        try:
-            items = client.api.push(path, tag=tag, stream=True, decode=True)
-            with contextlib.closing(items):
-                return stream.follow_push(items, reference=target, progress=progress)
-        except APIError as error:
+    try:
+        client.api.tag(reference, *parse_repository_tag(target))
+    except ImageNotFound:
+        raise ImageError(f"there is no image {reference} to push", hint="hvdcloud build") from None
+    except APIError as error:
+        # Engines disagree on whose error that is: 20.10 answers 500.
+        if not error.is_client_error() and "invalid reference format" not in str(error):
             raise stream.push_error(str(error.explanation or error), reference=target) from error
-        except DockerException as error:
-            raise CredentialsError(
-                f"the docker configuration's credentials for {path.partition('/')[0]} can't be read: {error}",
-                hint=f"docker login {path.partition('/')[0]}",
-            ) from error
+        raise UsageError(
+            f"image.repository {repository!r} is no repository: {error.explanation}",
+            hint="write HOST/PATH in lower case, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+        ) from error
+
+
+def _send(client: Any, target: str, *, credentials: dict[str, str] | None, progress: Progress) -> str:
+    from docker.errors import APIError, DockerException
+    from docker.utils import parse_repository_tag
+
+    path, tag = parse_repository_tag(target)
+    try:
+        items = client.api.push(path, tag=tag, stream=True, decode=True, auth_config=credentials)
+        with contextlib.closing(items):
+            return stream.follow_push(items, reference=target, progress=progress)
+    except APIError as error:
+        raise stream.push_error(str(error.explanation or error), reference=target) from error
+    except DockerException as error:
+        host = registry.host_of(target)
+        raise CredentialsError(
+            f"the docker configuration's credentials for {host} can't be read: {error}", hint=f"docker login {host}"
+        ) from error

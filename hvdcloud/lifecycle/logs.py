@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.providers.base import NodeState
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -145,7 +145,7 @@ def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, l
                     heard = time.monotonic()
                 while channel.recv_stderr_ready():
                     stderr += channel.recv_stderr(CHUNK)
-                if channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready():
+                if has_ended(channel):
                     break
                 if time.monotonic() - heard > QUIET_SECONDS:
                     head.run("true", timeout=ANSWER_SECONDS)

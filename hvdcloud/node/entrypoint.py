@@ -2,6 +2,9 @@
 
 What the node publishes are lines on standard output: `hvdcloud-status {"status": …}`, where the local provider reads
 them through the engine. `ready` carries the public host key, so that whoever reads it can pin it.
+
+Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same JSON becomes the guest attribute
+`hvdcloud/status` of the VM (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes).
 """
 
 from __future__ import annotations
@@ -23,9 +26,15 @@ from hvdcloud.node.files import write_json
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
 HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
+METADATA_VARIABLE = "HVDCLOUD_METADATA"
 READY_SECONDS = 20.0
+PUBLISH_SECONDS = 30.0
+"""How long a metadata server that does not answer is asked again."""
 _POLL_SECONDS = 0.01
-_WAITED_FOR = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
+_WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
+_METADATA_STEP = "metadata"
+_ATTRIBUTE = "/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
 _NOT_THE_IMAGES = {"HOME", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "_"}
 
 
@@ -44,8 +53,8 @@ def main() -> int:
         0 after SIGTERM, else 1.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-    publish({"status": "starting"})
     try:
+        publish({"status": "starting"})
         _step("authorized key", _authorize)
         _step("node.json", _write_node_file)
         _step("left-overs", _forget_dead_runs)
@@ -53,23 +62,75 @@ def main() -> int:
         sshd = _step("sshd", _start_sshd)
         if not _wait_until_ready(sshd):
             return _power_off(sshd)
+        publish({"status": "ready", "host_key": host_key})
     except _StepError as error:
-        publish({"status": "failed", "step": error.step, "error": str(error)})
-        return 1
-    publish({"status": "ready", "host_key": host_key})
+        return _fail(error)
     while True:
         received = signal.sigwait(_WAITED_FOR)
         if received != signal.SIGCHLD:
             return _power_off(sshd)
         if sshd in _reap():
-            publish({"status": "failed", "step": "sshd", "error": "sshd ended"})
-            return 1
+            return _fail(_StepError("sshd", "sshd ended"))
 
 
 def publish(status: dict[str, Any]) -> None:
-    """One line for whoever watches this node come up."""
+    """One line for whoever watches this node come up, and the VM's guest attribute if it is one.
+
+    Raises:
+        _StepError: the metadata server did not take it, so nobody outside can know.
+    """
+    _print(status)
+    if server := os.environ.get(METADATA_VARIABLE):
+        _put(server, json.dumps(status).encode())
+
+
+def _print(status: dict[str, Any]) -> None:
     sys.stdout.write(f"hvdcloud-status {json.dumps(status)}\n")
     sys.stdout.flush()
+
+
+def _put(server: str, body: bytes) -> None:
+    """Set the guest attribute; a server that is busy, broken or not there yet is asked again.
+
+    Raises:
+        _StepError: it refused, or the time is up.
+    """
+    import http.client
+    from urllib.parse import urlsplit
+
+    deadline = time.monotonic() + PUBLISH_SECONDS
+    pause = 0.1
+    while True:
+        connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)
+        try:
+            connection.request("PUT", _ATTRIBUTE, body=body, headers={"Metadata-Flavor": "Google"})
+            response = connection.getresponse()
+            said = f"{response.status} {response.read(200).decode(errors='replace').strip()}"
+            if response.status < 300:
+                return
+            final = response.status < 500 and response.status != 429
+        except (OSError, http.client.HTTPException) as error:
+            said, final = str(error) or type(error).__name__, False
+        finally:
+            connection.close()
+        if signal.sigpending() & _TOLD_TO_END:
+            return
+        if final or time.monotonic() >= deadline:
+            raise _StepError(_METADATA_STEP, f"{server} does not take the node's status: {said}")
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def _fail(error: _StepError) -> int:
+    status = {"status": "failed", "step": error.step, "error": str(error)}
+    if error.step == _METADATA_STEP:
+        _print(status)
+        return 1
+    try:
+        publish(status)
+    except _StepError as unheard:
+        sys.stderr.write(f"{unheard}\n")
+    return 1
 
 
 def _step(name: str, action: Any) -> Any:
@@ -154,7 +215,7 @@ def _wait_until_ready(sshd: int) -> bool:
             raise _StepError("sshd", "sshd ended at once; its reason is on standard error")
         if time.monotonic() >= deadline:
             raise _StepError("sshd", f"no banner on port {paths.SSH_PORT} within {READY_SECONDS:.0f} s")
-        received = signal.sigtimedwait(_WAITED_FOR - {signal.SIGCHLD}, _POLL_SECONDS)
+        received = signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS)
         if received is not None:
             return False
     return True

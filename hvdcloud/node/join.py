@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.node import hosts as hosts_file
 from hvdcloud.node.machine import cores, gpus, mesh_interface, name
 from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
 
@@ -37,12 +38,15 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         UsageError: the request lacks something.
+        NodeError: a peer's address cannot be resolved.
     """
     try:
         private_key, public_key = str(request["private_key"]), str(request["public_key"]).strip()
         hosts = [(str(h["name"]), str(h["address"]), int(h["port"]), str(h["host_key"])) for h in request["hosts"]]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"join: {type(error).__name__}: {error}", hint="hvdcloud up again") from error
+    found = hosts_file.resolve({host: address for host, address, _, _ in hosts})
+    hosts_file.write(found)
     folder = ssh_dir()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -68,7 +72,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "cores": cores(),
         "gpus": gpus(),
-        "interface": mesh_interface([address for host, address, _, _ in hosts if host != own]),
+        "interface": mesh_interface([found.get(host, address) for host, address, _, _ in hosts if host != own]),
     }
 
 

@@ -9,6 +9,9 @@ from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.files import write_json
 
+METADATA = "metadata"
+"""Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
+
 
 def write_private(run: str, *, environment: dict[str, str], credentials: str | None) -> None:
     """Put both where the ranks and the agent of a run find them.
@@ -16,7 +19,8 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
     Args:
         run: whose they are.
         environment: for the ranks.
-        credentials: JSON text of a Google credentials file, for the agent alone.
+        credentials: JSON text of a Google credentials file, for the agent alone; METADATA: those of the VM's service
+            account; None: none.
 
     Raises:
         UsageError: the credentials are not JSON.
@@ -30,7 +34,7 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
         target.unlink(missing_ok=True)
         return
     try:
-        write_json(target, json.loads(credentials), mode=0o600)
+        write_json(target, {"type": METADATA} if credentials == METADATA else json.loads(credentials), mode=0o600)
     except ValueError:
         raise UsageError(
             "the Google credentials are not JSON", hint="gcloud auth application-default login makes new ones"

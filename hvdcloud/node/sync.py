@@ -132,16 +132,8 @@ class Sync:
         if size != entry.size or digest.hexdigest() != entry.sha256:
             temporary.unlink()
             raise NodeError(f"{entry.path} changed while it was sent", hint="hvdcloud run again")
-        target = self._workspace / entry.path
-        self._make_parents(entry.path)
-        try:
-            temporary.replace(target)
-        except OSError as error:
-            raise UsageError(
-                f"{entry.path} cannot be put into the workspace: {error.strerror}",
-                hint=f"hvdcloud ssh -- rm -r {target}",
-            ) from error
-        self._remember(entry, target.lstat())
+        self._put(temporary, entry)
+        self._remember(entry, (self._workspace / entry.path).lstat())
 
     def commit(self) -> None:
         """Write the record; everything listed is in place.
@@ -220,19 +212,24 @@ class Sync:
         assert entry.link is not None
         target = self._workspace / entry.path
         if not (target.is_symlink() and str(target.readlink()) == entry.link):
-            self._make_parents(entry.path)
             self._staging.mkdir(exist_ok=True)
             temporary = self._staging / "link"
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(entry.link)
-            try:
-                temporary.replace(target)
-            except OSError as error:
-                raise UsageError(
-                    f"{entry.path} cannot be put into the workspace: {error.strerror}",
-                    hint=f"hvdcloud ssh -- rm -r {target}",
-                ) from error
+            self._put(temporary, entry)
         self._done[entry.path] = {"link": entry.link}
+
+    def _put(self, temporary: Path, entry: Entry) -> None:
+        """Move a finished file or link to its place."""
+        target = self._workspace / entry.path
+        self._make_parents(entry.path)
+        try:
+            temporary.replace(target)
+        except OSError as error:
+            raise UsageError(
+                f"{entry.path} cannot be put into the workspace: {error.strerror}",
+                hint=f"hvdcloud ssh -- rm -r {target}",
+            ) from error
 
     def _check_parents(self, path: str) -> None:
         if astray := self._led_astray(path):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, Answer, Session, exit_code
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, Answer, Session, exit_code, has_ended
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -166,7 +166,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
                 answer += channel.recv(CHUNK)
             while channel.recv_stderr_ready():
                 error_output += channel.recv_stderr(CHUNK)
-            if channel.exit_status_ready() and not channel.recv_ready():
+            if has_ended(channel):
                 break
             session.wait_readable(channel, deadline=deadline, what="prepare")
         result = session.parse(

@@ -34,13 +34,13 @@ def new_key_pair(comment: str) -> KeyPair:
 
 def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
     """Write the host keys that were read through the provider, and an ssh configuration that insists on them."""
-    pinned = [f"{node.name},[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
+    pinned = [f"{node.name},[{_where(node)}]:{node.port} {node.host_key}\n" for node in nodes]
     write_private(state.known_hosts, "".join(pinned))
     blocks = [
         f"Host {node.name} {node.index}\n"
-        f"    HostName {node.address}\n"
+        f"    HostName {_where(node)}\n"
         f"    Port {node.port}\n"
-        f"    HostKeyAlias {node.name}\n"
+        f"    HostKeyAlias {node.name}\n" + _proxy(node)
         for node in nodes
     ]
     common = (
@@ -55,3 +55,12 @@ def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
         "    ServerAliveInterval 15\n"
     )
     write_private(state.ssh_config, "\n".join([*blocks, common]))
+
+
+def _where(node: Node) -> str | None:
+    return node.name if node.proxy_command else node.address
+
+
+def _proxy(node: Node) -> str:
+    # ssh expands what follows a %.
+    return f"    ProxyCommand {node.proxy_command.replace('%', '%%')}\n" if node.proxy_command else ""

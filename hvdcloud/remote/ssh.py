@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import select
 import threading
 import time
@@ -24,14 +25,20 @@ if TYPE_CHECKING:
     from paramiko import Channel
 
     from hvdcloud.providers.base import Node
+    from hvdcloud.remote.proxy import Proxy
     from hvdcloud.state import ClusterState
 
 R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
 CONNECT_SECONDS = 15.0
+PROXY_SECONDS = 45.0
+"""How long a proxy program may take to start and to get through."""
 KEEPALIVE_SECONDS = 15
 CHUNK = 1 << 16
+
+# Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +62,20 @@ def exit_code(channel: Channel) -> int:
     return code
 
 
+def has_ended(channel: Channel) -> bool:
+    """Whether a command has ended and everything that it said was read.
+
+    The exit code alone does not tell: sshd reports it as soon as the process is gone, and sends on what it said last.
+    """
+    over = channel.closed or (channel.exit_status_ready() and channel.eof_received)
+    return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
+
+
 class Session:
     """One node's SSH connection; opened on first use, safe to use from several threads.
 
     Args:
-        node: with address and port.
+        node: with an address or a proxy command, and a port.
         state: whose key file and pinned host keys are used.
     """
 
@@ -67,6 +83,7 @@ class Session:
         self.node = node
         self._state = state
         self._connection: Connection | None = None
+        self._proxy: Proxy | None = None
         self._opening = threading.Lock()
 
     def open(self) -> None:
@@ -82,10 +99,9 @@ class Session:
 
     def _connect(self) -> Connection:
         import paramiko
-        from fabric import Config, Connection
 
         name = self.node.name
-        if self.node.address is None or self.node.state is not NodeState.RUNNING:
+        if self._where is None or self.node.state is not NodeState.RUNNING:
             raise NodeError(
                 f"node {name} is {self.node.state.value}", hint=f"hvdcloud status --name {self._state.name}"
             )
@@ -94,48 +110,93 @@ class Session:
                 f"the key of cluster {self._state.name} is not on this machine",
                 hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {self._state.name} works from any",
             )
-        config = Config(lazy=True, overrides={"load_ssh_configs": False})
+        connection = self._prepare()
+        try:
+            connection.open()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._explain(error) from error
+        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+        return connection
+
+    @property
+    def _where(self) -> str | None:
+        """The host to name to paramiko; behind a proxy it is only the name under which the key is pinned."""
+        return self.node.name if self.node.proxy_command else self.node.address
+
+    def _prepare(self) -> Connection:
+        import paramiko
+        from fabric import Config, Connection
+
+        seconds = PROXY_SECONDS if self.node.proxy_command else CONNECT_SECONDS
         connection = Connection(
-            self.node.address,
+            self._where,
             user="root",
             port=self.node.port,
-            config=config,
-            connect_timeout=CONNECT_SECONDS,
+            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
+            connect_timeout=seconds,
             connect_kwargs={
                 "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
                 "look_for_keys": False,
                 "allow_agent": False,
-                "banner_timeout": CONNECT_SECONDS,
-                "auth_timeout": CONNECT_SECONDS,
+                "banner_timeout": seconds,
+                "auth_timeout": seconds,
+                **self._socket(),
             },
         )
         # Fabric has set a policy that trusts whoever answers; only the pinned keys count here.
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         connection.client.load_host_keys(str(self._state.known_hosts))
-        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
-        try:
-            connection.open()
-        except paramiko.BadHostKeyException:
-            raise NodeError(
-                f"node {name}: the host key at {self.node.address}:{self.node.port} is not the pinned one; "
-                "nothing was sent",
-                hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
-            ) from None
-        except paramiko.AuthenticationException as error:
-            raise NodeError(f"node {name} refused this cluster's key: {error}", hint=hint) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise NodeError(
-                f"node {name} does not answer at {self.node.address}:{self.node.port}: {error or type(error).__name__}",
-                hint=hint,
-            ) from error
-        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
         return connection
+
+    def _socket(self) -> dict[str, Proxy]:
+        from hvdcloud.remote.proxy import Proxy
+
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
+        if self.node.proxy_command is None:
+            return {}
+        try:
+            self._proxy = Proxy(self.node.proxy_command)
+        except OSError as error:
+            program = self.node.proxy_command.split()[0]
+            raise NodeError(
+                f"node {self.node.name} is only reached through {program}, which cannot be run: {error.strerror}",
+                hint=f"install {program} and put it on the PATH",
+            ) from error
+        return {"sock": self._proxy}
+
+    def _explain(self, error: Exception) -> NodeError:
+        import paramiko
+
+        name = self.node.name
+        where = f"at {self._where}:{self.node.port}"
+        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        details = ""
+        if self._proxy is not None:
+            self._proxy.close()
+            where = f"through `{self._proxy.command}`"
+            hint = self._proxy.hint() or hint
+            details = self._proxy.said
+        if isinstance(error, paramiko.BadHostKeyException):
+            return NodeError(
+                f"node {name}: the host key {where} is not the pinned one; nothing was sent",
+                hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
+            )
+        if isinstance(error, paramiko.AuthenticationException):
+            return NodeError(f"node {name} refused this cluster's key: {error}", hint=hint)
+        return NodeError(
+            f"node {name} does not answer {where}: {error or type(error).__name__}", hint=hint, details=details
+        )
 
     def close(self) -> None:
         """Hang up; what was started on the node goes on only if it detached itself."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
 
     @contextlib.contextmanager
     def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
@@ -189,7 +250,7 @@ class Session:
                 channel.sendall(stdin)
             channel.shutdown_write()
             stdout, stderr = bytearray(), bytearray()
-            while not (channel.exit_status_ready() and not channel.recv_ready() and not channel.recv_stderr_ready()):
+            while not has_ended(channel):
                 self.wait_readable(channel, deadline=deadline, what=command.split()[0])
                 while channel.recv_ready():
                     stdout += channel.recv(CHUNK)

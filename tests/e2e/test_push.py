@@ -18,13 +18,16 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.image.push import push
+from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
 from hvdcloud.image.stream import BuildEvent, ignore
+from tests.google_account import Account, service_account
 from tests.harness import until
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 USER, PASSWORD = "someone", "hunter2-push"
+TOKEN = "ya29.a-token-of-google"
 
 
 def free_port() -> int:
@@ -70,13 +73,38 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield host
 
 
-@pytest.fixture(scope="module")
-def private_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def closed_registry(folder: Path, user: str, password: str) -> Iterator[str]:
+    """A registry for one user alone."""
     bcrypt = pytest.importorskip("bcrypt", reason="paramiko brings it; without it no password file can be made")
-    folder = tmp_path_factory.mktemp("private-registry")
-    (folder / "htpasswd").write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}\n")
+    (folder / "htpasswd").write_text(f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n")
     with running_registry(folder, {"auth": {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}}) as host:
         yield host
+
+
+@pytest.fixture(scope="module")
+def private_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with closed_registry(tmp_path_factory.mktemp("private-registry"), USER, PASSWORD) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def google_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One that takes a Google access token, and at any time only this one."""
+    with closed_registry(tmp_path_factory.mktemp("google-registry"), "oauth2accesstoken", TOKEN) as host:
+        yield host
+
+
+@pytest.fixture
+def tokens(google_registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """A service account whose next token is the one that the registry takes."""
+    monkeypatch.setenv(GOOGLE_REGISTRIES_VARIABLE, google_registry)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    # No credentials of the docker command's: nothing but the token may open the registry.
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with service_account(TOKEN) as account:
+        account.write(tmp_path / "key.json")
+        yield account
 
 
 @pytest.fixture
@@ -156,3 +184,74 @@ def test_an_image_that_is_not_there_is_not_pushed(registry: str, engine: Any) ->
 def test_a_repository_that_is_none_is_refused(reference: str) -> None:
     with pytest.raises(UsageError, match=r"image\.repository 'Not A Repository'"):
         push(reference, "Not A Repository", progress=ignore)
+
+
+def test_googles_registries_get_a_new_token_and_nothing_is_written_down(
+    google_registry: str, reference: str, tokens: Account, tmp_path: Path
+) -> None:
+    repository = f"{google_registry}/hvdcloud/digits"
+    digest = push(reference, repository, progress=ignore)
+    assert digest_at_registry(f"{repository}:{reference.partition(':')[2]}") == digest
+    assert tokens.issued == [TOKEN, TOKEN]
+    assert [path.name for path in tmp_path.iterdir()] == ["key.json"]
+
+
+def test_a_token_that_ended_in_the_middle_of_a_push_is_replaced(
+    google_registry: str, reference: str, tokens: Account
+) -> None:
+    tokens.tokens[:] = ["ended", TOKEN]
+    assert push(reference, f"{google_registry}/hvdcloud/again", progress=ignore).startswith("sha256:")
+    assert tokens.issued == ["ended", TOKEN]
+
+
+def test_a_token_that_the_registry_never_takes_is_a_matter_of_roles(
+    google_registry: str, reference: str, tokens: Account
+) -> None:
+    tokens.tokens[:] = ["wrong"]
+    repository = f"{google_registry}/hvdcloud/refused"
+    for call in (lambda: push(reference, repository, progress=ignore), lambda: digest_at_registry(f"{repository}:v1")):
+        with pytest.raises(CredentialsError) as raised:
+            call()
+        assert "roles/artifactregistry.writer" in raised.value.hint
+    assert tokens.issued == ["wrong"] * 3
+
+
+def test_a_tag_that_is_not_there_has_no_digest(registry: str, google_registry: str, tokens: Account) -> None:
+    assert digest_at_registry(f"{registry}/hvdcloud/never:v1") is None
+    assert digest_at_registry(f"{google_registry}/hvdcloud/never:v1") is None
+
+
+def test_a_registry_that_is_down_is_not_one_without_the_tag() -> None:
+    with pytest.raises(ImageError, match="refused"):
+        digest_at_registry(f"127.0.0.1:{free_port()}/hvdcloud/digits:v1")
+
+
+def test_a_closed_registry_that_is_not_googles_wants_docker_login(private_registry: str) -> None:
+    with pytest.raises(CredentialsError) as raised:
+        digest_at_registry(f"{private_registry}/hvdcloud/digits:v1")
+    assert raised.value.hint == f"docker login {private_registry}"
+
+
+def test_what_was_pushed_from_here_and_is_still_there_need_not_be_pushed(registry: str, reference: str) -> None:
+    repository = f"{registry}/hvdcloud/kept"
+    assert published(reference, repository) is None
+    digest = push(reference, repository, progress=ignore)
+    assert published(reference, repository) == digest
+    assert published(reference, f"{registry}/hvdcloud/elsewhere") is None
+
+
+def test_a_tag_that_was_pushed_from_elsewhere_has_moved(registry: str, reference: str, engine: Any) -> None:
+    repository = f"{registry}/hvdcloud/moved:v1"
+    ours = push(reference, repository, progress=ignore)
+    # Somebody else's image takes the tag, without this engine.
+    address = f"http://{registry}/v2/hvdcloud/moved/manifests"
+    manifest = requests.get(f"{address}/v1", headers={"Accept": MANIFEST}, timeout=10)
+    theirs = manifest.text.replace("\n", "\n ")
+    requests.put(f"{address}/v1", data=theirs, headers={"Content-Type": MANIFEST}, timeout=10).raise_for_status()
+
+    with pytest.raises(ImageError, match=rf"the tag {repository} has moved.* not {ours}") as raised:
+        published(reference, repository)
+    assert raised.value.hint.startswith("hvdcloud push")
+
+    assert push(reference, repository, progress=ignore) == ours
+    assert published(reference, repository) == ours

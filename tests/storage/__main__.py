@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--page-size", type=int, default=1000, help="most items in one page of a list")
     parser.add_argument("--keep-generations", action="store_true", help="as a bucket with object versioning")
     parser.add_argument("--no-md5", action="store_true", help="serve no MD5, as for composite objects; faster")
+    parser.add_argument("--token", action="append", default=[], help="let only this bearer token pass; repeatable")
     options = parser.parse_args()
     server = StorageServer(
         folder=options.folder,
@@ -28,6 +29,7 @@ def main() -> int:
         page_size=options.page_size,
         keep_generations=options.keep_generations,
         md5=not options.no_md5,
+        authorize=set(options.token).__contains__ if options.token else None,
     )
     for bucket in options.bucket:
         server.store.make_bucket(bucket, exist_ok=True)

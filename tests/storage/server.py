@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class StorageServer:
         page_size: most items in one page of a list, whatever maxResults asks for; small to exercise paging.
         keep_generations: what is overwritten stays readable by its generation, as with object versioning.
         md5: compute and serve MD5.
+        authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
     """
 
     def __init__(
@@ -45,11 +46,15 @@ class StorageServer:
         page_size: int = 1000,
         keep_generations: bool = False,
         md5: bool = True,
+        authorize: Callable[[str], bool] | None = None,
     ) -> None:
+        self.authorize = authorize
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
         self.uploads = Uploads(self.store)
         self.faults = Faults()
         self.page_size = page_size
+        # How many requests came with each bearer token.
+        self.tokens: collections.Counter[str] = collections.Counter()
         # (method, path with query, status or 0 where the connection was cut, Range header)
         self.requests: collections.deque[tuple[str, str, int, str]] = collections.deque(maxlen=100_000)
         self._http = _Server((host, port), _Handler)
@@ -130,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if own:
                     _command(owner, request)
                 else:
+                    _authorize(owner, request)
                     _route(owner, request)
             except ApiError as error:
                 if request is None:
@@ -150,6 +156,13 @@ class _Handler(BaseHTTPRequestHandler):
                 request.cut()
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+
+
+def _authorize(owner: StorageServer, request: Request) -> None:
+    token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
+    owner.tokens[token] += 1
+    if owner.authorize is not None and not owner.authorize(token):
+        raise ApiError(401, "authError", "Invalid Credentials")
 
 
 # -- routes ----------------------------------------------------------------------------------------------------------

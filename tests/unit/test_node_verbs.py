@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node import machine
+from hvdcloud.errors import NodeError
+from hvdcloud.node import hosts, machine
 from hvdcloud.node.files import Lock, lock_holder, write_json
 from hvdcloud.node.rank import environment_of_rank
 from hvdcloud.node.spec import Spec
@@ -81,6 +82,67 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
 def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:
     # Horovod looks for 127.0.0.1 on the interface when every rank is on its own host.
     assert cluster.verb("n0", "join", payload=join_request(hosts=1))["interface"] == "lo"
+
+
+def hosts_of(cluster: NodeCluster) -> Path:
+    file = cluster.root("n0") / "etc/hosts"
+    file.parent.mkdir(exist_ok=True)
+    return file
+
+
+def test_names_of_the_cluster_come_first_in_the_hosts_file_and_once(cluster: NodeCluster) -> None:
+    file = hosts_of(cluster)
+    file.write_text("127.0.0.1 localhost\n10.9.9.9 n1\n")
+    inode = file.stat().st_ino
+    request = join_request()
+    request["hosts"][1]["address"] = "localhost"
+
+    for _ in range(2):
+        cluster.verb("n0", "join", payload=request)
+
+    lines = file.read_text().splitlines()
+    assert lines[1:3] == ["172.17.0.2 n0", "127.0.0.1 n1"]
+    assert lines[4:] == ["127.0.0.1 localhost", "10.9.9.9 n1"]
+    assert all(lines[at].startswith("# hvdcloud") for at in (0, 3))
+    assert file.stat().st_ino == inode  # a mount in a container cannot be replaced
+
+    cluster.verb("n0", "join", payload=join_request(hosts=1))
+    assert "n1" not in file.read_text().partition("localhost")[0]
+
+
+def test_where_names_are_addresses_the_hosts_file_stays_as_it_is(cluster: NodeCluster) -> None:
+    file = hosts_of(cluster)
+    file.write_text("127.0.0.1 localhost\n")
+    request = join_request()
+    for host in request["hosts"]:
+        host["address"] = host["name"]
+
+    cluster.verb("n0", "join", payload=request)
+
+    assert file.read_text() == "127.0.0.1 localhost\n"
+
+
+def test_a_peer_that_no_name_service_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.2)
+    with pytest.raises(NodeError, match=r"the peer digits-1 cannot be found: digits-1\.invalid: ") as raised:
+        hosts.resolve({"digits-0": "digits-0", "digits-1": "digits-1.invalid"})
+    assert "internal DNS" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("metadata", {"type": "metadata"}),
+        ('{"type": "service_account", "project_id": "p"}', {"type": "service_account", "project_id": "p"}),
+    ],
+)
+def test_credentials_are_for_root_alone(cluster: NodeCluster, sent: str, kept: dict[str, str]) -> None:
+    cluster.prepare(["true"], credentials=sent)
+
+    for name in cluster.names:
+        file = cluster.root(name) / "run/hvdcloud" / RUN / "credentials.json"
+        assert json.loads(file.read_text()) == kept
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""The names of a cluster's nodes in /etc/hosts, where their addresses have other names.
+
+On Compute Engine a node is found by its zonal DNS name (`digits-1.us-central1-a.c.PROJECT.internal`), while horovodrun,
+ssh and Gloo are given the short one. With both in this file, no name service can fail in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths
+
+RESOLVE_SECONDS = 20.0
+"""How long names of a cluster that has just started may be unknown to the name service."""
+_FIRST = "# hvdcloud: the nodes of this cluster"
+_LAST = "# hvdcloud: end"
+
+
+def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
+    """The IPv4 address of every node that has another address than its name.
+
+    Args:
+        addresses: of each node, by its name: an IP address or a DNS name.
+
+    Raises:
+        NodeError: the name service does not know one of them.
+    """
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
+
+
+def _resolve(name: str, address: str, deadline: float) -> str:
+    while True:
+        try:
+            return socket.gethostbyname(address)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise NodeError(
+                    f"the peer {name} cannot be found: {address}: {error.strerror or error}",
+                    hint="hvdcloud down, then up again; the nodes need one network and its internal DNS",
+                ) from error
+        time.sleep(0.5)
+
+
+def write(found: Mapping[str, str]) -> None:
+    """Make these the lines of ours in /etc/hosts.
+
+    They come first, since the first line with a name counts. The file is written in place: in a container it is a
+    mount, which cannot be replaced.
+
+    Args:
+        found: the IPv4 address of each node, by its name; empty: no lines.
+    """
+    file = _file()
+    old = ""
+    with contextlib.suppress(FileNotFoundError):
+        old = file.read_text()
+    head, first, rest = old.partition(f"{_FIRST}\n")
+    others = head + rest.partition(f"{_LAST}\n")[2] if first else old
+    lines = "".join(f"{address} {name}\n" for name, address in found.items())
+    new = f"{_FIRST}\n{lines}{_LAST}\n{others}" if lines else others
+    if new == old:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(new)
+
+
+def _file() -> Path:
+    return paths.root() / "etc/hosts"

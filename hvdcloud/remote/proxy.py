@@ -1,0 +1,104 @@
+"""A program as the way to a node's sshd, as OpenSSH's ProxyCommand has it.
+
+paramiko's own ProxyCommand neither notices that its program has ended nor collects it, and leaves unread what it says
+about its failure (https://github.com/paramiko/paramiko/issues/1277, https://github.com/paramiko/paramiko/issues/1713).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+
+END_SECONDS = 2.0
+KEPT_BYTES = 2000
+_HINTS = (
+    ("4003", "nothing answers there, or no firewall rule lets Identity-Aware Proxy in; hvdcloud status"),
+    ("4033", "the role roles/iap.tunnelResourceAccessor on the project is missing"),
+    ("missing permissions", "the role roles/iap.tunnelResourceAccessor on the project is missing"),
+    ("gcloud auth login", "gcloud auth login"),
+)
+"""What to do about words of gcloud's: the close codes of Identity-Aware Proxy, and a login that is missing or over."""
+
+
+class Proxy:
+    """A running proxy program, in the shape of the socket that paramiko's Transport wants.
+
+    Args:
+        command: words as in a shell's command line; run without a shell.
+
+    Raises:
+        OSError: the program is not there or cannot be run.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.said = ""
+        """The end of what the program wrote to its standard error, once closed."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        # One pair for each way: gcloud makes its standard input non-blocking, which would hold for its output too if
+        # both were one socket.
+        self._outgoing, its_input = socket.socketpair()
+        self._incoming, its_output = socket.socketpair()
+        self._closing = threading.Lock()
+        self._closed = False
+        try:
+            # In a session of its own, so that Ctrl-C does not cut the line while we still tidy up over it.
+            self._process = subprocess.Popen(
+                shlex.split(command),
+                stdin=its_input.fileno(),
+                stdout=its_output.fileno(),
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError:
+            for end in (self._outgoing, self._incoming, self._errors):
+                end.close()
+            raise
+        finally:
+            its_input.close()
+            its_output.close()
+
+    def send(self, data: bytes) -> int:
+        """As a socket's."""
+        return self._outgoing.send(data)
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's: nothing once the program has ended."""
+        return self._incoming.recv(size)
+
+    def settimeout(self, seconds: float | None) -> None:
+        """As a socket's."""
+        self._outgoing.settimeout(seconds)
+        self._incoming.settimeout(seconds)
+
+    def close(self) -> None:
+        """End the program and whatever it started; harmless if that is done."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._outgoing.close()
+            self._incoming.close()
+            self._end()
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - KEPT_BYTES))
+            self.said = self._errors.read().decode(errors="replace").strip()
+            self._errors.close()
+
+    def _end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+                return
+
+    def hint(self) -> str | None:
+        """What to do about what the program said; None where it said nothing known."""
+        return next((hint for words, hint in _HINTS if words in self.said), None)

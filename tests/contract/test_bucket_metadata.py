@@ -1,0 +1,128 @@
+"""`gs://` with the token of a VM's service account, which its metadata server hands out."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.node_cluster import REPOSITORY
+from tests.storage import running_server
+
+ACCOUNT = "/computeMetadata/v1/instance/service-accounts/"
+EMAIL = "nodes@lab.iam.gserviceaccount.com"
+TOKEN = "token-of-the-vm"
+
+# google-auth reads the variables when it is imported, hence a process of its own.
+_JOB = """
+import json, sys, time
+from pathlib import Path
+from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.errors import HvdcloudError
+
+time.sleep = lambda seconds: None  # between google-auth's attempts
+bucket = open_bucket("gs://bucket/p", endpoint=sys.argv[1], credentials_file=Path(sys.argv[2]), retry_seconds=2)
+try:
+    bucket.write("x", b"weights")
+    print(json.dumps([bucket.read("x").decode(), [info.name for info in bucket.list("")]]))
+except HvdcloudError as error:
+    print(json.dumps([type(error).__name__, error.message, error.hint]))
+"""
+
+
+@contextmanager
+def metadata_server(*, refuses: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """What a VM's metadata server says of its service account; yields its address and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            asked.append(path)
+            answer: Any = None
+            if not refuses and self.headers["Metadata-Flavor"] == "Google" and path.startswith(ACCOUNT):
+                if path.endswith("/token"):
+                    answer = {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
+                else:
+                    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+                    answer = {"email": EMAIL, "scopes": scopes, "aliases": ["default"]}
+            body = json.dumps(answer).encode() if answer else b""
+            self.send_response(refuses or (200 if answer else 404))
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def job(endpoint: str, metadata: str, folder: Path) -> list[Any]:
+    """What a node with the credentials `metadata` gets to see of a bucket."""
+    file = folder / "credentials.json"
+    file.write_text('{"type": "metadata"}\n')
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "GCE_METADATA_HOST": metadata,
+        "GCE_METADATA_IP": metadata,
+        "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _JOB, endpoint, str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: list[Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_every_request_carries_the_token_of_the_vm_also_where_an_endpoint_is_given(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server", authorize=TOKEN.__eq__) as server, metadata_server() as (metadata, asked):
+        assert job(server.url, metadata, tmp_path) == ["weights", ["x"]]
+        assert set(server.tokens) == {TOKEN}
+    assert f"{ACCOUNT}default/token" in asked
+
+
+def test_a_token_that_the_bucket_does_not_take_is_a_matter_of_roles(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server", authorize="other".__eq__) as server, metadata_server() as (metadata, _):
+        kind, message, hint = job(server.url, metadata, tmp_path)
+    assert kind == "CredentialsError"
+    assert "Invalid Credentials" in message
+    assert "roles/storage.objectUser" in hint
+
+
+def test_a_metadata_server_that_is_away_is_no_reason_to_give_a_checkpoint_up(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server, metadata_server(refuses=503) as (metadata, asked):
+        kind, message, _ = job(server.url, metadata, tmp_path)
+    assert kind == "BucketUnreachableError"
+    assert "Metadata server unavailable" in message
+    assert len(asked) > 1
+
+
+def test_a_vm_without_a_service_account_has_no_credentials(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server, metadata_server(refuses=404) as (metadata, _):
+        kind, message, _ = job(server.url, metadata, tmp_path)
+    assert kind == "CredentialsError"
+    assert "404" in message

@@ -1,0 +1,191 @@
+"""A real node that says to a metadata server that it is ready, and whose sshd is reached through a program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hvdcloud.errors import NodeError
+from hvdcloud.providers.base import Node, NodeState
+from hvdcloud.remote.keys import new_key_pair, pin
+from hvdcloud.remote.ssh import Session
+from hvdcloud.state import ClusterState, write_private
+from tests.guest_attributes import Metadata, metadata_server
+from tests.harness import until
+
+NAME = "t-reach-0"
+
+# Like gcloud's tunnel: standard input made non-blocking, standard output written to until it takes everything.
+_RELAY = """
+import fcntl, os, select, socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_NONBLOCK)
+    while True:
+        readable, _, _ = select.select([0, connection], [], [])
+        if 0 in readable:
+            data = os.read(0, 16384)
+            if not data:
+                break
+            connection.sendall(data)
+        if connection in readable:
+            data = connection.recv(16384)
+            if not data:
+                break
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+"""
+
+
+@dataclass
+class Machine:
+    """A node's container."""
+
+    container: Any
+    metadata: Metadata
+    address: str
+    key: str
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it published last."""
+        return self.metadata.taken[-1] if self.metadata.taken else {}
+
+
+@pytest.fixture(scope="module")
+def machine(engine: Any, image: str) -> Iterator[Machine]:
+    """Its metadata server is on this machine; nothing but the relay knows its address."""
+    pair = new_key_pair("laptop")
+    gateway = engine.networks.get("bridge").attrs["IPAM"]["Config"][0]["Gateway"]
+    with metadata_server(503, host=gateway) as metadata:
+        container = engine.containers.run(
+            image,
+            name=NAME,
+            hostname=NAME,
+            environment={
+                "HVDCLOUD_AUTHORIZED_KEY": pair.public,
+                "HVDCLOUD_NODE": NAME,
+                "HVDCLOUD_METADATA": metadata.url,
+            },
+            detach=True,
+        )
+        try:
+            container.reload()
+            address = container.attrs["NetworkSettings"]["IPAddress"]
+            machine = Machine(container=container, metadata=metadata, address=address, key=pair.private)
+            until(lambda: machine.status.get("status") == "ready", seconds=40, what=f"{NAME} to be ready")
+            yield machine
+        finally:
+            container.remove(force=True)
+
+
+@pytest.fixture
+def state(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    state = ClusterState("t-reach")
+    state.make()
+    write_private(state.key_file, machine.key)
+    return state
+
+
+@pytest.fixture
+def node(machine: Machine, state: ClusterState, tmp_path: Path) -> Node:
+    """As a provider without addresses describes it; its host key is pinned."""
+    relay = tmp_path / "relay.py"
+    relay.write_text(_RELAY)
+    node = Node(
+        name=NAME,
+        index=0,
+        id=machine.container.id,
+        state=NodeState.RUNNING,
+        host_key=machine.status["host_key"],
+        proxy_command=f"{sys.executable} {relay} {machine.address} 2222",
+    )
+    pin(state, [node])
+    return node
+
+
+@pytest.fixture
+def session(node: Node, state: ClusterState) -> Iterator[Session]:
+    session = Session(node, state)
+    yield session
+    session.close()
+
+
+def relays() -> list[psutil.Process]:
+    """The proxy programs that this test started."""
+    return [child for child in psutil.Process().children() if "relay.py" in " ".join(child.cmdline())]
+
+
+def test_the_host_key_that_is_pinned_comes_from_the_metadata_server(machine: Machine) -> None:
+    printed = [line.partition(" ")[2] for line in machine.container.logs(stderr=False).decode().splitlines()]
+    assert [json.loads(line) for line in printed] == machine.metadata.taken
+    assert [status["status"] for status in machine.metadata.taken] == ["starting", "ready"]
+    assert machine.status["host_key"].startswith("ssh-ed25519 ")
+
+
+def test_sessions_do_not_see_the_metadata_server(session: Session) -> None:
+    assert b"HVDCLOUD_" not in session.run("env").stdout
+
+
+def test_everything_goes_through_the_program_which_ends_with_the_session(session: Session) -> None:
+    assert session.run("hostname").stdout == f"{NAME}\n".encode()
+    assert len(session.run("head -c 20000000 /dev/zero").stdout) == 20_000_000
+    assert session.run("wc -c", stdin=b"x" * 5_000_000).stdout == b"5000000\n"
+    assert len(relays()) == 1
+    session.close()
+    assert relays() == []
+
+
+def test_plain_ssh_takes_the_same_way(node: Node, state: ClusterState) -> None:
+    ssh = shutil.which("ssh")
+    assert ssh
+    done = subprocess.run(
+        [ssh, "-F", str(state.ssh_config), "0", "hostname"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == f"{NAME}\n"
+
+
+def test_another_host_key_behind_the_program_ends_it_before_anything_is_sent(node: Node, state: ClusterState) -> None:
+    pin(state, [replace(node, host_key=new_key_pair("other").public.rpartition(" ")[0])])
+    with pytest.raises(NodeError, match="is not the pinned one; nothing was sent"):
+        Session(node, state).open()
+    assert relays() == []
+
+
+def test_a_program_that_dies_is_a_lost_connection_and_the_next_call_starts_another(session: Session) -> None:
+    session.open()
+    (relay,) = relays()
+    threading.Timer(0.5, relay.kill).start()
+    began = time.monotonic()
+    with pytest.raises(NodeError, match="was lost"):
+        session.run("sleep 60")
+    assert time.monotonic() - began < 10
+    assert session.run("hostname").stdout == f"{NAME}\n".encode()
+    assert len(relays()) == 1
+
+
+def test_short_names_of_peers_are_known_after_join(session: Session, machine: Machine, node: Node) -> None:
+    mesh = new_key_pair("mesh")
+    hosts = [
+        {"name": NAME, "address": machine.address, "port": 2222, "host_key": node.host_key},
+        {"name": "t-reach-1", "address": "localhost", "port": 2222, "host_key": node.host_key},
+    ]
+    payload = {"private_key": mesh.private, "public_key": mesh.public, "hosts": hosts}
+    for _ in range(2):
+        session.call("join", payload=payload)
+    found = session.run(f"getent ahostsv4 {NAME} t-reach-1 | awk '/STREAM/ {{print $1}}'").stdout.decode().split()
+    assert set(found) == {machine.address, "127.0.0.1"}
+    assert session.run("grep -c t-reach-1 /etc/hosts").stdout == b"1\n"
+    # Pinned under the short name too: the peer is this very node.
+    assert session.run("ssh t-reach-1 hostname").stdout == f"{NAME}\n".encode()
