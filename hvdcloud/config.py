@@ -34,8 +34,17 @@ from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
 ENV_PREFIX = "HVDCLOUD_"
-# Read elsewhere and not configuration keys: the state folder, and what a run sets inside its nodes.
-ENV_NOT_CONFIG = frozenset({"HVDCLOUD_STATE_DIR", "HVDCLOUD_CHECKPOINT_DIR", "HVDCLOUD_RUN"})
+# Read elsewhere and not configuration keys: the state folder, what a run sets inside its nodes, who tells this
+# machine's public address, and which registries take Google's tokens.
+ENV_NOT_CONFIG = frozenset(
+    {
+        "HVDCLOUD_STATE_DIR",
+        "HVDCLOUD_CHECKPOINT_DIR",
+        "HVDCLOUD_RUN",
+        "HVDCLOUD_ADDRESS_URL",
+        "HVDCLOUD_GOOGLE_REGISTRIES",
+    }
+)
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -208,6 +217,13 @@ class GceConfig(Section):
     service_account: str | None = Field(default=None, description="the nodes' service account; a terraform output")
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(default=None, description="another Compute API endpoint")
+
+    @model_validator(mode="after")
+    def _a_subnetwork_has_a_network(self) -> GceConfig:
+        # The firewall rules are the network's, and its name cannot be told from the subnetwork's.
+        if self.subnetwork and not self.network:
+            raise ValueError("subnetwork is set without network; name the network that it is a part of")
+        return self
 
 
 class Config(Section):

@@ -118,7 +118,7 @@ def run(
             pulled, deleted = finish(experiment, result, target=None)
             render.pull(invocation.console, pulled)
             render.down(invocation.console, deleted)
-        result.raise_for_failure()
+        result.raise_for_failure(pulled=down_when_done and not detach)
 
 
 @app.command()
@@ -226,12 +226,15 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     from hvdcloud import providers
     from hvdcloud.cli import render
     from hvdcloud.config import load_config
+    from hvdcloud.lifecycle.down import unseen_error
 
     invocation: Invocation = context.obj
     config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
-    clusters = providers.connect(config.provider).list()
-    invocation.result = clusters
-    render.clusters(invocation.console, clusters)
+    listing = providers.connect(config).list()
+    invocation.result = listing.clusters
+    render.clusters(invocation.console, listing)
+    if listing.unseen:
+        raise unseen_error(listing)
 
 
 @app.command()
@@ -257,7 +260,9 @@ def launch(
         invocation.result = result = live(experiment, options, target=to)
         render.launch(invocation.console, result)
         # Its log went with the nodes.
-        result.run.raise_for_failure(hint="its output is above, its checkpoints are here; mend it, then launch again")
+        result.run.raise_for_failure(
+            hint="its output is above, its checkpoints are here; mend it, then launch again", pulled=True
+        )
 
 
 @config_app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
-    from hvdcloud.providers.base import Cluster, Plan
+    from hvdcloud.providers.base import Listing, Node, Plan
 
 
 def seconds(value: float) -> str:
@@ -50,7 +49,10 @@ def plan(console: Console, what: Plan) -> None:
     for request in what.requests:
         console.answer(f"{request.method}  # {request.object}")
         console.answer(json.dumps(plain(request.body), indent=2))
-    console.answer(f"${what.dollars_per_hour:.2f}/h; nothing was changed")
+    for notice in what.notices:
+        console.answer(f"note: {notice}")
+    worst = f", at worst ${what.worst_case_dollars:.2f} (after {what.seconds / 3600:g} h)" if what.seconds else ""
+    console.answer(f"${what.dollars_per_hour:.2f}/h{worst}; nothing was changed")
 
 
 def up(console: Console, result: UpResult) -> None:
@@ -107,7 +109,7 @@ def status(console: Console, result: StatusResult) -> None:
         f"cluster {cluster.name} on {cluster.provider}, {seconds(result.age_seconds)} old, "
         f"made by {cluster.owner}{whole}"
     )
-    rows = [[node.name, node.state.value, f"{node.address or '-'}:{node.port}"] for node in cluster.nodes]
+    rows = [[node.name, node.state.value, _reach(node)] for node in cluster.nodes]
     console.table(["NODE", "STATE", "SSH"], rows)
     if result.runs_unknown:
         console.answer(f"runs: unknown: {result.runs_unknown}")
@@ -120,24 +122,29 @@ def status(console: Console, result: StatusResult) -> None:
     console.answer(f"cost so far: ${result.dollars_so_far:.2f}")
 
 
-def clusters(console: Console, found: Sequence[Cluster]) -> None:
+def _reach(node: Node) -> str:
+    return "through IAP" if node.proxy_command else f"{node.address or '-'}:{node.port}"
+
+
+def clusters(console: Console, listing: Listing) -> None:
     """One line per cluster."""
-    if not found:
-        console.answer("there is no cluster; nothing is running")
+    if not listing.clusters:
+        console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
         return
     rows = []
-    for cluster in found:
+    for cluster in listing.clusters:
         states = sorted({node.state.value for node in cluster.nodes})
         rows.append(
             [
                 cluster.name,
                 f"{len(cluster.nodes)}/{cluster.expected_nodes}",
                 "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states]),
+                f"{cluster.dollars_per_hour:.2f}",
                 cluster.owner,
                 f"{cluster.created:%Y-%m-%d %H:%M:%S}Z",
             ]
         )
-    console.table(["CLUSTER", "NODES", "STATE", "OWNER", "CREATED"], rows)
+    console.table(["CLUSTER", "NODES", "STATE", "$/H", "OWNER", "CREATED"], rows)
 
 
 def launch(console: Console, result: LaunchResult) -> None:

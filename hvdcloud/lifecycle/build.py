@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import ImageError, UsageError
 
 if TYPE_CHECKING:
+    from hvdcloud.config import Config
     from hvdcloud.image.stream import BuildEvent
     from hvdcloud.lifecycle.context import Context
 
@@ -73,8 +74,61 @@ def push(context: Context) -> BuildOutcome:
     return build(context, push=True)
 
 
+def image_to_be(context: Context) -> str:
+    """What `build` would call the image, and where `push` would put it; whether it is there is not asked.
+
+    Raises:
+        UsageError: `image.repository` is not set.
+    """
+    from hvdcloud.image.build import image_reference
+
+    config = context.config
+    reference = image_reference(config.image, project_dir=config.project_dir)
+    if config.provider == "local":
+        return reference
+    from hvdcloud.image.registry import target_of
+
+    return target_of(reference, _repository(config))
+
+
+def image_of_nodes(context: Context) -> str:
+    """What the nodes are to run: on this machine's engine by its name, elsewhere by its digest at the registry.
+
+    Raises:
+        UsageError: `image.repository` is not set.
+        ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
+        CredentialsError: the registry refuses us.
+    """
+    from hvdcloud.image.build import image_reference
+
+    config = context.config
+    reference = image_reference(config.image, project_dir=config.project_dir)
+    if config.provider == "local":
+        return reference
+    from hvdcloud.image import registry
+
+    repository = _repository(config)
+    target = registry.target_of(reference, repository)
+    # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
+    digest = registry.published(reference, repository) or registry.digest_at_registry(target)
+    if digest is None:
+        raise ImageError(f"the image {target} is not at the registry", hint="hvdcloud push builds and pushes it")
+    return registry.pinned(target, digest)
+
+
+def _repository(config: Config) -> str:
+    if config.image.repository is None:
+        raise UsageError(
+            f"image.repository is not set; provider {config.provider} pulls the image from there",
+            hint="set image.repository in hvdcloud.yaml, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+        )
+    return config.image.repository
+
+
 def ensure_image(context: Context) -> BuildOutcome:
     """Build if needed; push where nodes pull from a registry."""
+    if context.config.provider != "local":
+        _repository(context.config)
     return build(context, push=context.config.image.repository is not None)
 
 

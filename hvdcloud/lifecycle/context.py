@@ -54,7 +54,7 @@ class Context:
         """Who makes this experiment's nodes."""
         from hvdcloud import providers
 
-        return providers.connect(self.config.provider)
+        return providers.connect(self.config)
 
     def of(self, name: str) -> Context:
         """The same for another cluster."""
@@ -81,13 +81,26 @@ class Context:
 
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
+    def find(self) -> Cluster | None:
+        """The cluster, by its labels; None if none was seen, which is no proof that there is none.
+
+        What does not delete anything goes on where a place does not answer, and says so.
+        """
+        from hvdcloud.providers.base import UnseenError
+
+        try:
+            return self.provider.cluster(self.name)
+        except UnseenError as error:
+            self.console.warn(error.message)
+            return None
+
     def cluster(self) -> Cluster:
         """The cluster, by its labels.
 
         Raises:
             UsageError: there is none of this name.
         """
-        found = self.provider.cluster(self.name)
+        found = self.find()
         if found is None:
             raise UsageError(
                 f"there is no cluster {self.name}", hint="hvdcloud up creates it; hvdcloud list shows those there are"

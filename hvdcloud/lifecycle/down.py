@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.lifecycle.interrupts import uninterrupted
-from hvdcloud.providers.base import Cluster, NodeProgress, NodeState
+from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -66,16 +66,27 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     """
     results: list[DownResult] = []
     errors: list[HvdcloudError] = []
-    for cluster in context.provider.list():
+    listing = context.provider.list()
+    for cluster in listing.clusters:
         try:
             results.append(down(context.of(cluster.name), force=force))
         except HvdcloudError as error:
             errors.append(error)
+    if listing.unseen:
+        errors.append(unseen_error(listing))
     if errors:
         first, *others = errors
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
         raise first
     return results
+
+
+def unseen_error(listing: Listing) -> UnseenError:
+    """The places that did not answer, as an error."""
+    return UnseenError(
+        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+    )
 
 
 def _delete(context: Context, cluster: Cluster) -> list[str]:

@@ -54,7 +54,7 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         UsageError: there is nothing to pull.
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
-    cluster = context.provider.cluster(context.name)
+    cluster = context.find()
     bucket = context.bucket(cluster)
     runs = _runs(context, bucket, cluster, run_id)
     return pull_runs(context, bucket=bucket, runs=runs, target=target)

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import InterruptedByUserError, JobFailedError, NodeError, UsageError
+from hvdcloud.errors import CheckpointError, InterruptedByUserError, JobFailedError, NodeError, UsageError
 from hvdcloud.horovod import GLOO_TIMEOUT_SECONDS, GLOO_TIMEOUT_VARIABLE, Host, default_ranks, horovodrun_argv
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.providers.base import Cluster
 
+METADATA_CREDENTIALS = "metadata"
+"""What stands in a run's header instead of credentials where the nodes ask their metadata server."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
 
@@ -63,16 +65,25 @@ class RunResult:
             where = ", NOT all in the bucket"
         return f"run {self.run} {self.state} after {self.seconds:.1f} s{code}; {files}{where}"
 
-    def raise_for_failure(self, *, hint: str | None = None) -> None:
+    def raise_for_failure(self, *, hint: str | None = None, pulled: bool = False) -> None:
         """Turn anything but success into an error.
 
         Args:
             hint: instead of the one that fits while the cluster is there.
+            pulled: every checkpoint has been fetched and verified since.
 
         Raises:
             JobFailedError: the job failed, was stopped or lost.
+            CheckpointError: it succeeded, but not every checkpoint is in the bucket.
         """
-        if self.state in ("succeeded", "running"):
+        if self.state == "running":
+            return
+        if self.state == "succeeded":
+            if not self.checkpoints_complete and not pulled:
+                raise CheckpointError(
+                    f"run {self.run} succeeded, but not every checkpoint is in the bucket; its nodes hold them",
+                    hint="mend the bucket; hvdcloud down then saves them before it deletes the nodes",
+                )
             return
         code = self.exit_code if self.exit_code is not None else 1
         raise JobFailedError(
@@ -257,11 +268,17 @@ def _secrets(config: Config) -> dict[str, str]:
 
 
 def _storage_credentials(config: Config, bucket: str, endpoint: str | None) -> str | None:
-    """Containers on this machine have no service account: their agents use this machine's credentials for the bucket.
+    """With what the nodes' agents open the bucket.
 
-    They travel over the pinned connection into a 0600 file that is gone when the run ends.
+    A VM has its own service account, whose tokens the metadata server gives out. Containers on this machine have none:
+    they use this machine's credentials, which travel over the pinned connection into a 0600 file that is gone when the
+    run ends.
     """
-    if config.provider != "local" or not bucket.startswith("gs://") or endpoint:
+    if not bucket.startswith("gs://"):
+        return None
+    if config.provider == "gce":
+        return METADATA_CREDENTIALS
+    if endpoint:
         return None
     file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(file) if file else Path.home() / ".config" / "gcloud" / "application_default_credentials.json"

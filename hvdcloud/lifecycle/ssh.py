@@ -29,7 +29,7 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
         raise UsageError(
             f"cluster {cluster.name} has no node {node}", hint=f"one of: {', '.join(n.name for n in cluster.nodes)}"
         )
-    if found.address is None:
+    if found.address is None and found.proxy_command is None:
         raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {cluster.name}")
     program = shutil.which("ssh")
     if program is None:

@@ -26,6 +26,7 @@ class StatusResult:
     """Why the runs could not be asked for; empty if they could."""
     age_seconds: float
     dollars_so_far: float
+    """By the price table, as if every node that runs had run from the start."""
 
 
 def status(context: Context) -> StatusResult:
@@ -43,11 +44,12 @@ def status(context: Context) -> StatusResult:
         runs = [result_of(cluster.name, state) for state in states(context, cluster)]
     except HvdcloudError as error:
         unknown = error.message
+    age = time.time() - cluster.created.timestamp()
     return StatusResult(
         cluster=cluster,
         whole=cluster.whole,
         runs=runs,
         runs_unknown=unknown,
-        age_seconds=time.time() - cluster.created.timestamp(),
-        dollars_so_far=0.0,
+        age_seconds=age,
+        dollars_so_far=cluster.dollars_per_hour * age / 3600,
     )

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
+from hvdcloud.providers.base import SSH_PORT, Cluster, ClusterSpec, Node, NodeProgress, Plan
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.keys import KeyPair
-
-READY_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +37,8 @@ class UpResult:
     seconds: float
 
 
-def make_spec(context: Context, *, public_key: str) -> ClusterSpec:
+def make_spec(context: Context, *, image: str, public_key: str) -> ClusterSpec:
     """What to ask the provider for."""
-    from hvdcloud.image.build import image_reference
     from hvdcloud.lifecycle.context import owner_label
 
     config = context.config
@@ -50,7 +47,7 @@ def make_spec(context: Context, *, public_key: str) -> ClusterSpec:
         id=secrets.token_hex(3),
         owner=owner_label(),
         nodes=config.nodes,
-        image=image_reference(config.image, project_dir=config.project_dir),
+        image=image,
         bucket=context.bucket_url,
         authorized_key=public_key,
         created=datetime.now(timezone.utc),
@@ -63,7 +60,15 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    spec = make_spec(context, public_key="ssh-ed25519 (made by up)")
+    from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
+
+    try:
+        image = image_of_nodes(context)
+    except ImageError as error:
+        # What it would cost is worth knowing before anything is built.
+        context.console.warn(f"{error.message}; `up` will say its digest instead of its tag")
+        image = image_to_be(context)
+    spec = make_spec(context, image=image, public_key="ssh-ed25519 (made by up)")
     _check(context, spec)
     return context.provider.plan(spec)
 
@@ -78,18 +83,20 @@ def up(context: Context) -> UpResult:
     """
     started = time.monotonic()
     with context.state.lock("up"):
-        existing = context.provider.cluster(context.name)
+        existing = context.find()
         if existing is not None and not _clear_unfinished(context, existing):
             return _reuse(context, existing, started=started)
+        from hvdcloud.lifecycle.build import image_of_nodes
         from hvdcloud.remote.keys import new_key_pair
 
         login = new_key_pair(f"hvdcloud-{context.name}")
-        spec = make_spec(context, public_key=login.public)
+        spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
         _check(context, spec)
         plan = context.provider.plan(spec)
-        worst = plan.dollars_per_hour * context.config.limits.max_run_duration / 3600
+        for notice in plan.notices:
+            context.console.warn(notice)
         if plan.dollars_per_hour:
-            context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${worst:.2f}")
+            context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${plan.worst_case_dollars:.2f}")
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         _write_login(context, login)
         with interrupted_once(), context.console.steps() as steps:
@@ -102,7 +109,7 @@ def up(context: Context) -> UpResult:
         image=spec.image,
         bucket=spec.bucket,
         dollars_per_hour=plan.dollars_per_hour,
-        worst_case_dollars=worst,
+        worst_case_dollars=plan.worst_case_dollars,
         created=True,
         seconds=time.monotonic() - started,
     )
@@ -135,8 +142,9 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
 
 def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     """`up` of a cluster that is up already: nothing to do, if it is the one that the configuration asks for."""
+    from hvdcloud.lifecycle.build import image_of_nodes
+
     config = context.config
-    spec = make_spec(context, public_key="")
     name = existing.name
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
@@ -148,8 +156,9 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     context.facts(existing)
     if existing.expected_nodes != config.nodes:
         raise UsageError(f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}", hint=hint)
-    if existing.image != spec.image:
-        raise UsageError(f"cluster {name} runs image {existing.image}, not {spec.image}", hint=hint)
+    image = image_of_nodes(context)
+    if existing.image != image:
+        raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
     return UpResult(
         cluster=name,
         id=existing.id,
@@ -157,7 +166,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
         nodes=existing.nodes,
         image=existing.image,
         bucket=existing.bucket,
-        dollars_per_hour=0.0,
+        dollars_per_hour=existing.dollars_per_hour,
         worst_case_dollars=0.0,
         created=False,
         seconds=time.monotonic() - started,
@@ -170,14 +179,16 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
 
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
-        nodes = context.provider.wait_ready(nodes, deadline=time.monotonic() + READY_SECONDS, on_progress=on_progress)
+        nodes = context.provider.wait_ready(
+            nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
+        )
         _join(context, plan.spec, nodes)
         context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
             # `create` deletes what it made; here it is looked for once more, by label. Another `up` may have taken the
             # name meanwhile, and its cluster stays.
-            left = context.provider.cluster(plan.spec.name)
+            left = _what_is_left(context, plan, error)
             if left is not None and left.id == plan.spec.id:
                 _roll_back(context, error)
             else:
@@ -191,6 +202,28 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
     return nodes
 
 
+def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster | None:
+    """What carries the cluster's name after a failed `create`.
+
+    Raises:
+        TeardownError: the provider does not say.
+    """
+    try:
+        return context.provider.cluster(plan.spec.name)
+    except HvdcloudError as error:
+        guard = f"; what is left deletes itself {plan.seconds / 3600:g} h after its start" if plan.seconds else ""
+        raise TeardownError(
+            f"{plan.spec.name} did not come up ({_why(cause)}), and it is not proven that nothing is left: "
+            f"{error.message}",
+            hint=f"hvdcloud down --name {plan.spec.name} as soon as that is mended{guard}",
+            details="\n".join(filter(None, [getattr(cause, "details", ""), error.details])),
+        ) from cause
+
+
+def _why(cause: BaseException | None) -> str:
+    return cause.message if isinstance(cause, HvdcloudError) else str(cause or "interrupted")
+
+
 def _join(context: Context, spec: ClusterSpec, nodes: Sequence[Node]) -> None:
     """Pin the host keys, then hand every node the mesh key over the pinned connection."""
     from hvdcloud.remote.keys import new_key_pair, pin
@@ -200,7 +233,15 @@ def _join(context: Context, spec: ClusterSpec, nodes: Sequence[Node]) -> None:
     payload = {
         "private_key": mesh.private,
         "public_key": mesh.public,
-        "hosts": [{"name": node.name, "address": node.name, "port": 2222, "host_key": node.host_key} for node in nodes],
+        "hosts": [
+            {
+                "name": node.name,
+                "address": node.internal_address or node.name,
+                "port": SSH_PORT,
+                "host_key": node.host_key,
+            }
+            for node in nodes
+        ],
     }
     cluster = Cluster(
         name=spec.name,
@@ -239,9 +280,8 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
         leftovers = context.provider.destroy(context.name)
     context.state.forget()
     if leftovers:
-        why = cause.message if isinstance(cause, HvdcloudError) else str(cause or "interrupted")
         raise TeardownError(
-            f"{context.name} did not come up ({why}), and {len(leftovers)} object(s) could not be deleted",
+            f"{context.name} did not come up ({_why(cause)}), and {len(leftovers)} object(s) could not be deleted",
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
             details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
         ) from cause

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.state import Journal
@@ -88,6 +88,10 @@ class Node:
     port: int = SSH_PORT
     host_key: str | None = None
     """The container's public host key, from where only it and the provider can write; known once ready."""
+    internal_address: str | None = None
+    """Where the other nodes reach it; None: its name is enough."""
+    proxy_command: str | None = None
+    """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,10 @@ class Cluster:
     bucket: str
     other_objects: tuple[str, ...] = ()
     """What else carries the labels, such as a network: `network hvdcloud-digits`."""
+    dollars_per_hour: float = 0.0
+    """What the nodes that run cost, by the price table."""
+    unseen: tuple[str, ...] = ()
+    """Places that did not answer and may hold more of it: `zone us-central1-f`."""
 
     @property
     def whole(self) -> bool:
@@ -115,6 +123,19 @@ class Cluster:
     def head(self) -> Node | None:
         """Node 0, where horovodrun runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Every cluster that could be seen."""
+
+    clusters: tuple[Cluster, ...]
+    unseen: tuple[str, ...] = ()
+    """Places that did not answer and may hold more: `zone us-central1-f`."""
+
+
+class UnseenError(TeardownError):
+    """Nothing was found, but not every place answered: this is no proof that nothing is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +155,16 @@ class Plan:
     spec: ClusterSpec
     requests: tuple[Request, ...]
     dollars_per_hour: float
+    """For all nodes together, by the price table."""
+    seconds: float | None = None
+    """After which the provider itself deletes the nodes; None: never."""
+    notices: tuple[str, ...] = ()
+    """What the user should know before money is spent, such as a GPU that is about to be switched off."""
+
+    @property
+    def worst_case_dollars(self) -> float:
+        """If the nodes live as long as they may."""
+        return self.dollars_per_hour * (self.seconds or 0.0) / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +215,14 @@ class Provider(Protocol):
     """Who makes nodes. Errors are those of `hvdcloud.errors`; each names the object, the cause and a remedy."""
 
     name: str
+    ready_seconds: float
+    """How long nodes may take from `create` to ready."""
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
         """What stands in the way of `spec`, found without changing anything. An empty list means go."""
 
     def plan(self, spec: ClusterSpec) -> Plan:
-        """The exact requests for `spec`. Pure."""
+        """The exact requests for `spec`; nothing is changed by making them."""
 
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all nodes or none.
@@ -215,7 +248,11 @@ class Provider(Protocol):
         """
 
     def cluster(self, name: str) -> Cluster | None:
-        """The cluster of this name as its labels describe it; None if no object carries them."""
+        """The cluster of this name as its labels describe it; None if it is proven that no object carries them.
+
+        Raises:
+            UnseenError: none was found, but not every place answered.
+        """
 
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
         """Delete everything that carries the cluster's labels. Gone already is success.
@@ -224,7 +261,7 @@ class Provider(Protocol):
             what could not be proven gone; an empty list means that listing again found nothing.
         """
 
-    def list(self) -> Sequence[Cluster]:
+    def list(self) -> Listing:
         """Every cluster of this project or engine, whoever made it."""
 
     def console(self, node: Node) -> str:

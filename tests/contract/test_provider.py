@@ -75,7 +75,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert [node.name for node in found.nodes] == [spec.node_name(0), spec.node_name(1)]
         assert found.head is not None
         assert found.head.state is NodeState.RUNNING
-        assert spec.name in [cluster.name for cluster in provider.list()]
+        assert spec.name in [cluster.name for cluster in provider.list().clusters]
         assert "hvdcloud-status" in provider.console(ready[0])
     finally:
         assert list(provider.destroy(spec.name)) == []

@@ -293,7 +293,7 @@ def test_a_checkpoint_that_a_full_bucket_did_not_take_waits_on_its_node_for_room
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(bucket)], check=True)
     try:
         project.hvdcloud("up", "--bucket", bucket.as_uri())
-        run = project.hvdcloud("--json", *RUN, CHECKPOINTS).json["result"]
+        run = project.hvdcloud("--json", *RUN, CHECKPOINTS, expect=9).json["result"]
         assert (run["state"], run["checkpoints_complete"]) == ("succeeded", False)
         refused = project.hvdcloud("down", expect=9).err
         assert "a.pt" in refused

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hvdcloud.providers.local.provider import LocalProvider
+
+if TYPE_CHECKING:
+    from hvdcloud.config import Config
 
 __all__ = ["LocalProvider", "connect"]
 
 
-def connect() -> LocalProvider:
+def connect(_: Config) -> LocalProvider:
     """The provider on the engine that `DOCKER_HOST` or the current context names.
 
     Raises:

@@ -26,6 +26,7 @@ from hvdcloud.providers.base import (
     Cluster,
     ClusterSpec,
     Leftover,
+    Listing,
     Node,
     NodeProgress,
     NodeSight,
@@ -56,6 +57,7 @@ class LocalProvider:
     """
 
     name = "local"
+    ready_seconds = 180.0
 
     def __init__(self, client: DockerClient) -> None:
         self._api = client.api
@@ -292,9 +294,9 @@ class LocalProvider:
         """From the labels of containers and networks."""
         return next(iter(self._clusters({"label": [_label(LABEL_CLUSTER, name)]})), None)
 
-    def list(self) -> Sequence[Cluster]:
+    def list(self) -> Listing:
         """Every cluster on this engine."""
-        return self._clusters({"label": []})
+        return Listing(clusters=tuple(self._clusters({"label": []})))
 
     def _clusters(self, filters: Mapping[str, Sequence[str]]) -> Sequence[Cluster]:
         ours = {"label": [*filters["label"], _label(LABEL_MANAGED_BY, MANAGED_BY)]}

@@ -1,0 +1,256 @@
+"""Which machine types and GPUs Compute Engine has, what goes together, where and until when: machines.yaml."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.base import Problem
+
+_TABLE = Path(__file__).with_name("machines.yaml")
+_CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
+_MB_STEP = 256
+# hvdcloud.yaml's default, which says nothing about a machine type that has GPUs of its own.
+_DEFAULT_GPU = ("nvidia-tesla-t4", 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine type."""
+
+    name: str
+    """As the API takes it: `n1-standard-8`, `custom-6-20480`."""
+    vcpus: int
+    memory_gb: float
+    gpu_type: str | None = None
+    """The GPU that comes with it, whether asked for or not."""
+    gpu_count: int = 0
+    cpu_quota: str | None = None
+    """The regional quota that its vCPUs count against; None: the API has no such metric."""
+    spot_cpu_quota: str | None = None
+
+    @property
+    def takes_gpus(self) -> bool:
+        """GPUs are attached to it in the request: only to N1."""
+        return self.gpu_type is None
+
+    @property
+    def custom(self) -> bool:
+        """Its size is in its name."""
+        return self.name.startswith("custom-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """An accelerator type."""
+
+    name: str
+    memory_gb: int
+    compute_capability: str
+    quota: str | None
+    """Regional quota metric; None: the API has none."""
+    spot_quota: str | None
+    ends: date | None = None
+    """From this day on it can neither be created nor started."""
+    instead: str | None = None
+    limits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """GPUs per N1 machine → most vCPUs, most GB of memory; empty: it comes with its machine types only."""
+    zones: tuple[str, ...] = ()
+
+
+def machine(machine_type: str) -> Machine:
+    """Look up a machine type, custom N1 types included.
+
+    Raises:
+        UsageError: it is not in the table, or a custom type breaks the rules of custom types.
+    """
+    if custom := _CUSTOM.fullmatch(machine_type):
+        return _custom_machine(machine_type, vcpus=int(custom[1]), mb=int(custom[2]), extended=bool(custom[3]))
+    found = _machines().get(machine_type)
+    if found is None:
+        raise UsageError(
+            f"gce.machine_type: {machine_type} is not in the table of machine types",
+            hint=_did_you_mean(machine_type, list(_machines())),
+        )
+    return found
+
+
+def gpu(gpu_type: str) -> Gpu:
+    """Look up an accelerator type.
+
+    Raises:
+        UsageError: it is not in the table.
+    """
+    found = _gpus().get(gpu_type)
+    if found is None:
+        raise UsageError(
+            f"gce.gpu.type: {gpu_type} is not in the table of GPUs", hint=_did_you_mean(gpu_type, list(_gpus()))
+        )
+    return found
+
+
+def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
+    """The GPUs that one node has: its machine type's own, else those that are configured.
+
+    Raises:
+        UsageError: as `machine`.
+    """
+    kind = machine(machine_type)
+    if kind.gpu_type:
+        return kind.gpu_type, kind.gpu_count
+    return (gpu_type, gpu_count) if gpu_type and gpu_count else (None, 0)
+
+
+def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
+    """Why no VM of this kind can be made; an empty list means that the table knows of no reason."""
+    try:
+        kind = machine(machine_type)
+        node_gpu, node_count = gpus_of(machine_type, gpu_type, gpu_count)
+        found = gpu(node_gpu) if node_gpu else None
+    except UsageError as error:
+        return [Problem(message=error.message, hint=error.hint)]
+    problems = []
+    if kind.gpu_type and not _fits_built_in(kind, gpu_type, gpu_count):
+        problems.append(
+            Problem(
+                message=f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, "
+                f"gce.gpu asks for {gpu_count} {gpu_type}",
+                hint=f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null",
+            )
+        )
+    if found and found.ends and found.ends <= today:
+        problems.append(
+            Problem(message=f"Compute Engine switched {found.name} off on {found.ends}", hint=f"take {found.instead}")
+        )
+    elif found and kind.takes_gpus:
+        problems += _attachment_problems(kind, found, node_count)
+    return problems
+
+
+def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[str]:
+    """What the user should know although the VM can be made today.
+
+    Raises:
+        UsageError: the machine type or the GPU is not in the table.
+    """
+    node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
+    found = gpu(node_gpu) if node_gpu else None
+    if found is None or found.ends is None or found.ends <= today:
+        return []
+    return [f"{found.name} ends {found.ends}: no VM with it can be made or started from then on; take {found.instead}"]
+
+
+def zones_with(gpu_type: str | None) -> tuple[str, ...]:
+    """Zones that have the GPU (None: N1 machines without one), in the order to try. Empty: the API has to be asked."""
+    if gpu_type:
+        return gpu(gpu_type).zones
+    return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
+
+
+def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]:
+    """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
+    if not found.limits:
+        own = [each.name for each in _machines().values() if each.gpu_type == found.name]
+        message = f"{found.name} cannot be attached to {kind.name}"
+        return [Problem(message=message, hint=f"write gce.machine_type: one of {', '.join(own)}")]
+    if count not in found.limits:
+        counts = ", ".join(str(each) for each in found.limits)
+        message = f"{count} {found.name} per node is not possible"
+        return [Problem(message=message, hint=f"write gce.gpu.count: one of {counts}")]
+    vcpus, memory_gb = found.limits[count]
+    if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
+        return []
+    message = (
+        f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
+        f" at most {vcpus} vCPUs and {memory_gb} GB are possible"
+    )
+    return [Problem(message=message, hint="take a smaller gce.machine_type, or more GPUs per node")]
+
+
+def _fits_built_in(kind: Machine, gpu_type: str | None, gpu_count: int) -> bool:
+    own = (kind.gpu_type, kind.gpu_count)
+    return not gpu_type or (gpu_type, gpu_count) in (own, _DEFAULT_GPU)
+
+
+def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -> Machine:
+    """https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type"""
+    family = _table()["families"]["n1"]
+    low, high = family["custom"]["gb_per_vcpu"]
+    gb = mb / 1024
+    reasons = {
+        "1 or an even number of vCPUs": vcpus == 1 or (vcpus > 0 and vcpus % 2 == 0),
+        f"memory in steps of {_MB_STEP} MB": mb % _MB_STEP == 0,
+        f"{low} to {high} GB per vCPU": low * vcpus <= gb and (extended or gb <= high * vcpus),
+    }
+    if broken := [reason for reason, kept in reasons.items() if not kept]:
+        raise UsageError(
+            f"gce.machine_type: {machine_type} is not possible: a custom type has {' and '.join(broken)}",
+            hint="write custom-VCPUS-MB, such as custom-6-20480, or take an n1-standard type",
+        )
+    # The name without `n1-` is the documented one.
+    name = machine_type.removeprefix("n1-")
+    return Machine(
+        name=name,
+        vcpus=vcpus,
+        memory_gb=gb,
+        cpu_quota=family["cpu_quota"],
+        spot_cpu_quota=family["spot_cpu_quota"],
+    )
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+    return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known)}"
+
+
+@cache
+def _table() -> Any:
+    return yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def _machines() -> dict[str, Machine]:
+    return {
+        name: Machine(
+            name=name,
+            vcpus=size[0],
+            memory_gb=size[1],
+            gpu_type=family.get("gpu"),
+            gpu_count=size[2] if "gpu" in family else 0,
+            cpu_quota=family.get("cpu_quota"),
+            spot_cpu_quota=family.get("spot_cpu_quota"),
+        )
+        for family in _table()["families"].values()
+        for name, size in family["machines"].items()
+    }
+
+
+@cache
+def _gpus() -> dict[str, Gpu]:
+    return {
+        name: Gpu(
+            name=name,
+            memory_gb=entry["memory_gb"],
+            compute_capability=entry["compute_capability"],
+            quota=entry["quota"],
+            spot_quota=entry["spot_quota"],
+            ends=entry.get("ends"),
+            instead=entry.get("instead"),
+            limits={count: (most[0], most[1]) for count, most in entry.get("n1", {}).items()},
+            zones=tuple(
+                f"{region}-{letter}"
+                for line in entry.get("zones", [])
+                for region, letters in line.items()
+                for letter in letters
+            ),
+        )
+        for name, entry in _table()["gpus"].items()
+    }

@@ -1,0 +1,240 @@
+"""Whether a cluster can be made, where, and from which VM image: the catalogue's rules, then what the API says.
+
+Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell (quotas it
+leaves out, a zone that does not answer) is taken for good: `up` finds out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple
+
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec, Problem
+from hvdcloud.providers.gce import catalog, quota
+from hvdcloud.providers.gce.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.errors import ApiError
+from hvdcloud.providers.gce.plan import Settings, region_of, zone_candidates
+from hvdcloud.providers.gce.rules import QUOTAS_PAGE
+
+IMAGE_FAMILIES = {
+    # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
+    "cos": ("cos-cloud", "cos-125-lts"),
+    # https://cloud.google.com/deep-learning-vm/docs/images
+    "dlvm": ("deeplearning-platform-release", "common-cu129-ubuntu-2204-nvidia-580"),
+}
+NAMES_CHECKED = 32
+"""Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
+PLACES_NAMED = 8
+
+
+class Preflight(NamedTuple):
+    """What was found."""
+
+    problems: list[Problem]
+    """None of them: go."""
+    zones: list[str]
+    """Where to try, in order."""
+    notices: list[str]
+    vm_image: str
+    """`projects/P/global/images/NAME`; empty if it could not be found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the API says; None: it did not say."""
+
+    project: Mapping[str, Any] | None = None
+    regions: Sequence[Mapping[str, Any]] | None = None
+    zones: Sequence[Mapping[str, Any]] | None = None
+    machine_types: Aggregated | None = None
+    gpu_types: Aggregated | None = None
+    image: Mapping[str, Any] | None = None
+    namesakes: Aggregated | None = None
+
+
+def preflight(
+    client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
+) -> Preflight:
+    """What stands in the way of `spec`, and if nothing does, how to go about it.
+
+    Args:
+        zones: `gce.zones`; empty: wherever the machine type and the GPU are.
+        today: decides which GPUs are still there.
+    """
+    problems = _wrong_settings(spec, settings, today=today)
+    if problems:
+        return Preflight(problems, [], [], "")
+    facts, problems, notices = _ask(client, spec, settings)
+    places = zone_candidates(settings, zones=zones)
+    here, missing = _zones(facts, settings, places, chosen=bool(zones))
+    roomy, short, scarce = _quotas(facts, spec, settings, here)
+    problems += _namesakes(facts, spec, here) + missing + short + _image(facts, settings)
+    notices += scarce
+    notices += catalog.notices(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    image = _path(facts.image) if facts.image else ""
+    return Preflight(problems, roomy, notices, image)
+
+
+def _wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
+    """What can be said without asking anybody."""
+    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    if problems:
+        return problems
+    try:
+        quota.needs(settings, nodes=spec.nodes)
+    except UsageError as error:
+        return [Problem(message=error.message, hint=error.hint)]
+    return []
+
+
+def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, list[Problem], list[str]]:
+    """Seven questions at once."""
+    machine = catalog.machine(settings.machine_type)
+    names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
+    family = IMAGE_FAMILIES[settings.vm_image_profile]
+    questions: dict[str, Callable[[], Any]] = {
+        "project": client.get_project,
+        "regions": client.regions,
+        "zones": client.zones,
+        "image": lambda: client.image_from_family(*family),
+        "namesakes": lambda: client.instances_named(names),
+    }
+    if not machine.custom:
+        questions["machine_types"] = lambda: client.machine_types([machine.name])
+    if machine.takes_gpus and settings.gpu_type and settings.gpu_count:
+        gpu_type = settings.gpu_type
+        questions["gpu_types"] = lambda: client.accelerator_types([gpu_type])
+    failures: dict[str, HvdcloudError] = {}
+
+    def ask(what: str) -> Any:
+        try:
+            return questions[what]()
+        except ApiError as error:
+            failures[what] = error.as_user_error(doing=f"read the {what.replace('_', ' ')} of {client.project}")
+        except CredentialsError as error:
+            failures[what] = error
+        return None
+
+    answers = dict(zip(questions, side_by_side(ask, list(questions)), strict=True))
+    return Facts(**answers), *_failures(failures)
+
+
+def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:
+    """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
+    serious = {
+        error.hint: Problem(message=error.message, hint=error.hint, error=type(error))
+        for what, error in failures.items()
+        if isinstance(error, CredentialsError) or what == "image"
+    }
+    passing = [error.message for error in failures.values() if error.hint not in serious]
+    return list(serious.values()), passing
+
+
+def _zones(facts: Facts, settings: Settings, places: Sequence[str], *, chosen: bool) -> tuple[list[str], list[Problem]]:
+    """The zones that have what a node needs.
+
+    Args:
+        places: configured, or the catalogue's.
+        chosen: the user named them, so that one which will not do is a problem.
+    """
+    up = {zone["name"] for zone in facts.zones or () if zone.get("status", "UP") == "UP"} if facts.zones else None
+    lacks: dict[str, str] = {}
+    having: list[set[str]] = [] if up is None else [up]
+    for what, found in ((settings.machine_type, facts.machine_types), (settings.gpu_type, facts.gpu_types)):
+        if found is None:
+            continue
+        there = {zone_of(item) for item in found.items}
+        unknown = {zone for zone in places if any(zone in place for place in found.unseen)}
+        having.append(there | unknown)
+        lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
+    lacks |= {zone: f"there is no zone {zone}, or it is down" for zone in places if up is not None and zone not in up}
+    everywhere = sorted(set.intersection(*having)) if having else []
+    if chosen and not places:
+        return [], [
+            Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
+        ]
+    if chosen:
+        hint = f"zones that have it: {_some(everywhere)}" if everywhere else "take another GPU or machine type"
+        return [zone for zone in places if zone not in lacks], [
+            Problem(message=f"gce.zones: {reason}", hint=hint) for reason in lacks.values()
+        ]
+    known = [zone for zone in places if zone not in lacks]
+    # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
+    if facts.machine_types is not None:
+        known += [zone for zone in zone_candidates(settings, zones=everywhere) if zone not in known and everywhere]
+    if known:
+        return known, []
+    what = " with ".join(filter(None, (settings.machine_type, settings.gpu_type)))
+    return [], [Problem(message=f"no zone has {what}", hint="take another GPU or machine type", error=CapacityError)]
+
+
+def _quotas(
+    facts: Facts, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
+) -> tuple[list[str], list[Problem], list[str]]:
+    """The zones whose regions have room for all nodes; why none has; what was left out."""
+    needed = quota.needs(settings, nodes=spec.nodes)
+    of_project = (facts.project or {}).get("quotas", ())
+    of_region = {str(region["name"]): region.get("quotas", ()) for region in facts.regions or ()}
+    short = {
+        region: quota.shortfalls(needed, regional_quotas=of_region.get(region, ()), project_quotas=of_project)
+        for region in dict.fromkeys(map(region_of, zones))
+    }
+    hint = f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs"
+    everywhere = {each.metric: each for found in short.values() for each in found if not each.regional}
+    if everywhere:
+        reason = ", ".join(map(_shortfall, everywhere.values()))
+        message = f"project {settings.project} has no quota for {spec.nodes} node(s): {reason}"
+        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+    reasons = {region: ", ".join(map(_shortfall, found)) for region, found in short.items() if found}
+    roomy = [zone for zone in zones if region_of(zone) not in reasons]
+    lines = [f"{region}: {reason}" for region, reason in reasons.items()]
+    if zones and not roomy:
+        message = f"no region has quota for {spec.nodes} node(s): {_some(lines, separator='; ')}"
+        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+    return roomy, [], [f"left out for want of quota: {_some(lines, separator='; ')}"] if lines else []
+
+
+def _shortfall(short: quota.Shortfall) -> str:
+    free = max(0.0, short.limit - short.usage)
+    return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
+
+
+def _namesakes(facts: Facts, spec: ClusterSpec, zones: Sequence[str]) -> list[Problem]:
+    """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
+    found = facts.namesakes.items if facts.namesakes else []
+    for vm in sorted(found, key=lambda vm: str(vm["name"])):
+        labels, zone = vm.get("labels", {}), zone_of(vm)
+        if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
+            return [
+                Problem(
+                    message=f"the cluster {spec.name} exists already ({vm['name']} in {zone})",
+                    hint=f"hvdcloud down --name {spec.name} deletes it; else take another --name",
+                )
+            ]
+        if zone in zones:
+            message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
+            return [Problem(message=message, hint="take another --name, or other gce.zones")]
+    return []
+
+
+def _image(facts: Facts, settings: Settings) -> list[Problem]:
+    least = int((facts.image or {}).get("diskSizeGb", 0))
+    if settings.disk_gb >= least:
+        return []
+    message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
+    return [Problem(message=message, hint=f"write gce.disk_gb: {max(least, 50)}")]
+
+
+def _path(image: Mapping[str, Any]) -> str:
+    link = str(image["selfLink"])
+    return link[link.index("projects/") :]
+
+
+def _some(texts: Iterable[str], *, separator: str = ", ") -> str:
+    listed = list(texts)
+    more = [f"{len(listed) - PLACES_NAMED} more"] if len(listed) > PLACES_NAMED else []
+    return separator.join([*listed[:PLACES_NAMED], *more])

@@ -1,0 +1,121 @@
+"""Who may reach the nodes' sshd, and the way there through Identity-Aware Proxy."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import queue
+import shlex
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.base import Problem
+
+AUTO = "auto"
+IAP = "iap"
+IAP_RANGE = "35.235.240.0/20"
+"""Where Identity-Aware Proxy connects from (https://cloud.google.com/iap/docs/using-tcp-forwarding)."""
+ADDRESS_URL_VARIABLE = "HVDCLOUD_ADDRESS_URL"
+ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https://ipv4.icanhazip.com")
+"""Each answers with the caller's public IPv4 address and nothing else."""
+ANSWER_SECONDS = 5.0
+
+_SOURCE_HINT = "set gce.ssh.source to your network's range, such as 198.51.100.0/24, or to iap"
+
+
+def fetch_text(url: str) -> str:
+    """The first bytes of a page.
+
+    Raises:
+        OSError: no answer within ANSWER_SECONDS, or another status than 200.
+        ValueError: no URL.
+    """
+    from urllib.request import urlopen
+
+    with urlopen(url, timeout=ANSWER_SECONDS) as answer:
+        data: bytes = answer.read(100)
+    return data.decode("ascii", errors="replace").strip()
+
+
+def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> str:
+    """The range that the firewall is to let in.
+
+    Args:
+        source: gce.ssh.source: `auto`, a CIDR or `iap`.
+        fetch: reads a URL; asked for the caller's address where `source` is `auto`.
+
+    Returns:
+        A CIDR such as `198.51.100.7/32`, or `iap`.
+
+    Raises:
+        UsageError: no range, one that lets everybody in, or the caller's address cannot be found out.
+    """
+    if source == IAP:
+        return IAP
+    if source == AUTO:
+        override = os.environ.get(ADDRESS_URL_VARIABLE)
+        return f"{_public_address((override,) if override else ADDRESS_URLS, fetch)}/32"
+    try:
+        network = ipaddress.ip_network(source.strip(), strict=False)
+    except ValueError:
+        raise UsageError(f"gce.ssh.source: {source!r} is neither auto nor iap nor a CIDR", hint=_SOURCE_HINT) from None
+    if network.prefixlen == 0:
+        raise UsageError(
+            f"gce.ssh.source: {source} would show the nodes' sshd to the whole internet", hint=_SOURCE_HINT
+        )
+    if network.version != 4:
+        raise UsageError(
+            f"gce.ssh.source: {source} is an IPv6 range, and the nodes have IPv4 addresses only", hint=_SOURCE_HINT
+        )
+    return str(network)
+
+
+def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddress.IPv4Address:
+    """Ask all at once; the first that answers with an address is believed."""
+    answers: queue.SimpleQueue[ipaddress.IPv4Address | str] = queue.SimpleQueue()
+
+    def ask(url: str) -> None:
+        try:
+            answers.put(ipaddress.IPv4Address(fetch(url)))
+        except (OSError, ValueError) as error:
+            answers.put(f"{urlsplit(url).netloc or url}: {error}")
+
+    for url in urls:
+        # A slow one holds nobody up, neither here nor at the end of the program.
+        threading.Thread(target=ask, args=(url,), daemon=True).start()
+    failures = []
+    for _ in urls:
+        answer = answers.get()
+        if isinstance(answer, ipaddress.IPv4Address):
+            return answer
+        failures.append(answer)
+    raise UsageError(
+        "gce.ssh.source is auto, but this machine's public address cannot be found out",
+        hint=_SOURCE_HINT,
+        details="\n".join(failures),
+    )
+
+
+def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
+    """The program whose standard input and output lead to a port of an instance without an external address."""
+    return shlex.join(
+        [
+            *("gcloud", "compute", "start-iap-tunnel", instance, str(port), "--listen-on-stdin"),
+            *(f"--project={project}", f"--zone={zone}", "--verbosity=warning"),
+        ]
+    )
+
+
+def check_iap() -> list[Problem]:
+    """What is missing here for reaching nodes through Identity-Aware Proxy."""
+    if shutil.which("gcloud"):
+        return []
+    return [
+        Problem(
+            message="gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine",
+            hint="install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source",
+        )
+    ]

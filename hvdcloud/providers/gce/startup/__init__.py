@@ -1,0 +1,43 @@
+"""The script that a VM runs at every boot: driver, host firewall, registry login, pull, container. Pure.
+
+The guest attribute `hvdcloud/status` says how it fares, as a JSON object: `{"status": S}`, where S is driver, firewall,
+login, pulling (with `percent`) or starting, or `{"status": "failed", "step": …, "error": …}`. From starting on the
+container's entrypoint writes it too. The serial port has more, in lines that begin with `hvdcloud: `.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+_FOLDER = Path(__file__).parent
+_SHEBANG = "#!/bin/bash\n"
+
+
+def render(
+    *, profile: Literal["cos", "dlvm"], image: str, registry_login: bool, gpu: bool, driver: str = "default"
+) -> str:
+    """The script's text.
+
+    Args:
+        profile: the VM's operating system: Container-Optimized OS or Deep Learning VM.
+        image: what the container runs: `HOST/REPOSITORY@sha256:…`.
+        registry_login: log in to the image's registry by the VM's own service account.
+        gpu: the VM has GPUs.
+        driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version; Deep Learning VM
+            images have theirs built in.
+    """
+    values = {
+        "IMAGE": image,
+        "REGISTRY": image.partition("/")[0] if registry_login else "",
+        "GPU": "yes" if gpu else "no",
+    }
+    if profile == "cos":
+        values["DRIVER"] = driver
+    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    return _SHEBANG + "\n".join([assignments, _part("common"), _part(profile), _part("start")])
+
+
+def _part(name: str) -> str:
+    return (_FOLDER / f"{name}.sh").read_text(encoding="utf-8").removeprefix(_SHEBANG)

@@ -1,0 +1,202 @@
+#!/bin/bash
+# What the steps are made of: time limits, retries, and words to the outside.
+set -Eeuo pipefail
+
+# / and /root are read-only on Container-Optimized OS, and docker login writes to HOME.
+export HOME=/var/lib/hvdcloud LC_ALL=C
+METADATA=http://metadata.google.internal
+CONTAINER=hvdcloud
+STEP=boot
+ERRORS=$HOME/errors # the output of the last command: what a failure quotes
+HOPELESS=100        # exit status: trying again is no use
+mkdir -p "$HOME"
+: >"$ERRORS"
+
+say() {
+    printf 'hvdcloud: %s\n' "$*"
+}
+
+say_lines() {
+    local line
+    while IFS= read -r line || [[ -n $line ]]; do
+        say "$line"
+    done
+}
+
+# The end of TEXT as a JSON string. Whatever is not printable ASCII becomes `?`, so the result is valid in any case.
+json() {
+    local text=$1
+    ((${#text} <= 1000)) || text=${text: -1000}
+    text=${text//\\/\\\\}
+    text=${text//\"/\\\"}
+    text=${text//$'\n'/\\n}
+    text=${text//[[:space:]]/ }
+    printf '"%s"' "${text//[^[:print:]]/?}"
+}
+
+# GET a path below computeMetadata/v1/: https://cloud.google.com/compute/docs/metadata/querying-metadata
+metadata() {
+    curl -sS -f -H 'Metadata-Flavor: Google' --connect-timeout 5 --max-time 20 \
+        --retry 5 --retry-all-errors --retry-max-time 60 "$METADATA/computeMetadata/v1/$1" 2>"$ERRORS"
+}
+
+# PUT the guest attribute that the laptop reads. A node that cannot say how it fares still goes on.
+report() {
+    if ! curl -sS -f -o /dev/null -X PUT --data-binary "$1" -H 'Metadata-Flavor: Google' --connect-timeout 3 --max-time 5 \
+        --retry 3 --retry-all-errors --retry-max-time 20 \
+        "$METADATA/computeMetadata/v1/instance/guest-attributes/hvdcloud/status" 2>&1 | say_lines; then
+        say "not reported: $1"
+    fi
+}
+
+# step NAME STATUS: what follows belongs to this step.
+step() {
+    STEP=$1
+    : >"$ERRORS"
+    say "step $STEP"
+    report "$2"
+}
+
+report_failure() {
+    say "failed: step $STEP: $1"
+    report "{\"status\": \"failed\", \"step\": $(json "$STEP"), \"error\": $(json "$1")}"
+}
+
+# The VM stays, so that its serial log can be read.
+on_error() {
+    local status=$1 command=$2 error
+    trap - ERR
+    ((BASH_SUBSHELL == 0)) || exit "$status"
+    error=$(tail -n 5 "$ERRORS")
+    report_failure "${error:-$command: exit status $status}"
+    exit 1
+}
+trap 'on_error $? "$BASH_COMMAND"' ERR
+
+# limited SECONDS COMMAND...: its output goes to the serial port.
+limited() {
+    local seconds=$1 status=0
+    shift
+    timeout --kill-after=10 "$seconds" "$@" 2>&1 | tee "$ERRORS" | say_lines || status=$?
+    ((status != 124)) || echo "not done within $seconds s: $*" >>"$ERRORS"
+    return "$status"
+}
+
+# await SECONDS COMMAND...: until it succeeds.
+await() {
+    local seconds=$1 deadline=$((SECONDS + $1))
+    shift
+    until timeout --kill-after=5 20 "$@" >"$ERRORS" 2>&1; do
+        if ((SECONDS >= deadline)); then
+            echo "not within $seconds s: $*" >>"$ERRORS"
+            return 1
+        fi
+        sleep 1
+    done
+}
+
+# retry TIMES COMMAND...: with growing pauses, unless it is hopeless.
+retry() {
+    local left=$1 pause=2 status
+    shift
+    until "$@"; do
+        status=$?
+        left=$((left - 1))
+        ((left > 0 && status != HOPELESS)) || return "$status"
+        say "exit status $status, again in $pause s: $*"
+        sleep "$pause"
+        pause=$((pause * 2))
+    done
+}
+
+# By the VM's own service account: https://cloud.google.com/artifact-registry/docs/docker/authentication#token
+log_in() {
+    local token
+    token=$(metadata instance/service-accounts/default/token | sed -n 's/.*"access_token" *: *"\([^"]*\)".*/\1/p') || return
+    limited 60 docker login -u oauth2accesstoken --password-stdin "https://$REGISTRY" <<<"$token"
+}
+
+pull() {
+    local status=0
+    timeout --kill-after=10 1800 docker pull "$IMAGE" 2>&1 | tee "$ERRORS" | follow_pull || status=$?
+    ((status != 124)) || echo "not pulled within 1800 s" >>"$ERRORS"
+    if ((status != 0)) && grep -qiE 'not found|manifest unknown|denied|unauthorized|invalid reference|no space left' \
+        "$ERRORS"; then
+        status=$HOPELESS
+    fi
+    return "$status"
+}
+
+# Reads what `docker pull` says without a terminal. A layer that is downloaded is half done, one that is unpacked is done.
+follow_pull() {
+    local -A layers=()
+    local line layer total percent now shown=0 last=${EPOCHREALTIME/./} # all layers are named within the first second
+    while IFS= read -r line || [[ -n $line ]]; do
+        if [[ ! $line =~ ^([0-9a-f]{12}):\ (.+)$ ]]; then
+            say "$line"
+            continue
+        fi
+        layer=${BASH_REMATCH[1]}
+        case ${BASH_REMATCH[2]} in
+        'Pull complete' | 'Already exists') layers[$layer]=2 ;;
+        'Download complete') layers[$layer]=1 ;;
+        *) layers[$layer]=${layers[$layer]:-0} ;;
+        esac
+        total=0
+        for layer in "${!layers[@]}"; do
+            total=$((total + layers[$layer]))
+        done
+        percent=$((50 * total / ${#layers[@]}))
+        now=${EPOCHREALTIME/./}
+        if ((percent > shown && now - last >= 1000000)); then
+            report "{\"status\": \"pulling\", \"percent\": $percent}"
+            say "pulled $percent %"
+            shown=$percent
+            last=$now
+        fi
+    done
+}
+
+wait_for_docker() {
+    STEP=docker
+    await 120 docker info
+}
+
+container_exists() {
+    docker container inspect "$CONTAINER" >/dev/null 2>&1
+}
+
+# Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
+# share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
+run_container() {
+    local flags=()
+    if [[ $GPU == yes ]]; then
+        mapfile -t flags < <(gpu_flags)
+    fi
+    HVDCLOUD_AUTHORIZED_KEY=$(metadata instance/attributes/hvdcloud-authorized-key)
+    HVDCLOUD_NODE=$(metadata instance/name)
+    HVDCLOUD_METADATA=$METADATA
+    export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA
+    limited 300 docker run -d --name "$CONTAINER" --network host --ipc host \
+        --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
+        -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "$IMAGE"
+}
+
+# follow_container SINCE: the VM has no other purpose; it goes when the container does, unless there is a failed start
+# to look into.
+follow_container() {
+    local code
+    STEP=container
+    code=$(docker wait "$CONTAINER" 2>"$ERRORS")
+    say "the container ended with exit status $code"
+    if ((code != 0)); then
+        docker logs --tail 10 "$CONTAINER" >"$ERRORS" 2>&1
+        report_failure "exit status $code: $(cat "$ERRORS")"
+        was_ready "$1" || exit 1
+    fi
+    shutdown -h now
+}
+
+was_ready() {
+    docker logs --since "$1" "$CONTAINER" 2>&1 | grep -c '^hvdcloud-status {"status": "ready"' >/dev/null
+}

@@ -1,0 +1,268 @@
+"""One call of the Compute API: google-cloud-compute's REST clients with our own time limits, retries and errors.
+
+The library would retry reads on 503 alone and mutations never; its long-running operations poll the default endpoint
+whatever `api_endpoint` says and take an operation that is DONE with `error` but no HTTP status for a success. So only
+the `…_unary` methods are used, never `ExtendedOperation.result()`, and the library's own retries are off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hvdcloud.errors import CredentialsError
+from hvdcloud.providers.gce.errors import ApiError, answer_error
+from hvdcloud.providers.gce.rules import LOGIN_HINT, Action
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+T = TypeVar("T")
+
+DEFAULT_ENDPOINT = "https://compute.googleapis.com"
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+WAIT_SECONDS = 150.0
+"""`operations.wait` answers within 2 minutes (discovery document)."""
+RETRY_SECONDS = 120.0
+RETRY_BASE_SECONDS = 0.5
+RETRY_CAP_SECONDS = 15.0
+
+OnRetry = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer as it came."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def ignore_retry(_: str) -> None:
+    """For callers that do not show retries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a call that keeps failing is repeated."""
+
+    seconds: float
+    timeouts: bool = True
+    """An answer that does not come in time is a failure like others; False: the caller wants to know of it."""
+    stop: threading.Event | None = None
+    """Once set, nothing more is repeated."""
+
+
+class Transport:
+    """Calls that last: retried with full jitter, every failure an `ApiError`.
+
+    Args:
+        credentials: of google.auth.
+        endpoint: scheme, host and port; None: Google's.
+        retry_seconds: after which a call that keeps failing is given up.
+    """
+
+    def __init__(self, *, project: str, credentials: Any, endpoint: str | None, retry_seconds: float) -> None:
+        self.project = project
+        self.endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/")
+        self.on_retry: OnRetry = ignore_retry
+        # A service account signs its own tokens, as it does in the library: https://google.aip.dev/auth/4111
+        own_tokens = getattr(credentials, "with_always_use_jwt_access", None)
+        self._credentials = own_tokens(always_use_jwt_access=True) if own_tokens else credentials
+        self._retry_seconds = retry_seconds
+        self._services: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def call(
+        self,
+        service: str,
+        method: str,
+        fields: Mapping[str, Any],
+        *,
+        body: tuple[str, str, Mapping[str, Any]] | None = None,
+        read_seconds: float = READ_SECONDS,
+        patience: Patience | None = None,
+        check: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """One method of one service, such as `Instances` `bulk_insert`; the answer as the API's own JSON.
+
+        Args:
+            fields: the request's parameters under the library's names. `project` is added.
+            body: request field, message type and JSON of the body. It is sent as it is; an unknown key is refused.
+            read_seconds: how long the answer may take.
+            patience: None: the client's own.
+            check: raises an `ApiError` for an answer that is none; it is retried like any other.
+
+        Raises:
+            ApiError: refused, or still failing after the time for retries.
+            CredentialsError: the credentials are no good.
+        """
+        from google.api_core.timeout import ConstantTimeout
+        from google.cloud import compute_v1
+
+        request: dict[str, Any] = {"project": self.project, **fields}
+        if body is not None:
+            name, message, content = body
+            request[name] = getattr(compute_v1, message).from_json(json.dumps(content))
+        send = getattr(self._service(service), method)
+        timeout = ConstantTimeout((CONNECT_SECONDS, read_seconds))  # type: ignore[no-untyped-call] # theirs
+
+        def attempt() -> dict[str, Any]:
+            answer = send(request=request, retry=None, timeout=timeout)
+            # A pager is the first page and more; pages are asked for one by one so that each has its own retries.
+            page = next(iter(answer.pages)) if hasattr(answer, "pages") else answer
+            content: dict[str, Any] = type(page).to_dict(
+                page,
+                use_integers_for_enums=False,
+                preserving_proto_field_name=False,
+                always_print_fields_with_no_presence=False,
+            )
+            if check is not None:
+                check(content)
+            return content
+
+        return self.persist(attempt, what=f"{service}.{method}", patience=patience)
+
+    def pages(
+        self,
+        service: str,
+        method: str,
+        fields: Mapping[str, Any],
+        *,
+        check: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Every page of a list."""
+        token = None
+        while True:
+            page = self.call(service, method, {**fields, **({"page_token": token} if token else {})}, check=check)
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+
+    def persist(self, attempt: Callable[[], T], *, what: str, patience: Patience | None = None) -> T:
+        """`attempt` until it succeeds, fails for good, or the time for retries is over.
+
+        Args:
+            what: the call, for whoever watches.
+        """
+        from tenacity import (
+            Retrying,
+            retry_if_exception,
+            sleep_using_event,
+            stop_before_delay,
+            stop_when_event_set,
+            wait_random_exponential,
+        )
+
+        patience = patience or Patience(seconds=self._retry_seconds)
+        stop = patience.stop or threading.Event()
+
+        def again(error: BaseException) -> bool:
+            if not isinstance(error, ApiError) or error.action is not Action.RETRY:
+                return False
+            return patience.timeouts or error.reason != "timeout"
+
+        def before_sleep(state: RetryCallState) -> None:
+            assert state.outcome is not None
+            assert state.next_action is not None
+            error = state.outcome.exception()
+            assert isinstance(error, ApiError)
+            self.on_retry(f"{what}: {error.label}, again in {state.next_action.sleep:.1f} s")
+
+        def translated() -> T:
+            with api_errors(self.project):
+                return attempt()
+
+        retrying = Retrying(
+            retry=retry_if_exception(again),
+            wait=wait_random_exponential(multiplier=RETRY_BASE_SECONDS, max=RETRY_CAP_SECONDS),
+            stop=stop_before_delay(patience.seconds) | stop_when_event_set(stop),
+            sleep=sleep_using_event(stop),
+            before_sleep=before_sleep,
+            reraise=True,
+        )
+        return retrying(translated)
+
+    def send(self, method: str, path: str, *, body: bytes | None = None, content_type: str | None = None) -> Answer:
+        """One plain HTTP request with the same credentials, for what the library has no method for.
+
+        Not repeated: call it inside `persist`, which also translates what it raises.
+
+        Args:
+            path: below the endpoint, with a slash first.
+        """
+        headers = {"Content-Type": content_type} if content_type else {}
+        timeout = (CONNECT_SECONDS, READ_SECONDS)
+        answer = self._session().request(method, self.endpoint + path, data=body, headers=headers, timeout=timeout)
+        return Answer(answer.status_code, answer.headers.get("Content-Type", ""), answer.content)
+
+    def _session(self) -> Any:
+        from google.auth.transport.requests import AuthorizedSession
+
+        with self._lock:
+            if "session" not in self._services:
+                self._services["session"] = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call] # theirs
+            return self._services["session"]
+
+    def _service(self, name: str) -> Any:
+        from google.api_core.client_options import ClientOptions
+        from google.cloud import compute_v1
+
+        with self._lock:
+            if name not in self._services:
+                self._services[name] = getattr(compute_v1, f"{name}Client")(
+                    credentials=self._credentials, client_options=ClientOptions(api_endpoint=self.endpoint)
+                )
+            return self._services[name]
+
+
+@contextlib.contextmanager
+def api_errors(project: str) -> Iterator[None]:
+    """Turns the three families of exceptions of the library into `ApiError` and `CredentialsError`."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError, TransportError
+    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped] # theirs
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except GoogleAPICallError as error:
+        body = error.response.content if error.response is not None else error.message
+        raise answer_error(int(error.code or 0), body, project=project) from error
+    except GoogleAuthError as error:
+        if isinstance(error, TransportError) or error.retryable:
+            raise ApiError(message=_plain(error), reason="connectionError", project=project) from error
+        raise CredentialsError(f"the Google credentials are not accepted: {_plain(error)}", hint=LOGIN_HINT) from error
+    except ParseError as error:
+        # A proxy or a captive portal that says 200.
+        message = "the answer is not the Compute API's JSON"
+        raise ApiError(message=message, status=502, reason="notJson", project=project) from error
+    except RequestException as error:
+        raise ApiError(message=_plain(error), reason=_reason(error), project=project) from error
+
+
+def _reason(error: Exception) -> str:
+    """`timeout` and `connectionError` pass; anything else, such as an endpoint that is no URL, does not."""
+    from requests import exceptions
+
+    if isinstance(error, exceptions.Timeout):
+        return "timeout"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "certificate"
+    passing = (exceptions.ConnectionError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
+    return "connectionError" if isinstance(error, passing) else type(error).__name__
+
+
+def _plain(error: Exception) -> str:
+    """The innermost words of nested connection errors: `Connection refused`, not the objects around it."""
+    text = str(error.args[0] if error.args else error).rpartition("Caused by ")[2]
+    match = re.search(r"(?:\[Errno -?\d+\] |: )(\w[\w ]+)['\")]*$", text)
+    return match.group(1) if match else re.sub(r"<[^>]*>(: |, )?", "", text)

@@ -1,0 +1,165 @@
+"""What the Compute API answers, in the words of the provider contract. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.base import (
+    LABEL_CLUSTER,
+    LABEL_CREATED,
+    LABEL_ID,
+    LABEL_NODES,
+    LABEL_OWNER,
+    SSH_PORT,
+    Cluster,
+    Node,
+    NodeState,
+)
+from hvdcloud.providers.gce import prices
+from hvdcloud.providers.gce.client import last_segment, zone_of
+from hvdcloud.providers.gce.plan import METADATA_BUCKET, METADATA_IMAGE
+from hvdcloud.providers.gce.reach import iap_proxy_command
+from hvdcloud.providers.gce.survey import Resource, Survey, described_labels
+
+# The rest of Instance.status (discovery document) is on its way out or out already.
+_STATES = {"PENDING": NodeState.STARTING, "PROVISIONING": NodeState.STARTING, "STAGING": NodeState.STARTING}
+_STATES |= {"RUNNING": NodeState.RUNNING}
+
+
+class Way(Enum):
+    """How the laptop reaches a node's sshd."""
+
+    EXTERNAL = "external address"
+    INTERNAL = "internal address"
+    IAP = "Identity-Aware Proxy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewpoint:
+    """From where the VMs are looked at."""
+
+    project: str
+    way: Way
+
+    def node(self, instance: Resource) -> Node:
+        """A VM as a node; its host key is not in the resource."""
+        name, zone = str(instance["name"]), zone_of(instance)
+        return Node(
+            name=name,
+            index=_index(name),
+            id=f"{zone}/{name}",
+            state=_STATES.get(instance.get("status", ""), NodeState.STOPPED),
+            address=self._address(instance),
+            port=SSH_PORT,
+            internal_address=internal_name(name, zone=zone, project=self.project),
+            proxy_command=(iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None),
+        )
+
+    def _address(self, instance: Resource) -> str | None:
+        interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
+        if self.way is Way.INTERNAL:
+            return interface.get("networkIP")
+        if self.way is Way.EXTERNAL:
+            return next((access.get("natIP") for access in interface.get("accessConfigs", ())), None)
+        return None
+
+    def clusters(self, survey: Survey) -> list[Cluster]:
+        """Every cluster of which something was found, by name."""
+        names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*survey.instances, *survey.disks)}
+        names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in survey.firewalls}
+        return [self.cluster(name, survey) for name in sorted(names)]
+
+    def cluster(self, name: str, survey: Survey) -> Cluster:
+        """One cluster, of which something was found or is being made."""
+        instances = [vm for vm in survey.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
+        disks = [disk for disk in survey.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
+        firewalls = [rule for rule in survey.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
+        operations = survey.creating(name)
+        described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
+        labels = described[0]
+        metadata = metadata_of(instances[0]) if instances else {}
+        return Cluster(
+            name=name,
+            id=labels.get(LABEL_ID, ""),
+            owner=labels.get(LABEL_OWNER, ""),
+            provider="gce",
+            created=_created(labels, operations),
+            expected_nodes=_number(labels.get(LABEL_NODES)),
+            nodes=tuple(sorted((self.node(vm) for vm in instances), key=lambda node: (node.index, node.id))),
+            image=metadata.get(METADATA_IMAGE, ""),
+            bucket=metadata.get(METADATA_BUCKET, ""),
+            other_objects=(
+                *sorted(f"disk {zone_of(disk)}/{disk['name']}" for disk in disks),
+                *sorted(f"firewall {rule['name']}" for rule in firewalls),
+                *(described_operation(each) for each in operations),
+            ),
+            dollars_per_hour=sum(dollars_per_hour(vm) for vm in instances if vm.get("status") == "RUNNING"),
+            unseen=survey.unseen,
+        )
+
+
+def labels_of(resource: Resource) -> Mapping[str, str]:
+    """Of a VM or a disk."""
+    labels: Mapping[str, str] = resource.get("labels", {})
+    return labels
+
+
+def described_operation(operation: Resource) -> str:
+    """One that still makes something: `operation operation-… (bulkInsert in us-central1-a, under way)`."""
+    return (
+        f"operation {operation['name']} ({operation['operationType']} in {zone_of(operation) or 'global'}, under way)"
+    )
+
+
+def metadata_of(instance: Resource) -> dict[str, str]:
+    """The metadata items of a VM."""
+    return {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
+
+
+def internal_name(name: str, *, zone: str, project: str) -> str:
+    """The zonal DNS name, which resolves for every VM of the same network, whatever names the nodes' search path has.
+
+    https://cloud.google.com/compute/docs/internal-dns; the two parts of a domain-scoped project change places there:
+    `google.com:cloudtop-prod` has hosts such as `alain.us-east1-b.c.cloudtop-prod.google.com.internal`.
+    """
+    domain, _, plain = project.rpartition(":")
+    return ".".join(filter(None, [name, zone, "c", plain, domain, "internal"]))
+
+
+def dollars_per_hour(instance: Resource) -> float:
+    """What a VM costs by the price table; 0 where the tables do not know it."""
+    accelerator: Mapping[str, Any] = next(iter(instance.get("guestAccelerators", ())), {})
+    # Another version of hvdcloud, with other tables, may have made it.
+    with contextlib.suppress(UsageError):
+        estimate = prices.node_dollars_per_hour(
+            machine_type=last_segment(instance.get("machineType", "")),
+            gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
+            gpu_count=accelerator.get("acceleratorCount", 0),
+            spot=instance.get("scheduling", {}).get("provisioningModel") == "SPOT",
+            disk_gb=sum(_number(disk.get("diskSizeGb")) for disk in instance.get("disks", ())),
+            external_ip=any(interface.get("accessConfigs") for interface in instance.get("networkInterfaces", ())),
+        )
+        return estimate or 0.0
+    return 0.0
+
+
+def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:
+    if not labels and operations:
+        return datetime.fromisoformat(str(operations[0]["insertTime"]).replace("Z", "+00:00"))
+    return datetime.fromtimestamp(_number(labels.get(LABEL_CREATED)), tz=timezone.utc)
+
+
+def _index(name: str) -> int:
+    """bulkInsert gives all VMs the same labels, so the number is in the name."""
+    return _number(name.rpartition("-")[2])
+
+
+def _number(text: object) -> int:
+    """Somebody else may have changed a label."""
+    return int(str(text)) if str(text).isdecimal() else 0

@@ -1,0 +1,215 @@
+"""What an error of the Compute API means, whatever form it comes in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.gce.errors import CATALOGUE, Action, ApiError, answer_error, operation_errors
+
+NOT_FOUND = "The resource 'projects/p/{}' was not found"
+
+
+def operation(*errors: dict[str, Any], status: int | None = None) -> dict[str, Any]:
+    link = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/operations/op-1"
+    found: dict[str, Any] = {"name": "op-1", "status": "DONE", "selfLink": link, "error": {"errors": list(errors)}}
+    return found | ({"httpErrorStatusCode": status} if status else {})
+
+
+def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
+    error: dict[str, Any] = {"code": status, "message": message, "errors": [{"reason": legacy, "message": message}]}
+    if info:
+        error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}]
+    return answer_error(status, json.dumps({"error": error}), project="p")
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "action", "family"),
+    [
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
+        ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "no room", Action.NEXT_ZONE, CapacityError),
+        ("RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
+        ("GPU_STOCKOUT", "no room", Action.NEXT_ZONE, CapacityError),
+        ("REGION_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_REGION, CapacityError),
+        ("UNSUPPORTED_OPERATION", "preempted while created", Action.NEXT_ZONE, CapacityError),
+        ("VM_MIN_COUNT_NOT_REACHED", "Requested minimum count of 4 VMs", Action.NEXT_ZONE, CapacityError),
+        ("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", Action.STOP, CapacityError),
+        (
+            "QUOTA_EXCEEDED",
+            "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-west1.",
+            Action.NEXT_REGION,
+            CapacityError,
+        ),
+        ("IP_SPACE_EXHAUSTED", "no addresses", Action.NEXT_REGION, CapacityError),
+        ("RESOURCE_NOT_READY", "not ready", Action.RETRY, NodeError),
+        ("RESOURCE_OPERATION_RATE_EXCEEDED", "too fast", Action.RETRY, NodeError),
+        ("RESOURCE_NOT_FOUND", "The resource was not found", Action.RETRY, CapacityError),
+        ("RESOURCE_NOT_FOUND", NOT_FOUND.format("global/networks/none"), Action.STOP, UsageError),
+        ("RESOURCE_NOT_FOUND", NOT_FOUND.format("regions/r/subnetworks/none"), Action.NEXT_REGION, UsageError),
+        ("RESOURCE_NOT_FOUND", NOT_FOUND.format("zones/z/acceleratorTypes/x"), Action.NEXT_ZONE, UsageError),
+        ("RESOURCE_ALREADY_EXISTS", "The resource already exists", Action.STOP, UsageError),
+        ("IAM_PERMISSION_DENIED", "no", Action.STOP, CredentialsError),
+        ("SERVICE_ACCOUNT_ACCESS_DENIED", "no", Action.STOP, CredentialsError),
+        ("ANYTHING", "Policy update access denied.", Action.STOP, CredentialsError),
+        ("ANYTHING", "Requested disk size cannot be smaller than the image size (50 GB)", Action.STOP, UsageError),
+        ("INTERNAL_ERROR", "oops", Action.NEXT_ZONE, NodeError),
+        ("NEVER_HEARD_OF", "what is this", Action.STOP, NodeError),
+    ],
+)
+def test_every_code_of_an_operation_has_one_meaning(
+    code: str, message: str, action: Action, family: type[HvdcloudError]
+) -> None:
+    (error,) = operation_errors(operation({"code": code, "message": message}))
+    assert (error.action, error.rule.error) == (action, family)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "action", "family"),
+    [
+        (400, "invalid", "Invalid value for field 'resource.x'", Action.STOP, UsageError),
+        (401, "authError", "Invalid Credentials", Action.STOP, CredentialsError),
+        (403, "quotaExceeded", "Quota 'CPUS' exceeded.  in region us-west1.", Action.NEXT_REGION, CapacityError),
+        (403, "rateLimitExceeded", "Rate Limit Exceeded", Action.RETRY, NodeError),
+        (403, "forbidden", "Required 'compute.instances.create' permission for 'x'", Action.STOP, CredentialsError),
+        (403, "", "no", Action.STOP, CredentialsError),
+        (404, "notFound", NOT_FOUND.format("zones/mars-a"), Action.STOP, UsageError),
+        (404, "notFound", "Location mars-a is not found or access is unauthorized.", Action.NEXT_ZONE, UsageError),
+        (409, "alreadyExists", "already exists", Action.STOP, UsageError),
+        (412, "conditionNotMet", "Constraint constraints/compute.x violated", Action.STOP, CredentialsError),
+        (412, "conditionNotMet", "Supplied fingerprint does not match", Action.STOP, UsageError),
+        (429, "", "slow down", Action.RETRY, NodeError),
+        (500, "backendError", "oops", Action.RETRY, NodeError),
+        (502, "", "<html>", Action.RETRY, NodeError),
+        (503, "backendError", "later", Action.RETRY, NodeError),
+        (503, "insufficientCapacity", "no room", Action.NEXT_ZONE, CapacityError),
+        (504, "", "later", Action.RETRY, NodeError),
+    ],
+)  # fmt: skip
+def test_every_answer_has_one_meaning(
+    status: int, reason: str, message: str, action: Action, family: type[HvdcloudError]
+) -> None:
+    error = answer(status, reason, message)
+    assert (error.action, error.rule.error) == (action, family)
+
+
+def test_an_operation_that_failed_without_an_http_status_has_failed() -> None:
+    (error,) = operation_errors(operation({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no"}))
+    assert error.status is None
+
+
+def test_an_operation_that_has_only_an_http_status_has_failed() -> None:
+    (error,) = operation_errors({"status": "DONE", "httpErrorStatusCode": 409, "httpErrorMessage": "CONFLICT"})
+    assert (error.status, error.message) == (409, "CONFLICT")
+
+
+def test_an_operation_that_succeeded_has_no_errors() -> None:
+    assert operation_errors({"status": "DONE", "progress": 100, "warnings": [{"code": "DEPRECATED_TYPE_USED"}]}) == []
+
+
+def test_the_machine_readable_quota_beats_the_wording() -> None:
+    quota = {
+        "metricName": "compute.googleapis.com/nvidia_t4_gpus",
+        "limitName": "NVIDIA-T4-GPUS-per-project-region",
+        "dimensions": {"region": "europe-west4"},
+        "limit": 0.0,
+    }
+    code = {
+        "code": "QUOTA_EXCEEDED",
+        "message": "Das Kontingent ist erschöpft.",
+        "errorDetails": [{"quotaInfo": quota}],
+    }
+    (error,) = operation_errors(operation(code))
+    assert (error.action, error.region, error.metric) == (Action.NEXT_REGION, "europe-west4", "NVIDIA_T4_GPUS")
+    assert error.cause == "quota NVIDIA_T4_GPUS in region europe-west4 is exceeded (limit 0)"
+
+
+def test_a_quota_that_has_no_region_is_the_whole_projects() -> None:
+    quota = {"metricName": "compute.googleapis.com/gpus_per_gpu_family", "limit": 8.0}
+    (error,) = operation_errors(
+        operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": [{"quotaInfo": quota}]})
+    )
+    assert error.action is Action.STOP
+
+
+@pytest.mark.parametrize(
+    ("text", "zone"),
+    [
+        ("The zone 'projects/p/zones/us-central1-a' does not have enough resources available", "us-central1-a"),
+        ("The zone us-east1-b does not have enough resources", "us-east1-b"),
+        ("no zone at all", None),
+    ],
+)
+def test_the_zone_is_read_from_the_message(text: str, zone: str | None) -> None:
+    assert ApiError(text, code="ZONE_RESOURCE_POOL_EXHAUSTED").zone == zone
+
+
+def test_the_user_reads_what_failed_why_and_what_to_type() -> None:
+    (error,) = operation_errors(
+        operation(
+            {"code": "QUOTA_EXCEEDED", "message": "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 1.0 in region us-west1."}
+        )
+    )
+    shown = error.as_user_error(doing="create 4 VMs in us-west1-b")
+    assert isinstance(shown, CapacityError)
+    assert shown.message == (
+        "cannot create 4 VMs in us-west1-b: quota NVIDIA_T4_GPUS in region us-west1 is exceeded (limit 1)"
+    )
+    assert "https://console.cloud.google.com/iam-admin/quotas?project=p" in shown.hint
+    assert "Limit: 1.0 in region us-west1" in shown.details
+
+
+def test_an_api_that_is_off_says_how_to_switch_it_on() -> None:
+    url = "https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=7"
+    error = answer(403, "accessNotConfigured", "off", reason="SERVICE_DISABLED", metadata={"activationUrl": url})
+    shown = error.as_user_error(doing="list VMs")
+    assert isinstance(shown, CredentialsError)
+    assert "gcloud services enable compute.googleapis.com --project=p" in shown.hint
+    assert url in shown.hint
+
+
+def test_a_permission_that_is_missing_is_named() -> None:
+    told = answer(
+        403, "forbidden", "no", reason="IAM_PERMISSION_DENIED", metadata={"permission": "compute.disks.create"}
+    )
+    read = answer(403, "forbidden", "Required 'compute.instances.list' permission for 'projects/p'")
+    assert "compute.disks.create" in told.as_user_error(doing="create VMs").hint
+    assert "compute.instances.list" in read.as_user_error(doing="list VMs").hint
+
+
+def test_a_stockout_names_what_else_to_try() -> None:
+    error = ApiError("The zone 'projects/p/zones/us-west1-b' is full.", code="ZONE_RESOURCE_POOL_EXHAUSTED")
+    shown = error.as_user_error(doing="create 4 VMs")
+    assert shown.message == "cannot create 4 VMs: no capacity in zone us-west1-b"
+    assert "gce.zones" in shown.hint
+    assert "gce.spot" in shown.hint
+
+
+def test_a_page_that_is_no_json_is_kept() -> None:
+    error = answer_error(502, b"<html>Bad Gateway</html>")
+    assert (error.status, error.action) == (502, Action.RETRY)
+    assert "Bad Gateway" in str(error)
+
+
+@pytest.mark.parametrize("body", ["null", "[]", '{"error": "invalid_grant"}', '{"error": {"errors": []}}', "{}", ""])
+def test_no_answer_breaks_the_reader(body: str) -> None:
+    assert answer_error(400, body).action is Action.STOP
+
+
+def test_every_line_of_the_catalogue_can_be_shown_and_says_where_it_is_from() -> None:
+    for rule in CATALOGUE:
+        assert rule.source
+        name = next(iter(sorted(rule.names)), "")
+        error = ApiError("something with {braces}", code=name, status=next(iter(rule.statuses), None))
+        shown = error.as_user_error(doing="try")
+        assert shown.hint
+        assert "{project}" not in shown.message + shown.hint
+
+
+def test_the_last_line_holds_for_everything() -> None:
+    last = CATALOGUE[-1]
+    assert not last.names
+    assert not last.text
+    assert not last.statuses

@@ -1,0 +1,287 @@
+"""The bodies that Compute Engine is sent: whole, legal by the API's own schema, and what each choice depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.providers.gce import plan
+from hvdcloud.providers.gce.plan import Settings
+from tests.unit.golden import assert_golden
+
+SPEC = ClusterSpec(
+    name="digits",
+    id="a1b2c3",
+    owner="ada",
+    nodes=2,
+    image="us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64,
+    bucket="gs://p-checkpoints/digits",
+    authorized_key="ssh-ed25519 AAAAC3Nza laptop",
+    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
+)
+SETTINGS = Settings(
+    project="p",
+    machine_type="n1-standard-8",
+    gpu_type="nvidia-tesla-t4",
+    gpu_count=1,
+    spot=False,
+    disk_gb=100,
+    vm_image_profile="cos",
+    network=None,
+    subnetwork=None,
+    service_account="nodes@p.iam.gserviceaccount.com",
+    ssh_source="198.51.100.7/32",
+    max_run_seconds=43200,
+    max_cost=None,
+)
+TERRAFORM = {
+    "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
+    "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
+}
+VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
+VARIANTS = [
+    {},
+    {"spot": True},
+    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": None},
+    {"machine_type": "g2-standard-8", "max_cost": 20.0},
+    {"ssh_source": "iap", **TERRAFORM},
+    {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
+]
+
+
+def settings(**changes: Any) -> Settings:
+    return dataclasses.replace(SETTINGS, **changes)
+
+
+def properties(**changes: Any) -> Any:
+    body = plan.bulk_insert_body(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
+    return body["instanceProperties"]
+
+
+@cache
+def schemas() -> Any:
+    import googleapiclient
+
+    file = Path(googleapiclient.__file__).parent / "discovery_cache/documents/compute.v1.json"
+    return json.loads(file.read_text(encoding="utf-8"))["schemas"]
+
+
+def assert_legal(value: Any, schema: Mapping[str, Any], where: str) -> None:
+    """`value` has only what the discovery document allows: known keys, JSON types, enum values."""
+    if "$ref" in schema:
+        schema = schemas()[schema["$ref"]]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    assert type(value) is kinds[schema["type"]], f"{where} is {value!r}"
+    assert value in schema.get("enum", [value]), f"{where} is {value!r}"
+    if schema.get("format") == "int64":
+        assert value == str(int(value)), f"{where} is {value!r}"
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        known = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        assert known, f"{where}.{key} is unknown"
+        assert_legal(inner, known, f"{where}.{key}")
+    for index, inner in enumerate(value if isinstance(value, list) else ()):
+        assert_legal(inner, schema["items"], f"{where}[{index}]")
+
+
+def test_the_request_is_the_golden_one() -> None:
+    body = plan.bulk_insert_body(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
+    items = {item["key"]: item for item in body["instanceProperties"]["metadata"]["items"]}
+    # The script has golden texts of its own.
+    assert items["startup-script"]["value"].startswith("#!/bin/bash\n")
+    items["startup-script"]["value"] = "..."
+    firewalls = plan.firewall_bodies(SPEC, SETTINGS, existing=[])
+    assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_library(changes: Any) -> None:
+    from google.cloud import compute_v1
+
+    chosen = settings(**changes)
+    body = plan.bulk_insert_body(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
+    assert_legal(body, {"$ref": "BulkInsertInstanceResource"}, "body")
+    message = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
+    again = compute_v1.BulkInsertInstanceResource.to_dict(
+        message,
+        preserving_proto_field_name=False,
+        use_integers_for_enums=False,
+        always_print_fields_with_no_presence=False,
+    )
+    assert again == body
+    for firewall in plan.firewall_bodies(SPEC, chosen, existing=[]):
+        assert_legal(firewall, {"$ref": "Firewall"}, "firewall")
+        compute_v1.Firewall.from_json(json.dumps(firewall))
+
+
+def test_all_nodes_or_none_under_names_that_are_known_before() -> None:
+    body = plan.bulk_insert_body(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
+    assert body["count"] == body["minCount"] == "2"
+    assert body["perInstanceProperties"] == {"digits-0": {}, "digits-1": {}}
+    assert "namePattern" not in body
+
+
+def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:
+    assert properties()["guestAccelerators"] == [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]
+    assert "guestAccelerators" not in properties(machine_type="g2-standard-8")
+    assert "guestAccelerators" not in properties(gpu_type=None)
+    assert "guestAccelerators" not in properties(gpu_count=0)
+
+
+def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
+    def script(**changes: Any) -> str:
+        return next(i["value"] for i in properties(**changes)["metadata"]["items"] if i["key"] == "startup-script")
+
+    assert "\nGPU=yes\nDRIVER=R580\n" in script()
+    assert "\nGPU=yes\n" in script(machine_type="g2-standard-8", gpu_type=None)
+    assert "\nGPU=no\n" in script(gpu_type=None)
+
+
+def test_compute_engine_itself_deletes_the_nodes_whoever_forgets_them() -> None:
+    for spot in (False, True):
+        assert properties(spot=spot)["scheduling"] == {
+            "provisioningModel": "SPOT" if spot else "STANDARD",
+            "instanceTerminationAction": "DELETE",
+            "onHostMaintenance": "TERMINATE",
+            "automaticRestart": False,
+            "maxRunDuration": {"seconds": "43200"},
+        }
+
+
+@pytest.mark.parametrize(
+    ("changes", "external"),
+    [
+        ({}, True),
+        ({"ssh_source": "iap"}, False),
+        ({"ssh_source": "10.1.0.0/16"}, False),
+        ({"ssh_source": "172.18.0.1/32"}, False),
+        ({"ssh_source": "9.0.0.0/7"}, True),
+        ({"ssh_source": "iap", "vm_image_profile": "dlvm"}, True),
+    ],
+)
+def test_an_external_address_only_where_one_is_needed(changes: Any, external: bool) -> None:
+    assert plan.external_ip_needed(settings(**changes)) is external
+    [interface] = properties(**changes)["networkInterfaces"]
+    assert ("accessConfigs" in interface) is external
+
+
+def test_the_network_may_be_a_name_or_what_terraform_prints() -> None:
+    def interface(**changes: Any) -> dict[str, Any]:
+        [found] = properties(ssh_source="iap", **changes)["networkInterfaces"]
+        return {key: value for key, value in found.items() if key != "nicType"}
+
+    assert interface() == {"network": "projects/p/global/networks/default"}
+    assert interface(subnetwork="nodes") == {"subnetwork": "projects/p/regions/us-central1/subnetworks/nodes"}
+    assert interface(**TERRAFORM) == {
+        "network": "projects/p/global/networks/hvdcloud",
+        "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
+    }
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "theirs",
+        "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/default",
+        "direction": "INGRESS",
+        "targetTags": ["hvdcloud"],
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22", "2000-3000"]}],
+        "sourceRanges": ["198.51.100.0/24"],
+        **changes,
+    }
+
+
+def needed(*existing: dict[str, Any], **changes: Any) -> list[str]:
+    bodies = plan.firewall_bodies(SPEC, settings(**changes), existing=existing)
+    return [body["name"].rpartition("-")[2] for body in bodies]
+
+
+MESH = rule(sourceRanges=[], sourceTags=["hvdcloud"], allowed=[{"IPProtocol": "all"}])
+
+
+def test_no_rule_is_made_where_terraform_s_rules_do() -> None:
+    assert needed() == ["ssh", "mesh"]
+    assert needed(rule()) == ["mesh"]
+    assert needed(MESH) == ["ssh"]
+    assert needed(rule(), MESH) == []
+    assert needed(rule(sourceRanges=["35.235.240.0/20"]), MESH, ssh_source="iap") == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"disabled": True},
+        {"direction": "EGRESS"},
+        {"network": "projects/p/global/networks/other"},
+        {"targetTags": ["web"]},
+        {"targetServiceAccounts": ["x@p.iam.gserviceaccount.com"], "targetTags": []},
+        {"sourceRanges": ["203.0.113.0/24"]},
+        {"sourceRanges": ["2001:db8::/32"]},
+        {"sourceRanges": ["198.51.100.8/32"]},
+        {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
+        {"allowed": [{"IPProtocol": "udp"}]},
+        {"allowed": [], "denied": [{"IPProtocol": "tcp"}]},
+    ],
+)
+def test_a_rule_that_does_not_let_this_laptop_in_does_not_count(change: Any) -> None:
+    assert needed(rule(**change), MESH) == ["ssh"]
+
+
+def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
+    ssh, mesh = plan.firewall_bodies(SPEC, SETTINGS, existing=[])
+    assert ssh["name"] == "hvdcloud-digits-a1b2c3-ssh"
+    assert ssh["sourceRanges"] == ["198.51.100.7/32"]
+    assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
+    assert "hvdcloud-cluster=digits hvdcloud-owner=ada hvdcloud-id=a1b2c3" in ssh["description"]
+
+
+def test_names_fit_however_long_the_cluster_s_name_is() -> None:
+    spec = dataclasses.replace(SPEC, name="a" * 40)
+    assert all(len(body["name"]) <= 63 for body in plan.firewall_bodies(spec, SETTINGS, existing=[]))
+
+
+def test_max_cost_shortens_the_run() -> None:
+    hourly = plan.node_dollars_per_hour(SETTINGS)
+    assert hourly is not None
+    assert plan.allowed_seconds(SETTINGS, nodes=2) == 43200
+    assert plan.allowed_seconds(settings(max_cost=1000.0), nodes=2) == 43200
+    seconds = plan.allowed_seconds(settings(max_cost=3.0), nodes=2)
+    # Compute Engine may be half a minute late.
+    assert 0 <= 3.0 - 2 * hourly * (seconds + 30) / 3600 < 0.001
+    assert properties(max_cost=3.0)["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
+
+
+def test_a_limit_that_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(UsageError, match="less than one minute"):
+        plan.allowed_seconds(settings(max_cost=0.01), nodes=2)
+    with pytest.raises(UsageError, match="30 s to 120 days"):
+        plan.allowed_seconds(settings(max_run_seconds=20), nodes=2)
+    with pytest.raises(UsageError, match="not in the price table"):
+        plan.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), nodes=2)
+
+
+def test_zones_are_the_configured_ones_or_those_with_the_gpu() -> None:
+    assert plan.zone_candidates(SETTINGS, zones=["europe-west4-b", "us-east1-c"]) == ["europe-west4-b", "us-east1-c"]
+    found = plan.zone_candidates(SETTINGS, zones=[])
+    assert found[:4] == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
+    assert plan.zone_candidates(settings(machine_type="g2-standard-8"), zones=[])[0] == "us-east4-a"
+    pinned = plan.zone_candidates(settings(**TERRAFORM), zones=[])
+    assert pinned == found[:4]
+
+
+def test_a_request_id_shows_for_which_name_it_was_made() -> None:
+    first, second = plan.request_id("digits"), plan.request_id("digits")
+    assert first != second
+    assert uuid.UUID(first).version == 4
+    assert uuid.UUID(first).variant == uuid.RFC_4122
+    assert plan.belongs_to(first, "digits")
+    assert not plan.belongs_to(first, "digits-2")
+    assert not plan.belongs_to("", "digits")

@@ -1,0 +1,243 @@
+"""What `up` finds out before it creates anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+
+from hvdcloud.errors import CapacityError, CredentialsError, UsageError
+from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.providers.gce.client import ComputeClient
+from hvdcloud.providers.gce.plan import Settings
+from hvdcloud.providers.gce.preflight import Preflight, preflight
+from tests.unit.scripted_api import Call, Reply, Script, refusal
+
+TODAY = date(2026, 11, 20)
+SPEC = ClusterSpec(
+    name="digits",
+    id="abcdef",
+    owner="ada",
+    nodes=4,
+    image="r/digits@sha256:0",
+    bucket="gs://b",
+    authorized_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
+)
+SETTINGS = Settings(
+    project="p",
+    machine_type="n1-standard-8",
+    gpu_type="nvidia-tesla-t4",
+    gpu_count=1,
+    spot=False,
+    disk_gb=100,
+    vm_image_profile="cos",
+    network=None,
+    subnetwork=None,
+    service_account=None,
+    ssh_source="198.51.100.7/32",
+    max_run_seconds=3600,
+    max_cost=None,
+)
+ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
+
+
+class Api:
+    """A project with T4s in three zones, and quota for 16 of them in each region."""
+
+    def __init__(self) -> None:
+        self.zones = dict.fromkeys(ZONES, "UP")
+        self.t4_zones = {"us-central1-a", "us-central1-b", "us-east1-c"}
+        self.t4_quota = {"us-central1": 16.0, "us-east1": 16.0, "europe-west4": 16.0}
+        self.gpus_all_regions = 16.0
+        self.vms: dict[str, list[dict[str, Any]]] = {}
+        self.trouble: dict[str, Reply] = {}
+        self.unreachable: list[str] = []
+        self.calls: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> Reply:
+        what = call.path.rpartition("/")[2]
+        with self._lock:
+            self.calls.append(what)
+        if what in self.trouble:
+            return self.trouble[what]
+        return Reply(self._content(what))
+
+    def _content(self, what: str) -> dict[str, Any]:
+        if what == "p":
+            return {"name": "p", "quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": self.gpus_all_regions, "usage": 0}]}
+        if what == "regions":
+            return {"items": [{"name": region, "quotas": self._quotas(region)} for region in self.t4_quota]}
+        if what == "zones":
+            return {"items": [{"name": zone, "status": status} for zone, status in self.zones.items()]}
+        if what == "machineTypes":
+            return self._everywhere(what, {zone: [{"name": "n1-standard-8", "zone": zone}] for zone in self.zones})
+        if what == "acceleratorTypes":
+            return self._everywhere(what, {zone: [{"name": "nvidia-tesla-t4", "zone": zone}] for zone in self.t4_zones})
+        if what == "instances":
+            return self._everywhere(what, self.vms)
+        if what == "cos-125-lts":
+            link = "https://www.googleapis.com/compute/v1/projects/cos-cloud/global/images/cos-125-19216-0-1"
+            return {"name": "cos-125-19216-0-1", "selfLink": link, "diskSizeGb": "10"}
+        raise AssertionError(what)
+
+    def _quotas(self, region: str) -> list[dict[str, Any]]:
+        return [{"metric": "NVIDIA_T4_GPUS", "limit": self.t4_quota[region], "usage": 0.0}]
+
+    def _everywhere(self, key: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+        items = {f"zones/{zone}": {key: each} for zone, each in found.items()}
+        return {"items": items, "unreachables": [f"projects/p/zones/{zone}" for zone in self.unreachable]}
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[ComputeClient]:
+    script = Script()
+    script.handler = api
+    yield ComputeClient(project="p", credentials=AnonymousCredentials(), endpoint=script.url, retry_seconds=0)
+    script.close()
+
+
+def check(client: ComputeClient, *, zones: tuple[str, ...] = (), nodes: int = 4, **changes: Any) -> Preflight:
+    spec, settings = replace(SPEC, nodes=nodes), replace(SETTINGS, **changes)
+    return preflight(client, spec, settings, zones=zones, today=TODAY)
+
+
+def test_all_is_well(client: ComputeClient) -> None:
+    found = check(client)
+    assert found.problems == []
+    assert set(found.zones) == {"us-central1-a", "us-central1-b", "us-east1-c"}
+    assert found.zones[:2] == ["us-central1-a", "us-central1-b"]
+    assert found.vm_image == "projects/cos-cloud/global/images/cos-125-19216-0-1"
+    assert [notice for notice in found.notices if "2027-08-01" in notice]
+
+
+def test_more_nodes_are_no_more_calls(client: ComputeClient, api: Api) -> None:
+    api.t4_quota = dict.fromkeys(api.t4_quota, 1000.0)
+    api.gpus_all_regions = 1000.0
+    check(client, nodes=1)
+    of_one, api.calls = len(api.calls), []
+    assert check(client, nodes=256).problems == []
+    assert len(api.calls) == of_one == 7
+
+
+def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient, api: Api) -> None:
+    (problem,) = check(client, gpu_type="nvidia-tesla-p100").problems
+    assert "switched nvidia-tesla-p100 off" in problem.message
+    (problem,) = check(client, max_run_seconds=10).problems
+    assert "30 s to 120 days" in problem.message
+    assert api.calls == []
+
+
+def test_chosen_zones_are_tried_in_their_order(client: ComputeClient) -> None:
+    assert check(client, zones=("us-east1-c", "us-central1-a")).zones == ["us-east1-c", "us-central1-a"]
+
+
+def test_a_chosen_zone_without_the_gpu_is_a_problem_that_names_those_that_have_it(client: ComputeClient) -> None:
+    (problem,) = check(client, zones=("us-central1-a", "europe-west4-a")).problems
+    assert problem.message == "gce.zones: europe-west4-a has no nvidia-tesla-t4"
+    assert problem.hint == "zones that have it: us-central1-a, us-central1-b, us-east1-c"
+
+
+def test_a_chosen_zone_that_does_not_exist_is_a_problem(client: ComputeClient) -> None:
+    (problem,) = check(client, zones=("mars-central1-a",)).problems
+    assert "there is no zone mars-central1-a" in problem.message
+
+
+def test_zones_outside_of_the_subnetworks_region_are_a_problem(client: ComputeClient) -> None:
+    subnetwork = "projects/p/regions/us-east1/subnetworks/s"
+    (problem,) = check(client, zones=("us-central1-a",), subnetwork=subnetwork).problems
+    assert "subnetwork" in problem.message
+
+
+def test_a_zone_that_does_not_answer_is_not_ruled_out(client: ComputeClient, api: Api) -> None:
+    api.unreachable = ["europe-west4-a"]
+    found = check(client, zones=("europe-west4-a",))
+    assert (found.problems, found.zones) == ([], ["europe-west4-a"])
+
+
+def test_a_zone_that_is_down_is_left_out(client: ComputeClient, api: Api) -> None:
+    api.zones["us-central1-a"] = "DOWN"
+    assert "us-central1-a" not in check(client).zones
+
+
+def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: ComputeClient, api: Api) -> None:
+    api.t4_quota["us-central1"] = 3.0
+    found = check(client)
+    assert found.problems == []
+    assert found.zones == ["us-east1-c"]
+    assert "left out for want of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free" in found.notices
+
+
+def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeClient, api: Api) -> None:
+    api.t4_quota = dict.fromkeys(api.t4_quota, 0.0)
+    found = check(client)
+    (problem,) = found.problems
+    assert problem.error is CapacityError
+    assert "us-central1: NVIDIA_T4_GPUS 4 needed, 0 of 0 free; us-east1:" in problem.message
+    assert "quotas?project=p" in problem.hint
+    assert found.zones == []
+
+
+def test_the_projects_own_quota_counts_everywhere(client: ComputeClient, api: Api) -> None:
+    api.gpus_all_regions = 0.0
+    (problem,) = check(client).problems
+    assert problem.error is CapacityError
+    assert "GPUS_ALL_REGIONS 4 needed, 0 of 0 free" in problem.message
+
+
+@pytest.mark.parametrize("what", ["p", "regions", "zones", "machineTypes", "acceleratorTypes", "instances"])
+def test_what_the_api_does_not_tell_stops_nobody(client: ComputeClient, api: Api, what: str) -> None:
+    api.trouble[what] = refusal(503, "backendError", "later")
+    found = check(client)
+    assert found.problems == []
+    assert "us-central1-a" in found.zones
+    assert any("later" in notice for notice in found.notices)
+
+
+def test_an_api_that_is_off_is_said_once(client: ComputeClient, api: Api) -> None:
+    off = refusal(403, "accessNotConfigured", "off", reason="SERVICE_DISABLED", metadata={"activationUrl": "https://x"})
+    for what in ("p", "regions", "zones", "machineTypes", "acceleratorTypes", "instances", "cos-125-lts"):
+        api.trouble[what] = off
+    found = check(client)
+    (problem,) = found.problems
+    assert problem.error is CredentialsError
+    assert "gcloud services enable compute.googleapis.com" in problem.hint
+    assert found.vm_image == ""
+
+
+def test_an_image_that_cannot_be_found_is_a_problem(client: ComputeClient, api: Api) -> None:
+    api.trouble["cos-125-lts"] = refusal(404, "notFound", "The resource 'projects/cos-cloud/x' was not found")
+    found = check(client)
+    assert [problem.error for problem in found.problems] == [UsageError]
+    assert found.vm_image == ""
+
+
+def test_a_cluster_of_this_name_is_a_problem(client: ComputeClient, api: Api) -> None:
+    labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "digits"}
+    api.vms = {"europe-west4-a": [{"name": "digits-0", "zone": "x/zones/europe-west4-a", "labels": labels}]}
+    (problem,) = check(client).problems
+    assert "exists already" in problem.message
+    assert "hvdcloud down --name digits" in problem.hint
+
+
+def test_somebody_elses_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
+    api.vms = {"us-central1-a": [{"name": "digits-1", "zone": "x/zones/us-central1-a"}]}
+    (problem,) = check(client).problems
+    assert problem.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"
+    assert check(client, zones=("us-east1-c",)).problems == []
+
+
+def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: Api) -> None:
+    (problem,) = check(client, disk_gb=9).problems
+    assert "gce.disk_gb" in problem.message

@@ -1,0 +1,136 @@
+"""Who may reach the nodes, and through what."""
+
+from __future__ import annotations
+
+import http.server
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.reach import (
+    ADDRESS_URL_VARIABLE,
+    ADDRESS_URLS,
+    caller_source,
+    check_iap,
+    iap_proxy_command,
+)
+
+
+def nobody(url: str) -> str:
+    raise AssertionError(f"{url} was asked")
+
+
+@contextmanager
+def address_service(answer: bytes, *, status: int = 200) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_auto_is_the_callers_own_address_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    with address_service(b"198.51.100.7\n") as url:
+        monkeypatch.setenv(ADDRESS_URL_VARIABLE, url)
+        assert caller_source("auto") == "198.51.100.7/32"
+
+
+def test_the_first_service_that_answers_with_an_address_is_believed() -> None:
+    done = threading.Event()
+
+    def fetch(url: str) -> str:
+        if url == ADDRESS_URLS[0]:
+            raise OSError("unreachable")
+        if url == ADDRESS_URLS[1]:
+            return "<html>please log in to this hotel's network</html>"
+        return "198.51.100.7"
+
+    def one_is_slow(url: str) -> str:
+        if url != ADDRESS_URLS[1]:
+            done.wait(10)
+        return "203.0.113.9"
+
+    assert caller_source("auto", fetch=fetch) == "198.51.100.7/32"
+    began = time.monotonic()
+    assert caller_source("auto", fetch=one_is_slow) == "203.0.113.9/32"
+    assert time.monotonic() - began < 2
+    done.set()
+
+
+def test_an_address_that_cannot_be_found_out_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with address_service(b"busy", status=503) as url:
+        monkeypatch.setenv(ADDRESS_URL_VARIABLE, url)
+        with pytest.raises(UsageError, match="public address cannot be found out") as raised:
+            caller_source("auto")
+    assert "503" in raised.value.details
+    assert "iap" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("198.51.100.0/24", "198.51.100.0/24"),
+        ("198.51.100.7/24", "198.51.100.0/24"),
+        ("198.51.100.7", "198.51.100.7/32"),
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("iap", "iap"),
+    ],
+)
+def test_a_range_is_normalised(source: str, expected: str) -> None:
+    assert caller_source(source, fetch=nobody) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("0.0.0.0/0", "whole internet"),
+        ("1.2.3.4/0", "whole internet"),
+        ("::/0", "whole internet"),
+        ("2001:db8::/32", "IPv4"),
+        ("office", "neither auto nor iap nor a CIDR"),
+        ("198.51.100.0/33", "neither auto nor iap nor a CIDR"),
+    ],
+)
+def test_a_range_that_lets_everybody_in_or_nobody_is_refused(source: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        caller_source(source, fetch=nobody)
+    assert "gce.ssh.source" in raised.value.hint
+
+
+def test_the_tunnel_is_gclouds_with_every_word_quoted() -> None:
+    command = iap_proxy_command("example.com:lab", "us-central1-a", "digits-0", 2222)
+    assert shlex.split(command) == [
+        "gcloud", "compute", "start-iap-tunnel", "digits-0", "2222", "--listen-on-stdin",
+        "--project=example.com:lab", "--zone=us-central1-a", "--verbosity=warning",
+    ]  # fmt: skip
+    assert shlex.split(iap_proxy_command("p", "z", "x; rm -rf /", 1))[3] == "x; rm -rf /"
+
+
+def test_a_tunnel_without_gcloud_is_a_problem_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (problem,) = check_iap()
+    assert "no gcloud" in problem.message
+    assert "cloud.google.com/sdk" in problem.hint
+    (tmp_path / "gcloud").write_text("#!/bin/sh\n")
+    (tmp_path / "gcloud").chmod(0o755)
+    assert check_iap() == []

@@ -1,0 +1,329 @@
+"""The startup script: its text, and what it does where curl, docker and the driver's installer are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.providers.gce import startup
+from tests.unit.golden import assert_golden
+
+IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
+KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
+
+# Each stand-in appends its arguments to calls; what it answers lies in files of the same folder.
+STAND_INS = {
+    "curl": """
+        url=${!#} data=
+        while (($#)); do [[ $1 == --data-binary ]] && data=$2; shift; done
+        case $url in
+        */guest-attributes/hvdcloud/status)
+            [[ ! -e $FAKE/no-guest-attributes ]] || { echo 'curl: (22) 403' >&2; exit 22; }
+            printf '%s\\n' "$data" >>"$FAKE/statuses" ;;
+        */service-accounts/default/token) echo '{"access_token":"ya29.secret","token_type":"Bearer"}' ;;
+        */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
+        */instance/name) printf digits-0 ;;
+        *gpgkey) echo key ;;
+        *) echo "curl: (6) no $url" >&2; exit 6 ;;
+        esac""",
+    "docker": """
+        case "$1 $2" in
+        "container inspect") [[ -e $FAKE/container ]] ;;
+        "login "*) cat >>"$FAKE/password" ;;
+        "pull "*) n=$(grep -c '^docker pull' "$FAKE/calls"); bash "$FAKE/pull" "$n" ;;
+        "run "*) touch "$FAKE/container"; env | grep ^HVDCLOUD_ >"$FAKE/environment"; echo 0123456789ab ;;
+        "wait "*) cat "$FAKE/exit-code" ;;
+        "logs "*) cat "$FAKE/logs" ;;
+        esac""",
+    "cos-extensions": '[[ ! -e $FAKE/no-driver ]] || { cat "$FAKE/no-driver" >&2; exit 3; }',
+    "iptables": '[[ " $* " != *" -C "* ]]',
+    "sleep": "exec /bin/sleep 0.02",
+    "dpkg-query": "printf 1.17.8-1",
+    "gpg": "cat >/dev/null",
+    **dict.fromkeys(("mount", "shutdown", "apt-get", "systemctl", "nvidia-smi", "nvidia-ctk"), ":"),
+}
+
+PULLED = "Digest: sha256:aa\nStatus: Downloaded newer image\n"
+
+
+@dataclass
+class Vm:
+    """A folder of stand-ins in front of PATH, and the script's own folders moved below it."""
+
+    folder: Path
+
+    def put(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def boot(self, **options: Any) -> subprocess.CompletedProcess[str]:
+        replace = options.pop("replace", {})
+        script = startup.render(**{"profile": "cos", "image": IMAGE, "registry_login": True, "gpu": True, **options})
+        moved = ("/var/lib/hvdcloud", "/dev/nvidia", "/usr/share/keyrings", "/etc/apt")
+        for old, new in {**{each: f"{self.folder}{each}" for each in moved}, **replace}.items():
+            script = script.replace(old, new)
+        environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "FAKE": str(self.folder)}
+        return subprocess.run(
+            ["bash", "-c", script], env=environment, text=True, capture_output=True, timeout=60, check=False
+        )
+
+    @property
+    def statuses(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "statuses").read_text().splitlines()]
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+    def called(self, prefix: str) -> list[str]:
+        return [call for call in self.calls if call.startswith(prefix)]
+
+
+@pytest.fixture
+def vm(tmp_path: Path) -> Vm:
+    (tmp_path / "bin").mkdir()
+    for name, body in STAND_INS.items():
+        file = tmp_path / "bin" / name
+        file.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >>"$FAKE/calls"\n{body}\n')
+        file.chmod(0o755)
+    for folder in ("dev", "usr/share/keyrings", "etc/apt/sources.list.d"):
+        (tmp_path / folder).mkdir(parents=True)
+    for device in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / device).touch()
+    vm = Vm(tmp_path)
+    vm.put("key", KEY)
+    vm.put("exit-code", "0\n")
+    vm.put("logs", 'hvdcloud-status {"status": "starting"}\n')
+    vm.put("pull", f"cat <<'END'\n{PULLED}END\n")
+    return vm
+
+
+@pytest.mark.parametrize("profile", ["cos", "dlvm"])
+@pytest.mark.parametrize("gpu", [True, False])
+def test_the_text_is_the_golden_one_and_passes_shellcheck(profile: Any, gpu: bool, tmp_path: Path) -> None:
+    text = startup.render(profile=profile, image=IMAGE, registry_login=True, gpu=gpu, driver="R580")
+    assert_golden(f"startup-{profile}-{'gpu' if gpu else 'cpu'}.sh", text)
+    file = tmp_path / "startup.sh"
+    file.write_text(text)
+    subprocess.run(["bash", "-n", file], check=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    shellcheck = shutil.which("shellcheck", path=path)
+    if shellcheck is None:
+        pytest.skip("no shellcheck")
+    found = subprocess.run([shellcheck, file], text=True, capture_output=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
+    image = f"registry/x'; touch {vm.folder}/broken; '$(touch {vm.folder}/broken)"
+    vm.boot(image=image, registry_login=False)
+    assert not (vm.folder / "broken").exists()
+    assert vm.called("docker pull") == [f"docker pull {image}"]
+
+
+def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: Vm) -> None:
+    done = vm.boot(driver="R580")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "login", "pulling", "starting"]
+    assert vm.called("cos-extensions") == ["cos-extensions install gpu -- -version=R580"]
+    assert vm.called("shutdown") == ["shutdown -h now"]
+    assert all(line.startswith("hvdcloud: ") for line in done.stdout.splitlines())
+    assert done.stderr == ""
+
+
+def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(vm: Vm) -> None:
+    vm.boot()
+    [run] = vm.called("docker run")
+    assert "--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864" in run
+    dev = f"{vm.folder}/dev"
+    devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
+    assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
+    assert run.endswith(f"-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA {IMAGE}")
+    assert set((vm.folder / "environment").read_text().splitlines()) == {
+        f"HVDCLOUD_AUTHORIZED_KEY={KEY}",
+        "HVDCLOUD_NODE=digits-0",
+        "HVDCLOUD_METADATA=http://metadata.google.internal",
+    }
+
+
+def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:
+    vm.boot()
+    assert [call for call in vm.called("iptables") if " -I " in call] == [
+        "iptables -w 30 -I INPUT -p tcp -j ACCEPT",
+        "iptables -w 30 -I INPUT -p udp -j ACCEPT",
+    ]
+
+
+def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(vm: Vm) -> None:
+    done = vm.boot()
+    assert (vm.folder / "password").read_text().strip() == "ya29.secret"
+    assert vm.called("docker login") == [
+        "docker login -u oauth2accesstoken --password-stdin https://us-central1-docker.pkg.dev"
+    ]
+    assert "ya29" not in "".join(vm.calls) + done.stdout + done.stderr
+
+
+def test_a_registry_of_ones_own_is_not_logged_in_to(vm: Vm) -> None:
+    vm.boot(image="127.0.0.1:5000/digits@sha256:aa", registry_login=False)
+    assert vm.called("docker login") == []
+
+
+def test_a_node_without_gpus_needs_no_driver(vm: Vm) -> None:
+    vm.boot(gpu=False)
+    assert vm.called("cos-extensions") == vm.called("mount") == []
+    assert "nvidia" not in vm.called("docker run")[0]
+
+
+def test_pulling_is_told_in_percent_at_most_once_a_second(vm: Vm) -> None:
+    first, second, third = "0123456789ab", "1123456789ab", "2123456789ab"
+    vm.put(
+        "pull",
+        f"""
+        echo "sha256:aa: Pulling from hvdcloud/digits"
+        echo "{first}: Already exists"
+        for layer in {second} {third}; do echo "$layer: Pulling fs layer"; done
+        echo "{second}: Downloading"; echo "{second}: Verifying Checksum"; echo "{second}: Download complete"
+        /bin/sleep 1.1
+        echo "{third}: Download complete"; echo "{second}: Pull complete"
+        /bin/sleep 1.1
+        echo "{third}: Pull complete"
+        printf '%s' "Status: Downloaded newer image"
+        """,
+    )
+    done = vm.boot()
+    told = [status["percent"] for status in vm.statuses if status["status"] == "pulling"]
+    assert told == [0, 66, 100]
+    assert "hvdcloud: Status: Downloaded newer image" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error", ["net/http: TLS handshake timeout", "toomanyrequests: slow down", "received unexpected HTTP status: 503"]
+)
+def test_a_pull_that_breaks_is_tried_again(vm: Vm, error: str) -> None:
+    vm.put("pull", f'if (($1 < 3)); then echo "{error}" >&2; exit 1; fi\n')
+    assert vm.boot().returncode == 0
+    assert len(vm.called("docker pull")) == 3
+    assert vm.statuses[-1] == {"status": "starting"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Error response from daemon: manifest for x not found: manifest unknown",
+        "denied: Permission artifactregistry.repositories.downloadArtifacts denied on resource",
+        "failed to register layer: write /x: no space left on device",
+    ],
+)
+def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> None:
+    vm.put("pull", f'echo "0123456789ab: Pulling fs layer"; echo "{error}" >&2; exit 1\n')
+    done = vm.boot()
+    assert done.returncode == 1
+    assert len(vm.called("docker pull")) == 1
+    assert vm.statuses[-1]["status"] == "failed"
+    assert vm.statuses[-1]["step"] == "pull"
+    assert error in vm.statuses[-1]["error"]
+    assert vm.called("docker run") == vm.called("shutdown") == []
+
+
+def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
+    vm.put("no-driver", 'a "quoted" \\ path\n\ttab, bell \a, caf\u00e9, $HOME & `id` {"x": 1}\nlast line\n')
+    done = vm.boot()
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {
+        "status": "failed",
+        "step": "driver",
+        "error": 'a "quoted" \\ path\n tab, bell ?, caf??, $HOME & `id` {"x": 1}\nlast line',
+    }
+    assert len(vm.called("cos-extensions")) == 3
+    assert len([status for status in vm.statuses if status["status"] == "failed"]) == 1
+    assert 'hvdcloud: failed: step driver: a "quoted"' in done.stdout
+
+
+def test_a_long_error_is_cut_at_its_beginning(vm: Vm) -> None:
+    vm.put("no-driver", "x" * 3000 + "the cause\n")
+    vm.boot()
+    assert len(vm.statuses[-1]["error"]) == 1000
+    assert vm.statuses[-1]["error"].endswith("xthe cause")
+
+
+def test_a_driver_without_devices_is_a_failure(vm: Vm) -> None:
+    (vm.folder / "dev" / "nvidia0").unlink()
+    vm.boot()
+    assert vm.statuses[-1]["error"] == f"the driver is installed, but there is no {vm.folder}/dev/nvidia0"
+
+
+def test_what_hangs_is_given_up_with_its_name(vm: Vm) -> None:
+    (vm.folder / "bin" / "cos-extensions").write_text("#!/bin/bash\nexec /bin/sleep 60\n")
+    vm.boot(replace={"retry 3 limited 900": "retry 1 limited 1"})
+    assert vm.statuses[-1]["error"] == "not done within 1 s: cos-extensions install gpu -- -version=default"
+
+
+def test_a_metadata_server_without_the_key_is_a_failure_of_the_start(vm: Vm) -> None:
+    vm.boot(replace={"attributes/hvdcloud-authorized-key": "attributes/nothing"})
+    assert vm.statuses[-1]["step"] == "start"
+    assert vm.statuses[-1]["error"].startswith("curl: (6) no ")
+
+
+def test_guest_attributes_that_are_switched_off_do_not_stop_a_node(vm: Vm) -> None:
+    vm.put("no-guest-attributes", "")
+    done = vm.boot()
+    assert done.returncode == 0
+    assert 'hvdcloud: not reported: {"status": "driver"}' in done.stdout
+    assert len(vm.called("docker run")) == 1
+
+
+def test_after_a_reboot_the_container_is_started_again(vm: Vm) -> None:
+    vm.put("container", "")
+    assert vm.boot().returncode == 0
+    assert vm.called("docker start") == ["docker start hvdcloud"]
+    assert vm.called("docker run") == vm.called("docker pull") == vm.called("docker login") == []
+    assert vm.called("cos-extensions")
+    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "starting"]
+
+
+def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) -> None:
+    vm.put("exit-code", "1\n")
+    vm.put("logs", 'hvdcloud-status {"status": "failed", "step": "sshd", "error": "no"}\n')
+    assert vm.boot().returncode == 1
+    assert vm.called("shutdown") == []
+    assert vm.statuses[-1]["step"] == "container"
+    assert vm.statuses[-1]["error"].startswith('exit status 1: hvdcloud-status {"status": "failed", "step": "sshd"')
+
+
+def test_a_container_that_was_ready_and_fails_powers_the_vm_off(vm: Vm) -> None:
+    vm.put("exit-code", "137\n")
+    vm.put("logs", 'hvdcloud-status {"status": "ready", "host_key": "ssh-ed25519 A"}\nkilled\n')
+    assert vm.boot().returncode == 0
+    assert vm.called("shutdown") == ["shutdown -h now"]
+    assert vm.statuses[-1]["status"] == "failed"
+
+
+def hide(vm: Vm, command: str) -> dict[str, str]:
+    """For `command -v`: as if there were no such program, whatever this machine has."""
+    return {f"command -v {command}": f"command -v no-such-{command}"}
+
+
+def test_deep_learning_vm_gets_docker_and_the_toolkit_of_the_version_that_is_held(vm: Vm) -> None:
+    done = vm.boot(profile="dlvm", replace=hide(vm, "docker"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    installed = [call.rpartition(" install ")[2] for call in vm.called("apt-get") if " install " in call]
+    assert installed == ["docker.io", "nvidia-container-toolkit=1.17.8-1"]
+    assert vm.called("nvidia-ctk") == ["nvidia-ctk runtime configure --runtime=docker"]
+    entry = (vm.folder / "etc/apt/sources.list.d/nvidia-container-toolkit.list").read_text()
+    assert entry.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
+    assert " --gpus all " in vm.called("docker run")[0]
+    assert vm.called("iptables") == []
+
+
+def test_deep_learning_vm_that_has_everything_installs_nothing(vm: Vm) -> None:
+    hook = vm.folder / "bin" / "nvidia-container-runtime-hook"
+    hook.touch(mode=0o755)
+    assert vm.boot(profile="dlvm").returncode == 0
+    assert vm.called("apt-get") == []

@@ -1,0 +1,167 @@
+"""API resources → clusters and nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hvdcloud.providers.base import NodeState
+from hvdcloud.providers.gce.plan import request_id
+from hvdcloud.providers.gce.survey import Survey
+from hvdcloud.providers.gce.view import Viewpoint, Way, internal_name
+
+ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
+LABELS = {
+    "managed-by": "hvdcloud",
+    "hvdcloud-cluster": "digits",
+    "hvdcloud-owner": "ada",
+    "hvdcloud-id": "0a1b2c",
+    "hvdcloud-nodes": "2",
+    "hvdcloud-created": "1790000000",
+}
+DESCRIPTION = " ".join(f"{key}={value}" for key, value in LABELS.items())
+
+
+def vm(index: int, *, status: str = "RUNNING", zone: str = "us-central1-a", **changes: Any) -> dict[str, Any]:
+    name = f"digits-{index}"
+    return {
+        "name": name,
+        "zone": f"{ROOT}/zones/{zone}",
+        "status": status,
+        "labels": LABELS,
+        "machineType": f"{ROOT}/zones/{zone}/machineTypes/n1-standard-8",
+        "guestAccelerators": [
+            {"acceleratorType": f"{ROOT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}
+        ],
+        "scheduling": {"provisioningModel": "STANDARD"},
+        "disks": [{"source": f"{ROOT}/zones/{zone}/disks/{name}", "diskSizeGb": "100"}],
+        "networkInterfaces": [
+            {"networkIP": f"10.128.0.{index + 2}", "accessConfigs": [{"natIP": f"198.18.0.{index}"}]}
+        ],
+        "metadata": {
+            "items": [
+                {"key": "hvdcloud-image", "value": "r/digits@sha256:1"},
+                {"key": "hvdcloud-bucket", "value": "gs://b/digits"},
+            ]
+        },
+        **changes,
+    }
+
+
+def disk(name: str, *, zone: str = "us-central1-a") -> dict[str, Any]:
+    return {"name": name, "zone": f"{ROOT}/zones/{zone}", "labels": LABELS}
+
+
+HERE = Viewpoint(project="p", way=Way.EXTERNAL)
+
+
+def test_a_whole_cluster() -> None:
+    cluster = HERE.cluster(
+        "digits",
+        Survey(instances=(vm(1), vm(0)), disks=(disk("digits-0"), disk("digits-1"))),
+    )
+    assert cluster.whole
+    assert (cluster.id, cluster.owner, cluster.provider) == ("0a1b2c", "ada", "gce")
+    assert (cluster.image, cluster.bucket) == ("r/digits@sha256:1", "gs://b/digits")
+    assert int(cluster.created.timestamp()) == 1790000000
+    assert [node.name for node in cluster.nodes] == ["digits-0", "digits-1"]
+    assert cluster.nodes[0].id == "us-central1-a/digits-0"
+    assert cluster.nodes[0].address == "198.18.0.0"
+    assert cluster.nodes[0].internal_address == "digits-0.us-central1-a.c.p.internal"
+    assert cluster.other_objects == ()
+    assert 1.3 < cluster.dollars_per_hour < 1.7
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("PROVISIONING", NodeState.STARTING),
+        ("STAGING", NodeState.STARTING),
+        ("RUNNING", NodeState.RUNNING),
+        ("STOPPING", NodeState.STOPPED),
+        ("TERMINATED", NodeState.STOPPED),
+        ("SUSPENDED", NodeState.STOPPED),
+        ("REPAIRING", NodeState.STOPPED),
+        ("SOMETHING_NEW", NodeState.STOPPED),
+    ],
+)
+def test_states(status: str, state: NodeState) -> None:
+    assert HERE.node(vm(0, status=status)).state is state
+
+
+def test_what_does_not_run_costs_nothing_and_what_the_table_does_not_know_breaks_nothing() -> None:
+    stopped = vm(0, status="TERMINATED")
+    unknown = vm(1, machineType=f"{ROOT}/zones/us-central1-a/machineTypes/z9-future-2")
+    assert HERE.cluster("digits", Survey(instances=(stopped, unknown))).dollars_per_hour == 0
+
+
+def test_disks_without_a_vm_and_firewall_rules_are_other_objects() -> None:
+    survey = Survey(
+        instances=(vm(0),),
+        disks=(disk("digits-0"), disk("digits-0", zone="us-central1-b"), disk("digits-1")),
+        firewalls=({"name": "hvdcloud-digits-0a1b2c-ssh", "description": DESCRIPTION},),
+    )
+    cluster = HERE.cluster("digits", survey)
+    assert cluster.other_objects == (
+        "disk us-central1-a/digits-1",
+        "disk us-central1-b/digits-0",
+        "firewall hvdcloud-digits-0a1b2c-ssh",
+    )
+    assert not cluster.whole
+
+
+def test_a_cluster_of_which_only_a_firewall_rule_is_left() -> None:
+    survey = Survey(firewalls=({"name": "any", "description": DESCRIPTION},), unseen=("zone us-central1-f",))
+    (cluster,) = HERE.clusters(survey)
+    assert (cluster.name, cluster.id, cluster.owner, cluster.nodes) == ("digits", "0a1b2c", "ada", ())
+    assert cluster.unseen == ("zone us-central1-f",)
+
+
+def test_a_cluster_of_which_only_an_operation_is_there_yet() -> None:
+    operation = {
+        "name": "operation-1",
+        "operationType": "bulkInsert",
+        "zone": f"{ROOT}/zones/us-central1-a",
+        "clientOperationId": request_id("digits"),
+        "insertTime": "2026-11-20T10:00:00.123-08:00",
+    }
+    others = {**operation, "clientOperationId": request_id("letters")}
+    survey = Survey(operations=(operation, others, {**operation, "operationType": "delete"}))
+    assert len(survey.creating("digits")) == 1
+    cluster = HERE.cluster("digits", survey)
+    assert cluster.other_objects == ("operation operation-1 (bulkInsert in us-central1-a, under way)",)
+    assert cluster.created.isoformat() == "2026-11-20T10:00:00.123000-08:00"
+
+
+def test_ways_to_a_node() -> None:
+    assert Viewpoint(project="p", way=Way.INTERNAL).node(vm(0)).address == "10.128.0.2"
+    through_iap = Viewpoint(project="p", way=Way.IAP).node(vm(0))
+    assert through_iap.address is None
+    assert "start-iap-tunnel digits-0 2222" in (through_iap.proxy_command or "")
+    assert HERE.node(vm(0, networkInterfaces=[{"networkIP": "10.128.0.2"}])).address is None
+    assert HERE.node(vm(0)).proxy_command is None
+
+
+def test_internal_names() -> None:
+    assert internal_name("a-0", zone="z1-a", project="proj") == "a-0.z1-a.c.proj.internal"
+    assert internal_name("a-0", zone="z1-a", project="example.com:proj") == "a-0.z1-a.c.proj.example.com.internal"
+
+
+def test_only_places_that_matter_count_as_unseen() -> None:
+    survey = Survey(unseen=("zone us-central1-a", "zone us-central1-f", "part of project p (why)"))
+    assert survey.within(["us-central1-a"]).unseen == ("zone us-central1-a", "part of project p (why)")
+    assert not survey.sees("us-central1-b")
+    assert Survey(unseen=("zone us-central1-a",)).sees("us-central1-b")
+    assert Survey(unseen=("zone us-central1-a",)).sees("")
+
+
+def test_one_cluster_of_two_with_one_name() -> None:
+    theirs = {**LABELS, "hvdcloud-id": "ffffff"}
+    survey = Survey(
+        instances=(vm(0), vm(0, zone="us-central1-b", labels=theirs)),
+        firewalls=({"name": "any", "description": DESCRIPTION},),
+    )
+    mine = survey.only("ffffff")
+    assert [each["zone"] for each in mine.instances] == [f"{ROOT}/zones/us-central1-b"]
+    assert mine.firewalls == ()
