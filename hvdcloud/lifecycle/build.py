@@ -136,9 +136,18 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
     from hvdcloud.image.push import push as push_image
 
     with context.console.steps() as steps:
+        layers: dict[str, tuple[float, float]] = {}
+        arrived: set[str] = set()
 
         def progress(event: BuildEvent) -> None:
-            steps.update("push", event.text, done=event.step, total=event.steps)
+            layer, _, status = event.text.partition(": ")
+            layers[layer] = (event.step or 0.0, event.steps or 0.0) if event.steps else layers.get(layer, (0.0, 0.0))
+            if status in ("Pushed", "Layer already exists"):
+                arrived.add(layer)
+            if status in ("Preparing", "Waiting"):
+                return
+            done, total = (sum(column) for column in zip(*layers.values(), strict=True))
+            steps.update("push", f"{len(arrived)} of {len(layers)} layers", done=done, total=total or None)
 
         digest = push_image(built.reference, repository, progress=progress)
         steps.update("push", "done")

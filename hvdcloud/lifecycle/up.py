@@ -94,7 +94,7 @@ def up(context: Context) -> UpResult:
         _check(context, spec)
         plan = context.provider.plan(spec)
         for notice in plan.notices:
-            context.console.warn(notice)
+            context.console.say(f"note: {notice}")
         if plan.dollars_per_hour:
             context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${plan.worst_case_dollars:.2f}")
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)

@@ -6,9 +6,6 @@ import base64
 import io
 import json
 import secrets
-import shutil
-import socket
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,48 +20,11 @@ from hvdcloud.image.push import push
 from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
 from hvdcloud.image.stream import BuildEvent, ignore
 from tests.google_account import Account, service_account
-from tests.harness import until
+from tests.registry import free_port, running_registry
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 USER, PASSWORD = "someone", "hunter2-push"
 TOKEN = "ya29.a-token-of-google"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def running_registry(folder: Path, auth: dict[str, Any]) -> Iterator[str]:
-    """Debian's docker-registry on a port of its own; yields HOST:PORT."""
-    program = shutil.which("docker-registry")
-    assert program, "docker-registry is not installed: make registry"
-    host = f"127.0.0.1:{free_port()}"
-    configuration = {
-        "version": 0.1,
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "storage")}},
-        "http": {"addr": host},
-        **auth,
-    }
-    (folder / "config.yml").write_text(json.dumps(configuration))
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        until(lambda: answers(host), seconds=20, what=f"the registry at {host}")
-        yield host
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(host: str) -> bool:
-    try:
-        return requests.get(f"http://{host}/v2/", timeout=5).status_code in (200, 401)
-    except requests.ConnectionError:
-        return False
 
 
 @pytest.fixture(scope="module")

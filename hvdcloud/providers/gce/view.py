@@ -35,7 +35,7 @@ _STATES |= {"RUNNING": NodeState.RUNNING}
 class Way(Enum):
     """How the laptop reaches a node's sshd."""
 
-    EXTERNAL = "external address"
+    EXTERNAL = "external address, if it has one"
     INTERNAL = "internal address"
     IAP = "Identity-Aware Proxy"
 
@@ -63,11 +63,10 @@ class Viewpoint:
 
     def _address(self, instance: Resource) -> str | None:
         interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
-        if self.way is Way.INTERNAL:
-            return interface.get("networkIP")
-        if self.way is Way.EXTERNAL:
-            return next((access.get("natIP") for access in interface.get("accessConfigs", ())), None)
-        return None
+        if self.way is Way.EXTERNAL and (configs := interface.get("accessConfigs")):
+            address: str | None = configs[0].get("natIP")
+            return address
+        return None if self.way is Way.IAP else interface.get("networkIP")
 
     def clusters(self, survey: Survey) -> list[Cluster]:
         """Every cluster of which something was found, by name."""

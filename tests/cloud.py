@@ -1,0 +1,137 @@
+"""A cloud on this machine: Compute Engine's stand-in, a registry and a bucket that know its service accounts."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.emulator import Emulator
+from tests.emulator.errors import ApiError
+from tests.emulator.machines import Machines
+from tests.harness import Project, project_in
+from tests.registry import TokenServer, free_port, google_like_registry
+from tests.storage import StorageServer, running_server
+
+PROJECT = "test-project"
+NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
+"""The VMs' service account: may read images and use the bucket, and nothing else."""
+
+
+@dataclass
+class Cloud:
+    """What a person with a project has."""
+
+    emulator: Emulator
+    machines: Machines | None
+    storage: StorageServer
+    tokens: TokenServer
+    registry: str
+    """127.0.0.1:PORT, here and on the machines."""
+    environ: dict[str, str]
+    """What `hvdcloud` needs to find all of it."""
+
+    def project(self, root: Path, name: str, *, gce: dict[str, Any] | None = None, **settings: Any) -> Project:
+        """A project in a new folder that trains on two VMs with a T4 each."""
+        project = project_in(
+            root,
+            name,
+            **{
+                "provider": "gce",
+                "image": {"repository": f"{self.registry}/hvdcloud/digits"},
+                "checkpoints": {"bucket": "gs://bucket/runs", "keep_every": 0.2},
+                "gce": {
+                    "project": PROJECT,
+                    "endpoint": self.emulator.url,
+                    "machine_type": "n1-standard-2",
+                    "service_account": NODES_ACCOUNT,
+                    **(gce or {}),
+                },
+                **settings,
+            },
+        )
+        project.environ.update(self.environ)
+        return project
+
+    def left(self) -> list[str]:
+        """Everything that Compute Engine still holds."""
+        return list(self.emulator.state.left())
+
+
+@contextmanager
+def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Iterator[Cloud]:
+    """A cloud for the block; afterwards nothing of it is left on the engine.
+
+    Args:
+        machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
+        options: for `Emulator`.
+    """
+    port, token_port = free_port(), free_port()
+    for name in ("registry", "bucket"):
+        (folder / name).mkdir()
+    with ExitStack() as stack:
+        backing = Machines(loopback_ports=[port, token_port]) if machines else None
+        emulator = stack.enter_context(Emulator(project=PROJECT, backing=backing, **options))
+        here = backing.gateway if backing else "127.0.0.1"
+
+        def account(token: str) -> str:
+            try:
+                return emulator.keys.check(f"Bearer {token}")
+            except ApiError:
+                return ""
+
+        def registry_roles(token: str) -> Sequence[str]:
+            return {emulator.keys.email: ("pull", "push"), NODES_ACCOUNT: ("pull",)}.get(account(token), ())
+
+        addresses = tuple({"127.0.0.1", here})
+        tokens = stack.enter_context(
+            google_like_registry(
+                folder / "registry", registry_roles, addresses=addresses, port=port, token_port=token_port
+            )
+        )
+        storage = stack.enter_context(
+            running_server(
+                folder / "bucket",
+                host=here,
+                # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
+                authorize=lambda token: not token or account(token) == NODES_ACCOUNT,
+            )
+        )
+        address = stack.enter_context(_says(here if machines else "198.51.100.7"))
+        environ = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
+            "STORAGE_EMULATOR_HOST": storage.url,
+            "HVDCLOUD_GOOGLE_REGISTRIES": f"127.0.0.1:{port}",
+            "HVDCLOUD_ADDRESS_URL": address,
+        }
+        yield Cloud(
+            emulator=emulator,
+            machines=backing,
+            storage=storage,
+            tokens=tokens,
+            registry=f"127.0.0.1:{port}",
+            environ=environ,
+        )
+
+
+@contextmanager
+def _says(text: str) -> Iterator[str]:
+    """A server that answers every GET with this text, as those that tell one's address; yields its URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"{text}\n".encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

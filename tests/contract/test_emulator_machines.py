@@ -1,0 +1,448 @@
+"""Machines behind the Compute Engine emulator: real boots of real scripts, against a host that only keeps records."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.emulator.backing import Instance, metadata_of
+from tests.emulator.machines import LABEL, Machines, remove_leftovers
+from tests.emulator.machines_firewall import iptables_text
+from tests.emulator.machines_metadata import Guest, MetadataServer
+from tests.harness import until
+from tests.registry import free_port, running_registry
+
+PROJECT, ZONE = "p-1", "us-central1-a"
+BOOT_SECONDS = 60
+
+
+def instance_resource(
+    name: str, metadata: dict[str, str], *, gpus: int = 0, tags: tuple[str, ...] = (), number: int = 1000
+) -> dict[str, Any]:
+    """An `Instance` with what a machine is made of."""
+    zone = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+    return {
+        "id": str(number),
+        "name": name,
+        "zone": zone,
+        "machineType": f"{zone}/machineTypes/n1-standard-8",
+        "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{}]}],
+        "guestAccelerators": [{"acceleratorCount": gpus}] if gpus else [],
+        "serviceAccounts": [{"email": "node@p-1.iam.gserviceaccount.com", "scopes": scopes}],
+        "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+        "tags": {"items": list(tags)},
+    }
+
+
+class Records:
+    """The emulator's side: keeps what machines tell."""
+
+    project, project_number, zone = PROJECT, "42", ZONE
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Instance] = {}
+        self.console: dict[str, str] = defaultdict(str)
+        self.attributes: dict[str, dict[tuple[str, str], str]] = defaultdict(dict)
+        self.off: list[str] = []
+        self.spot_notice: set[str] = set()
+        self.faults: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def serial(self, name: str, text: str) -> None:
+        with self._lock:
+            self.console[name] += text
+
+    def guest_attribute(self, name: str, namespace: str, key: str, value: str | None) -> None:
+        if metadata_of(self.instances[name]).get("enable-guest-attributes") != "TRUE":
+            raise PermissionError(name)
+        if value is None:
+            self.attributes[name].pop((namespace, key), None)
+        else:
+            self.attributes[name][namespace, key] = value
+
+    def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
+        return dict(self.attributes[name])
+
+    def powered_off(self, name: str) -> None:
+        self.off.append(name)
+
+    def instance(self, name: str) -> Instance | None:
+        return self.instances.get(name)
+
+    def preempted(self, name: str) -> bool:
+        return name in self.spot_notice
+
+    def fault(self, name: str) -> dict[str, Any]:
+        return self.faults.get(name, {})
+
+    def access_token(self, name: str) -> tuple[str, float]:
+        return f"token-of-{name}", 3599.0
+
+
+class Lab:
+    """Machines and their records."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.machines = machines
+        self.records = Records()
+
+    def boot(self, name: str, script: str, *, gpus: int = 0, tags: tuple[str, ...] = (), **items: str) -> Instance:
+        """Start a machine with this startup script and more metadata items, `_` for `-`."""
+        metadata = {"startup-script": script, "enable-guest-attributes": "TRUE"}
+        metadata |= {key.replace("_", "-"): value for key, value in items.items()}
+        number = 1000 + len(self.records.instances)
+        instance = instance_resource(name, metadata, gpus=gpus, tags=tags, number=number)
+        internal, external = self.machines.address(instance)
+        assert internal == external
+        self.records.instances[name] = instance
+        self.machines.start(instance, self.records)
+        return instance
+
+    def status(self, name: str) -> str | None:
+        return self.records.attributes[name].get(("hvdcloud", "status"))
+
+    def wait_for(self, words: str, *, on: str) -> str:
+        """Wait until the serial port has these words; returns all of it."""
+        try:
+            until(lambda: words in self.records.console[on], seconds=BOOT_SECONDS, what=f"{words!r} on {on}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.records.console[on]}") from error
+        return self.records.console[on]
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def lab(engine: Any, port: int) -> Iterator[Lab]:
+    """An emulator's worth of machines; when it is closed, nothing with its label may be left."""
+    with Machines(loopback_ports=[port]) as machines:
+        yield Lab(machines)
+    assert left(engine, machines.network) == []
+
+
+def left(engine: Any, network: str) -> list[str]:
+    filters = {"label": f"{LABEL}={network}"}
+    return [
+        *(found.name for found in engine.containers.list(all=True, filters=filters)),
+        *(found.name for found in engine.networks.list(filters=filters)),
+        *(found.name for found in engine.volumes.list(filters=filters)),
+    ]
+
+
+@pytest.fixture
+def pushed_image(engine: Any, tmp_path: Path, port: int, lab: Lab) -> Iterator[str]:
+    """REPOSITORY@DIGEST of a small image with bash and perl, at the registry only."""
+    with running_registry(tmp_path, {}, addresses=("127.0.0.1", lab.machines.gateway), port=port) as host:
+        repository = f"{host}/hvdcloud/small"
+        engine.images.get("debian:bookworm-slim").tag(repository, tag="1")
+        engine.images.push(repository, tag="1")
+        digests = engine.images.get(f"{repository}:1").attrs["RepoDigests"]
+        engine.images.remove(f"{repository}:1")
+        yield next(digest for digest in digests if digest.startswith(repository))
+
+
+SERVE = r"""#!/bin/bash
+set -euo pipefail
+metadata() { curl -sSf -H 'Metadata-Flavor: Google' "$@"; }
+instance=http://metadata.google.internal/computeMetadata/v1/instance
+put() { metadata -X PUT --data-binary "$1" "$instance/guest-attributes/hvdcloud/status"; }
+put pulling
+image=$(metadata "$instance/attributes/hvdcloud-image")
+docker pull -q "$image"
+cos-extensions install gpu
+iptables -w -A INPUT -p tcp -j ACCEPT
+docker run -d --name hvdcloud --network host --ipc host --shm-size 8g --ulimit memlock=-1 \
+    --device /dev/nvidia0 --device /dev/nvidiactl --device /dev/nvidia-uvm \
+    -v /var/lib/nvidia/bin:/usr/local/nvidia/bin:ro -v /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro \
+    "$image" perl -e '
+        use IO::Socket;
+        my $metadata = IO::Socket::INET->new("metadata.google.internal:80") or die "metadata: $@";
+        print $metadata "GET /computeMetadata/v1/instance/name HTTP/1.0\r\nMetadata-Flavor: Google\r\n\r\n";
+        my $name = join("", <$metadata>) =~ /\r\n\r\n(.*)/s ? $1 : die "no name";
+        my $server = IO::Socket::INET->new(LocalPort => 2222, Listen => 5, ReuseAddr => 1) or die "listen: $@";
+        while (my $peer = $server->accept) { print $peer "this is $name\n"; close $peer }'
+put ready
+"""
+
+
+def call(address: str, port: int = 2222) -> str:
+    """What the server there says to this machine, `refused` if the connection is not answered."""
+    try:
+        with socket.create_connection((address, port), timeout=1) as connection:
+            return connection.makefile().read().strip()
+    except OSError:
+        return "refused"
+
+
+def call_from(engine: Any, lab: Lab, name: str, address: str) -> str:
+    """What the server there says to that machine."""
+    (container,) = engine.containers.list(filters={"label": f"{LABEL}={lab.machines.network}", "name": f"{name}$"})
+    command = f"timeout 2 bash -c 'cat </dev/tcp/{address}/2222'"
+    code, output = container.exec_run(["bash", "-c", command])
+    return output.decode().strip() if code == 0 else "refused"
+
+
+def ingress(name: str, **properties: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "network": "https://www.googleapis.com/compute/v1/projects/p-1/global/networks/default",
+        "direction": "INGRESS",
+        "priority": 1000,
+        "allowed": [{"IPProtocol": "tcp", "ports": ["2222"]}],
+        **properties,
+    }
+
+
+def test_two_machines_pull_run_and_reach_each_other_where_a_rule_lets_them(
+    lab: Lab, engine: Any, pushed_image: str
+) -> None:
+    for name in ("vm-0", "vm-1"):
+        lab.boot(name, SERVE, gpus=1, tags=("mesh",), hvdcloud_image=pushed_image)
+    for name in ("vm-0", "vm-1"):
+        console = lab.wait_for("startup-script exit status 0", on=name)
+        assert "google_metadata_script_runner: startup-script: Finished installing GPU drivers" in console
+        assert lab.status(name) == "ready"
+    address, _ = lab.machines.address(lab.records.instances["vm-0"])
+    internal = f"vm-0.{ZONE}.c.{PROJECT}.internal"
+
+    def reached() -> tuple[str, str]:
+        return call(address), call_from(engine, lab, "vm-1", internal)
+
+    assert reached() == ("refused", "refused")
+    mesh = ingress("mesh", sourceTags=["mesh"], targetTags=["mesh"])
+    lab.machines.firewalls_changed([mesh])
+    until(lambda: call_from(engine, lab, "vm-1", internal) == "this is vm-0", seconds=20, what="vm-0's server")
+    assert reached() == ("refused", "this is vm-0")
+    lab.machines.firewalls_changed([mesh, ingress("laptop", sourceRanges=[f"{lab.machines.gateway}/32"])])
+    assert reached() == ("this is vm-0", "this is vm-0")
+    lab.machines.firewalls_changed([])
+    assert reached() == ("refused", "refused")
+
+
+def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothing(lab: Lab, engine: Any) -> None:
+    instance = lab.boot("vm-0", "#!/bin/sh\necho working\nshutdown -h now\n")
+    until(lambda: lab.records.off == ["vm-0"], seconds=BOOT_SECONDS, what="the machine to be off")
+    assert "startup-script: working" in lab.records.console["vm-0"]
+    lab.machines.delete(instance)
+    assert left(engine, lab.machines.network) == [lab.machines.network]
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ({}, ["driver", "pulling", "starting", "ready"]),
+        ({"hang_ready": True}, []),
+        ({"hang_ready": True, "at": "pulling"}, ["driver", "pulling"]),
+        ({"fail_ready": {"step": "pulling", "error": "denied"}}, ["driver", "pulling", "failed"]),
+        ({"fail_ready": {"step": "container", "error": "exit status 1"}}, ["driver", "pulling", "starting", "failed"]),
+    ],
+)
+def test_the_fault_plan_decides_what_is_heard_of_a_machine(
+    metadata: tuple[str, Records], fault: dict[str, Any], seen: list[str]
+) -> None:
+    host, records = metadata
+    records.faults["vm-0"] = fault
+    url = f"http://{host}/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
+    heard = []
+    for status in ("driver", "pulling", "starting", "ready"):
+        requests.put(url, data=json.dumps({"status": status}), headers={"Metadata-Flavor": "Google"}, timeout=10)
+        stored = records.attributes["vm-0"].get(("hvdcloud", "status"))
+        if stored and json.loads(stored)["status"] not in heard:
+            heard.append(json.loads(stored)["status"])
+    assert heard == seen
+
+
+def test_a_stop_runs_the_shutdown_script_and_is_no_power_off_of_its_own(lab: Lab) -> None:
+    waits = "curl -s -H 'Metadata-Flavor: Google' $M/instance/preempted?wait_for_change=true"
+    instance = lab.boot(
+        "vm-0",
+        f"#!/bin/bash\nM=http://metadata.google.internal/computeMetadata/v1\necho ready\necho preempted=$({waits})\n",
+        shutdown_script="#!/bin/bash\necho flushing\n",
+    )
+    lab.wait_for("startup-script: ready", on="vm-0")
+    lab.records.spot_notice.add("vm-0")
+    lab.wait_for("startup-script: preempted=TRUE", on="vm-0")
+    lab.machines.stop(instance, graceful_seconds=20)
+    console = lab.wait_for("init: power down", on="vm-0")
+    assert "shutdown-script: flushing" in console
+    lab.machines.start(instance, lab.records)
+    until(lambda: lab.records.console["vm-0"].count("startup-script: ready") == 2, seconds=20, what="a second boot")
+    lab.machines.stop(instance, graceful_seconds=0)
+    lab.machines.delete(instance)
+    assert lab.records.off == []
+
+
+def test_what_a_killed_emulator_left_is_removed(engine: Any) -> None:
+    program = (
+        "import time\n"
+        "from tests.contract.test_emulator_machines import Lab, Machines\n"
+        "lab = Lab(Machines())\n"
+        "lab.boot('vm-0', '#!/bin/sh')\n"
+        "lab.wait_for('Docker is up', on='vm-0')\n"
+        "print(lab.machines.network, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as emulator:
+        assert emulator.stdout
+        network = emulator.stdout.readline().strip()
+        assert len(left(engine, network)) == 3
+        assert not any(network in removed for removed in remove_leftovers(engine)), "the emulator still runs"
+        emulator.kill()
+    removed = [found for found in remove_leftovers(engine) if network in found]
+    assert [found.partition(" ")[0] for found in removed] == ["container", "volume", "network"]
+    assert left(engine, network) == []
+
+
+# -- the metadata server ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def metadata() -> Iterator[tuple[str, Records]]:
+    """HOST:PORT, where this machine is `vm-0`."""
+    records = Records()
+    records.instances["vm-0"] = instance_resource("vm-0", {"colour": "red", "enable-guest-attributes": "TRUE"})
+    server = MetadataServer("127.0.0.1", lambda address: Guest("vm-0", address, records))
+    yield f"127.0.0.1:{server.port}", records
+    server.close()
+
+
+def get(host: str, path: str, **options: Any) -> requests.Response:
+    headers = {"Metadata-Flavor": "Google"} | options.pop("headers", {})
+    return requests.get(f"http://{host}/computeMetadata/v1/{path}", headers=headers, timeout=10, **options)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("instance/name", "vm-0"),
+        ("instance/id", "1000"),
+        ("instance/zone", "projects/42/zones/us-central1-a"),
+        ("instance/hostname", "vm-0.us-central1-a.c.p-1.internal"),
+        ("instance/machine-type", "projects/42/machineTypes/n1-standard-8"),
+        ("instance/attributes/colour", "red"),
+        ("instance/attributes/", "colour\nenable-guest-attributes\n"),
+        ("instance/preempted", "FALSE"),
+        ("instance/network-interfaces/0/ip", "127.0.0.1"),
+        ("instance/service-accounts/default/email", "node@p-1.iam.gserviceaccount.com"),
+        ("instance/service-accounts/default/scopes", "https://www.googleapis.com/auth/cloud-platform"),
+        ("project/project-id", "p-1"),
+        ("project/numeric-project-id", "42"),
+    ],
+)
+def test_a_value_of_the_metadata_server(metadata: tuple[str, Records], path: str, value: str) -> None:
+    answer = get(metadata[0], path)
+    assert (answer.status_code, answer.text) == (200, value)
+    assert answer.headers["Metadata-Flavor"] == "Google"
+
+
+def test_the_metadata_server_refuses(metadata: tuple[str, Records]) -> None:
+    host, records = metadata
+    plain = requests.get(f"http://{host}/computeMetadata/v1/instance/name", timeout=10)
+    assert (plain.status_code, plain.headers["Metadata-Flavor"]) == (403, "Google")
+    assert get(host, "instance/name", headers={"X-Forwarded-For": "1.2.3.4"}).status_code == 403
+    assert get(host, "instance/attributes/none").status_code == 404
+    records.instances["vm-0"] = instance_resource("vm-0", {})
+    assert get(host, "instance/guest-attributes/").status_code == 403
+    put = requests.put(
+        f"http://{host}/computeMetadata/v1/instance/guest-attributes/a/b",
+        data=b"1",
+        headers={"Metadata-Flavor": "Google"},
+        timeout=10,
+    )
+    assert put.status_code == 403
+
+
+def test_guest_attributes_are_written_read_and_deleted(metadata: tuple[str, Records]) -> None:
+    host, _ = metadata
+    url = f"http://{host}/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
+    headers = {"Metadata-Flavor": "Google"}
+    assert requests.put(url, data=b'{"status": "ready"}', headers=headers, timeout=10).status_code == 200
+    assert get(host, "instance/guest-attributes/hvdcloud/status").json() == {"status": "ready"}
+    assert get(host, "instance/guest-attributes/?recursive=true").json() == {
+        "hvdcloud": {"status": '{"status": "ready"}'}
+    }
+    assert requests.delete(url, headers=headers, timeout=10).status_code == 200
+    assert get(host, "instance/guest-attributes/hvdcloud/status").status_code == 404
+
+
+def test_a_wait_for_change_ends_with_the_change(metadata: tuple[str, Records]) -> None:
+    host, records = metadata
+    known = get(host, "instance/preempted").headers["ETag"]
+    path = f"instance/preempted?wait_for_change=true&last_etag={known}"
+    assert get(host, f"{path}&timeout_sec=0.3").text == "FALSE"
+    threading.Timer(0.3, records.spot_notice.add, ["vm-0"]).start()
+    assert get(host, path).text == "TRUE"
+
+
+def test_googles_own_library_gets_its_token_there(metadata: tuple[str, Records]) -> None:
+    program = (
+        "import google.auth, google.auth.transport.requests\n"
+        "credentials, project = google.auth.default()\n"
+        "credentials.refresh(google.auth.transport.requests.Request())\n"
+        "print(project, credentials.service_account_email, credentials.token)\n"
+    )
+    # Nothing else that the library would find first.
+    environ = {"PATH": "", "HOME": "/nonexistent", "GCE_METADATA_HOST": metadata[0], "GCE_METADATA_IP": metadata[0]}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["p-1", "node@p-1.iam.gserviceaccount.com", "token-of-vm-0"], done.stderr
+
+
+# -- firewall rules --------------------------------------------------------------------------------------------------
+
+
+def verdicts(*rules: dict[str, Any], tags: tuple[str, ...] = ("web",)) -> list[str]:
+    """The rules of the chain of an instance with these tags, without the first and the last, which are always there."""
+    instance = instance_resource("vm-0", {}, tags=tags)
+    peer = instance_resource("vm-1", {}, tags=("mesh",))
+    text = iptables_text(instance, rules=rules, members=[(instance, "10.0.0.2"), (peer, "10.0.0.3")])
+    lines = [line.removeprefix("-A VPC ") for line in text.splitlines() if line.startswith("-A VPC ")]
+    assert (lines[0], lines[-1]) == ("-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN", "-j DROP")
+    return lines[1:-1]
+
+
+def test_without_a_rule_nothing_comes_in() -> None:
+    assert verdicts() == []
+
+
+def test_sources_are_ranges_or_members_with_a_tag() -> None:
+    both = ingress("both", sourceRanges=["192.0.2.0/24", "2001:db8::/32"], sourceTags=["mesh"])
+    assert verdicts(both) == [
+        "-s 192.0.2.0/24 -p tcp --dport 2222 -j RETURN",
+        "-s 10.0.0.3/32 -p tcp --dport 2222 -j RETURN",
+    ]
+    assert verdicts(ingress("nobody has it", sourceTags=["other"])) == []
+    assert verdicts(ingress("anyone")) == ["-p tcp --dport 2222 -j RETURN"]
+
+
+def test_a_rule_is_for_its_targets_its_network_and_its_direction() -> None:
+    assert verdicts(ingress("target", targetTags=["web"])) != []
+    assert verdicts(ingress("target", targetTags=["db"])) == []
+    assert verdicts(ingress("network", network="global/networks/other")) == []
+    assert verdicts(ingress("direction", direction="EGRESS")) == []
+    assert verdicts(ingress("disabled", disabled=True)) == []
+
+
+def test_the_lowest_priority_number_is_first_and_deny_before_allow() -> None:
+    allow = ingress("allow", allowed=[{"IPProtocol": "all"}])
+    deny = ingress("deny", denied=[{"IPProtocol": "tcp", "ports": ["22", "1000-2000"]}])
+    del deny["allowed"]
+    assert verdicts(allow, deny, ingress("first", priority=1, allowed=[{"IPProtocol": "icmp"}])) == [
+        "-p icmp -j RETURN",
+        "-p tcp --dport 22 -j DROP",
+        "-p tcp --dport 1000:2000 -j DROP",
+        "-j RETURN",
+    ]

@@ -1,0 +1,224 @@
+"""Our client of the Compute API against a server that keeps the API's rules."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import CredentialsError
+from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.providers.gce import transport
+from hvdcloud.providers.gce.client import ComputeClient, connect_client
+from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
+from hvdcloud.providers.gce.plan import Settings, belongs_to, bulk_insert_body, request_id
+from hvdcloud.providers.gce.preflight import preflight
+from tests.emulator import Emulator
+
+ZONE = "us-central1-a"
+SPEC = ClusterSpec(
+    name="digits",
+    id="abcdef",
+    owner="ada",
+    nodes=2,
+    image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:{'0' * 64}",
+    bucket="gs://digits",
+    authorized_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
+)
+SETTINGS = Settings(
+    project="test-project",
+    machine_type="n1-standard-8",
+    gpu_type="nvidia-tesla-t4",
+    gpu_count=1,
+    spot=False,
+    disk_gb=100,
+    vm_image_profile="cos",
+    network=None,
+    subnetwork=None,
+    service_account=None,
+    ssh_source="198.51.100.7/32",
+    max_run_seconds=3600,
+    max_cost=None,
+)
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(page_size=100) as emulator:
+        for metric in ("NVIDIA_T4_GPUS", "CPUS", "SSD_TOTAL_GB", "IN_USE_ADDRESSES", "INSTANCES"):
+            emulator.set_quota(metric, 100_000, region="us-central1")
+        for metric in ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS"):
+            emulator.set_quota(metric, 100_000)
+        yield emulator
+
+
+@pytest.fixture
+def client(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ComputeClient:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
+    monkeypatch.setattr(transport, "RETRY_BASE_SECONDS", 0.01)
+    return connect_client(project=None, endpoint=emulator.url)
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def body(client: ComputeClient, nodes: int = 2) -> dict[str, Any]:
+    found = client.image_from_family("cos-cloud", "cos-125-lts")["selfLink"]
+    image = found[found.index("projects/") :]
+    return bulk_insert_body(replace(SPEC, nodes=nodes), SETTINGS, zone=ZONE, vm_image=image)
+
+
+def create(client: ComputeClient, nodes: int = 2) -> dict[str, Any]:
+    operation = client.bulk_insert(ZONE, body(client, nodes), request_id(SPEC.name))
+    done = client.wait(operation, deadline=soon())
+    assert operation_errors(done) == []
+    return done
+
+
+def test_the_project_comes_from_the_credentials(client: ComputeClient) -> None:
+    assert client.project == "test-project"
+    assert client.get_project()["name"] == "test-project"
+
+
+def test_a_cluster_is_made_seen_and_deleted(client: ComputeClient, emulator: Emulator) -> None:
+    done = create(client)
+
+    assert belongs_to(done["clientOperationId"], "digits")
+    assert client.find_operation(ZONE, done["clientOperationId"]) is not None
+    group = client.operation_group(ZONE, done["operationGroupId"])
+    assert len([each for each in group if each["operationType"] == "insert"]) == 2
+    assert sorted(vm["name"] for vm in client.instances("digits").items) == ["digits-0", "digits-1"]
+    assert sorted(vm["name"] for vm in client.instances_in(ZONE, "digits", "abcdef")) == ["digits-0", "digits-1"]
+    assert [vm["name"] for vm in client.instances_named(["digits-1", "else"]).items] == ["digits-1"]
+    assert len(client.disks(None).items) == 2
+    assert client.instances("other").items == []
+    assert client.instances_in(ZONE, "digits", "fedcba") == []
+
+    deletions = [client.delete_instance(ZONE, name, str(uuid.uuid4())) for name in ("digits-0", "digits-1")]
+    for deletion in deletions:
+        assert deletion is not None
+        assert operation_errors(client.wait(deletion, deadline=soon())) == []
+    assert client.delete_instance(ZONE, "digits-0", str(uuid.uuid4())) is None
+    assert emulator.state.left() == []
+
+
+def test_a_firewall_rule_is_made_seen_and_deleted(client: ComputeClient) -> None:
+    rule = {
+        "name": "hvdcloud-digits-abcdef-ssh",
+        "network": "projects/test-project/global/networks/default",
+        "direction": "INGRESS",
+        "sourceRanges": ["198.51.100.7/32"],
+        "targetTags": ["hvdcloud-digits-abcdef"],
+        "allowed": [{"IPProtocol": "tcp", "ports": ["2222"]}],
+    }
+    assert operation_errors(client.wait(client.insert_firewall(rule, str(uuid.uuid4())), deadline=soon())) == []
+    (made,) = [each for each in client.firewalls() if each["name"] == rule["name"]]
+    assert made["allowed"] == rule["allowed"]
+    deletion = client.delete_firewall(rule["name"], str(uuid.uuid4()))
+    assert deletion is not None
+    client.wait(deletion, deadline=soon())
+    assert client.delete_firewall(rule["name"], str(uuid.uuid4())) is None
+
+
+def test_statuses_arrive_and_a_vm_that_is_gone_has_none(client: ComputeClient, emulator: Emulator) -> None:
+    emulator.faults.add({"hang_ready": True}, instance="digits-1")
+    create(client)
+    found: dict[str, dict[str, str] | None] = {}
+    until(lambda: (found.update(client.guest_attributes(ZONE, ["digits-0"])), "ready" in str(found["digits-0"]))[1])
+    assert json.loads((found["digits-0"] or {})["status"])["host_key"].startswith("ssh-ed25519 ")
+    found = client.guest_attributes(ZONE, ["digits-0", "digits-1", "digits-7"])
+    assert found["digits-1"] is None
+    assert "digits-7" not in found
+    assert "Booting" in client.serial_output(ZONE, "digits-0")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_that_breaks_makes_nothing_twice(client: ComputeClient, emulator: Emulator, when: str) -> None:
+    emulator.faults.add({"reset": when}, method="compute.instances.bulkInsert", times=2)
+    create(client)
+    assert len(emulator.state.instances()) == 2
+    assert len([entry for entry in emulator.log.entries() if "bulkInsert" in entry.target]) == 3
+
+
+def test_a_stockout_is_an_error_although_no_http_status_says_so(client: ComputeClient, emulator: Emulator) -> None:
+    emulator.faults.add({"stockout": {"after": 1}}, method="compute.instances.bulkInsert")
+    done = client.wait(client.bulk_insert(ZONE, body(client), request_id("digits")), deadline=soon())
+    errors = operation_errors(done)
+    assert errors
+    assert {error.action for error in errors} == {Action.NEXT_ZONE}
+    until(lambda: emulator.state.left() == [])
+
+
+def test_a_quota_tells_its_metric_limit_and_region(client: ComputeClient, emulator: Emulator) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
+    done = client.wait(client.bulk_insert(ZONE, body(client), request_id("digits")), deadline=soon())
+    group = client.operation_group(ZONE, done["operationGroupId"])
+    (error, *_) = [error for each in group for error in operation_errors(each) if error.metric]
+    assert (error.metric, error.region, error.action) == ("NVIDIA_T4_GPUS", "us-central1", Action.NEXT_REGION)
+    assert "(limit 1)" in error.cause
+
+
+@pytest.mark.parametrize("says", [("warning",), ("list",), ("warning", "list")])
+def test_a_zone_that_cannot_be_seen_is_named(client: ComputeClient, emulator: Emulator, says: tuple[str, ...]) -> None:
+    create(client)
+    emulator.set_unreachable(ZONE, True, says=says)
+    found = client.instances("digits")
+    assert (found.items, found.unseen) == ([], (f"zone {ZONE}",))
+    assert client.disks(None).unseen == (f"zone {ZONE}",)
+
+
+def test_operations_in_flight_are_seen_until_they_are_done(client: ComputeClient, emulator: Emulator) -> None:
+    emulator.faults.add({"slow": 1.0}, method="compute.instances.bulkInsert")
+    operation = client.bulk_insert(ZONE, body(client), request_id("digits"))
+    found = client.operations_in_flight().items
+    assert [each for each in found if belongs_to(each.get("clientOperationId", ""), "digits")]
+    client.wait(operation, deadline=soon())
+    assert [each for each in client.operations_in_flight().items if each["name"] == operation["name"]] == []
+
+
+def test_credentials_that_the_api_refuses_are_told_as_such(client: ComputeClient, emulator: Emulator) -> None:
+    emulator.faults.add({"status": 401}, times=None)
+    with pytest.raises(ApiError) as raised:
+        client.zones()
+    shown = raised.value.as_user_error(doing="list zones")
+    assert isinstance(shown, CredentialsError)
+    assert shown.hint == "gcloud auth application-default login"
+
+
+def test_preflight_of_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeClient, emulator: Emulator) -> None:
+    calls = []
+    for nodes in (1, 256):
+        emulator.log.clear()
+        spec = replace(SPEC, nodes=nodes)
+        found = preflight(client, spec, SETTINGS, zones=[ZONE], today=datetime(2026, 11, 20).date())
+        assert (found.problems, found.zones) == ([], [ZONE])
+        assert found.vm_image.startswith("projects/cos-cloud/global/images/")
+        calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))
+    assert calls[0] == calls[1]
+
+
+def test_hundreds_of_nodes_take_few_calls(client: ComputeClient, emulator: Emulator) -> None:
+    names = [f"digits-{index}" for index in range(256)]
+    image = body(client, 256)
+    emulator.log.clear()
+    client.wait(client.bulk_insert(ZONE, image, request_id("digits")), deadline=soon())
+    assert len(client.instances("digits").items) == 256
+    assert set(client.guest_attributes(ZONE, names)) == set(names)
+    requests = [entry for entry in emulator.log.entries() if not entry.part]
+    assert len(requests) <= 12
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = soon()
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

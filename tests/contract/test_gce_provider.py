@@ -1,0 +1,719 @@
+"""The Compute Engine provider against the emulator (records): what it promises, and every way in which it can go wrong.
+
+Each test ends with an emulator that holds nothing: neither VMs, nor disks, nor firewall rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.oauth2 import service_account
+
+from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress, NodeState, UnseenError
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.client import SCOPE, ComputeClient
+from hvdcloud.providers.gce.plan import request_id
+from hvdcloud.remote.keys import new_key_pair
+from hvdcloud.state import Journal
+from tests.emulator import BootDelays, Delays, Emulator, Records
+
+BULK_INSERT = "compute.instances.bulkInsert"
+DELETE = "compute.instances.delete"
+A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
+
+
+class Bench:
+    """An emulator, a provider that uses it, and what was said and written down."""
+
+    def __init__(self, emulator: Emulator, folder: Path) -> None:
+        self.emulator = emulator
+        self.journal = Journal(folder / "journal.jsonl")
+        self.said: list[tuple[str, str]] = []
+        self.retry_seconds = 4.0
+        self.provider = self.another()
+
+    def another(self, **changes: Any) -> GceProvider:
+        """A provider as on another laptop, perhaps with other settings."""
+        settings: dict[str, Any] = {"zones": [A, B, W], "ssh": SshConfig(source="198.51.100.7/32"), **changes}
+        limits = settings.pop("limits", LimitsConfig())
+        return GceProvider(GceConfig(**settings), limits, client=self.client)
+
+    def client(self) -> ComputeClient:
+        credentials = service_account.Credentials.from_service_account_info(
+            self.emulator.keys.credentials(self.emulator.url), scopes=[SCOPE]
+        )
+        return ComputeClient(
+            project="test-project",
+            credentials=credentials,
+            endpoint=self.emulator.url,
+            retry_seconds=self.retry_seconds,
+        )
+
+    def spec(self, *, nodes: int = 2, name: str | None = None) -> ClusterSpec:
+        return ClusterSpec(
+            name=name or f"t-{secrets.token_hex(3)}",
+            id=secrets.token_hex(3),
+            owner="tester",
+            nodes=nodes,
+            image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}",
+            bucket="gs://bucket/t",
+            authorized_key=new_key_pair("test").public,
+            created=datetime.now(timezone.utc),
+        )
+
+    def say(self, progress: NodeProgress) -> None:
+        self.said.append((progress.object, progress.step))
+
+    def create(self, spec: ClusterSpec, provider: GceProvider | None = None) -> list[Node]:
+        provider = provider or self.provider
+        return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
+
+    def wait(self, nodes: list[Node], *, seconds: float = 20) -> list[Node]:
+        deadline = time.monotonic() + seconds
+        return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
+
+    def fail(self, action: dict[str, Any], **where: Any) -> None:
+        self.emulator.faults.add(action, **where)
+
+    def calls(self) -> Counter[str]:
+        """How often each method was called. The parts of a batch are not calls of their own."""
+        return Counter(entry.method for entry in self.emulator.log.entries() if not entry.part)
+
+    def zones_asked(self) -> list[str]:
+        """The zones of bulkInserts, in order, as the journal has them."""
+        return [entry["zone"] for entry in self.journal.entries() if entry["event"] == "bulkInsert"]
+
+    @property
+    def left(self) -> list[str]:
+        return self.emulator.state.left()
+
+
+@pytest.fixture
+def delays() -> Delays:
+    return Delays()
+
+
+@pytest.fixture
+def boot() -> BootDelays:
+    return BootDelays()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, delays: Delays, boot: BootDelays) -> Iterator[Bench]:
+    with Emulator(backing=Records(boot), delays=delays) as emulator:
+        yield (bench := Bench(emulator, tmp_path))
+        assert bench.left == []
+
+
+# --- all goes well ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
+    spec = bench.spec()
+    assert bench.provider.preflight(spec) == []
+    assert bench.provider.cluster(spec.name) is None
+    nodes = bench.create(spec)
+    assert [node.id for node in nodes] == [f"{A}/{spec.node_name(0)}", f"{A}/{spec.node_name(1)}"]
+    ready = bench.wait(nodes)
+    assert [node.index for node in ready] == [0, 1]
+    assert all(
+        (node.host_key or "").startswith("ssh-ed25519 ") and node.address and node.port == 2222 for node in ready
+    )
+    assert len({node.host_key for node in ready}) == 2
+    assert ready[0].internal_address == f"{spec.node_name(0)}.{A}.c.test-project.internal"
+    elsewhere = bench.another()
+    found = elsewhere.cluster(spec.name)
+    assert found is not None
+    assert found.whole
+    assert (found.id, found.owner, found.bucket, found.image) == (spec.id, "tester", spec.bucket, spec.image)
+    assert [node.address for node in found.nodes] == [node.address for node in ready]
+    assert found.dollars_per_hour == pytest.approx(bench.provider.plan(spec).dollars_per_hour)
+    assert [cluster.name for cluster in elsewhere.list().clusters] == [spec.name]
+    assert "hvdcloud: " in bench.provider.console(ready[0])
+    gone: list[str] = []
+    assert elsewhere.destroy(spec.name, on_progress=lambda progress: gone.append(progress.object)) == []
+    assert {f"VM {A}/{spec.node_name(0)}", f"firewall hvdcloud-{spec.name}-{spec.id}-ssh"} <= set(gone)
+    assert len(gone) == len(set(gone)) == 4
+    assert elsewhere.cluster(spec.name) is None
+    assert elsewhere.list().clusters == ()
+
+
+def test_progress_tells_zones_and_the_steps_of_each_node_when_they_change(bench: Bench) -> None:
+    spec = bench.spec(nodes=1)
+    bench.wait(bench.create(spec))
+    assert (A, "asking for 1 VM") in bench.said
+    steps = [step for name, step in bench.said if name == spec.node_name(0)]
+    assert steps[-1] == "ready"
+    assert len(steps) == len(set(steps))
+    bench.provider.destroy(spec.name)
+
+
+def test_the_journal_has_every_request_id_before_it_is_sent(bench: Bench) -> None:
+    spec = bench.spec()
+    provider = bench.provider
+    plan = provider.plan(spec)
+    recorded: list[set[str]] = []
+
+    class Watching(Journal):
+        def record(self, event: str, **fields: object) -> None:
+            sent = {
+                str(operation["clientOperationId"])
+                for operation in bench.emulator.state.all_operations()
+                if "clientOperationId" in operation
+            }
+            recorded.append(sent & {str(fields.get("request_id"))})
+            super().record(event, **fields)
+
+    provider.create(plan, journal=Watching(bench.journal._path))
+    entries = bench.journal.entries()
+    assert entries[0]["event"] == "create"
+    assert entries[0]["objects"] == [request.object for request in plan.requests]
+    assert all(sent == set() for sent in recorded)
+    journalled = {entry["request_id"] for entry in entries[1:]}
+    sent = {operation.get("clientOperationId") for operation in bench.emulator.state.all_operations()}
+    assert journalled == sent - {None}
+    assert all(entry["cluster_id"] == spec.id for entry in entries)
+    provider.destroy(spec.name)
+
+
+def test_plan_is_pure_and_what_is_sent(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    assert plan == bench.provider.plan(spec)
+    assert [request.object.split()[0] for request in plan.requests] == ["firewall", "firewall", "2"]
+    assert plan.requests[-1].method == f"POST /compute/v1/projects/test-project/zones/{A}/instances/bulkInsert"
+    assert plan.requests[-1].object == f"2 VMs {spec.node_name(0)} … {spec.node_name(1)} in {A}"
+    assert plan.zones == (A, B, W)
+    assert plan.seconds == 43200
+    assert 1 < plan.dollars_per_hour < 3
+    assert any("2027-08-01" in notice for notice in plan.notices)
+    assert any(f"{A}, {B}, {W}" in notice for notice in plan.notices)
+    assert not {"POST", "DELETE"} & {entry.http for entry in bench.emulator.log.entries()}
+    bench.create(spec)
+    (sent,) = [entry.body for entry in bench.emulator.log.entries() if entry.method == BULK_INSERT]
+    assert sent == plan.requests[-1].body
+    bench.provider.destroy(spec.name)
+
+
+def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
+    provider = bench.another(limits=LimitsConfig(max_cost=1.0))
+    plan = provider.plan(bench.spec())
+    assert plan.worst_case_dollars == pytest.approx(1.0, abs=0.05)
+    assert any("max_cost" in notice for notice in plan.notices)
+
+
+def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Bench) -> None:
+    spec = bench.spec()
+    folder = dataclasses.replace(spec, bucket="file:///tmp/b")
+    (problem,) = bench.provider.preflight(folder)
+    assert "gs://" in problem.hint
+    bench.create(spec)
+    taken = dataclasses.replace(spec, id=secrets.token_hex(3))
+    assert any(spec.name in problem.message for problem in bench.another().preflight(taken))
+    bench.provider.destroy(spec.name)
+
+
+def test_destroy_of_what_is_not_there_is_success(bench: Bench) -> None:
+    assert bench.provider.destroy("nothing") == []
+    assert bench.provider.destroy("nothing") == []
+
+
+def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
+    provider = bench.another(ssh=SshConfig(source="iap"))
+    spec = bench.spec(nodes=1)
+    (node,) = bench.create(spec, provider)
+    (ready,) = provider.wait_ready([node], deadline=time.monotonic() + 20)
+    assert ready.address is None
+    assert f"start-iap-tunnel {node.name} 2222" in (ready.proxy_command or "")
+    (vm,) = bench.emulator.state.instances()
+    assert "accessConfigs" not in vm["networkInterfaces"][0]
+    provider.destroy(spec.name)
+
+
+def test_nodes_in_a_private_range_are_reached_by_their_internal_address(bench: Bench) -> None:
+    provider = bench.another(ssh=SshConfig(source="10.0.0.0/8"))
+    spec = bench.spec(nodes=1)
+    (node,) = bench.create(spec, provider)
+    assert (node.address or "").startswith("10.")
+    provider.destroy(spec.name)
+
+
+# --- no capacity, no quota --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stockout", [{}, {"after": 1}, {"report": "summary"}, {"after": 1, "report": "summary"}])
+def test_a_zone_without_room_is_left_for_the_next(bench: Bench, stockout: dict[str, Any]) -> None:
+    bench.fail({"stockout": stockout}, method=BULK_INSERT, zone=A)
+    spec = bench.spec()
+    nodes = bench.create(spec)
+    assert {node.id.partition("/")[0] for node in nodes} == {B}
+    assert bench.zones_asked() == [A, B]
+    assert any(name == A and step.startswith("no capacity: ZONE_RESOURCE_POOL") for name, step in bench.said)
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_no_room_anywhere_is_one_table_and_exit_code_4(bench: Bench) -> None:
+    bench.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    spec = bench.spec()
+    with pytest.raises(CapacityError) as caught:
+        bench.create(spec)
+    lines = caught.value.details.splitlines()
+    assert lines[0].split() == ["zone", "reason"]
+    assert [line.split()[0] for line in lines[1:]] == [A, B, W]
+    assert all("ZONE_RESOURCE_POOL_EXHAUSTED" in line for line in lines[1:])
+    assert "3 zone" in caught.value.message
+    assert caught.value.hint
+    assert bench.left == []
+
+
+def test_no_quota_of_the_project_ends_the_search(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    bench.emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    with pytest.raises(CapacityError, match="GPUS_ALL_REGIONS"):
+        bench.provider.create(plan, journal=bench.journal)
+    assert bench.zones_asked() == [A]
+
+
+def test_no_quota_of_a_region_skips_its_other_zones(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    bench.emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
+    nodes = bench.provider.create(plan, journal=bench.journal, on_progress=bench.say)
+    assert {node.id.partition("/")[0] for node in nodes} == {W}
+    assert bench.zones_asked() == [A, W]
+    assert any(name == B and step.startswith("no quota") for name, step in bench.said)
+    bench.provider.destroy(spec.name)
+
+
+# --- errors of calls and operations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "UNSUPPORTED_OPERATION", "INTERNAL_ERROR"]
+)
+def test_an_operation_that_is_done_with_an_error_and_no_http_code_has_failed(bench: Bench, code: str) -> None:
+    bench.fail({"operation_error": {"code": code, "message": "scripted"}}, method=BULK_INSERT, zone=A)
+    spec = bench.spec()
+    assert {node.id.partition("/")[0] for node in bench.create(spec)} == {B}
+    bench.provider.destroy(spec.name)
+
+
+def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: Bench) -> None:
+    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "scripted"}
+    bench.fail({"operation_error": error, "effect": True}, method=BULK_INSERT, zone=A)
+    spec = bench.spec()
+    bench.create(spec)
+    assert {vm["zone"].rpartition("/")[2] for vm in bench.emulator.state.instances()} == {B}
+    bench.provider.destroy(spec.name)
+
+
+def test_an_operation_that_failed_for_a_passing_reason_is_asked_for_anew_in_the_same_zone(bench: Bench) -> None:
+    bench.fail(
+        {"operation_error": {"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": "scripted"}}, method=BULK_INSERT
+    )
+    spec = bench.spec()
+    bench.create(spec)
+    assert bench.zones_asked() == [A, A]
+    requests = [entry["request_id"] for entry in bench.journal.entries() if entry["event"] == "bulkInsert"]
+    assert len(set(requests)) == 2
+    bench.provider.destroy(spec.name)
+
+
+@pytest.mark.parametrize(
+    "action", [{"reset": "before"}, {"reset": "after"}, *({"status": s} for s in (429, 500, 502, 503))]
+)
+@pytest.mark.parametrize("method", [BULK_INSERT, "compute.firewalls.insert", "compute.zoneOperations.wait", DELETE])
+def test_passing_trouble_makes_nothing_twice(bench: Bench, action: dict[str, Any], method: str) -> None:
+    bench.fail(action, method=method, times=2)
+    spec = bench.spec()
+    bench.wait(bench.create(spec))
+    assert bench.zones_asked() == [A]
+    assert len(bench.emulator.state.instances()) == 2
+    assert bench.provider.destroy(spec.name) == []
+    kinds = Counter(operation["operationType"] for operation in bench.emulator.state.all_operations())
+    assert kinds["bulkInsert"] == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("method", [BULK_INSERT, "compute.firewalls.insert"])
+def test_no_permission_is_exit_code_3_and_leaves_nothing(bench: Bench, status: int, method: str) -> None:
+    bench.fail({"status": status}, method=method, times=None)
+    with pytest.raises(CredentialsError):
+        bench.create(bench.spec())
+    assert bench.zones_asked() == [A]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(409, "The resource 'projects/p/zones/z/instances/x-0' already exists"), (400, "Invalid value for field 'x'")],
+)
+def test_a_request_that_is_refused_is_exit_code_2(bench: Bench, status: int, message: str) -> None:
+    bench.fail({"status": status, "message": message}, method=BULK_INSERT)
+    with pytest.raises(UsageError, match="x-0 is taken" if status == 409 else message):
+        bench.create(bench.spec())
+    assert bench.zones_asked() == [A]
+
+
+def test_an_api_that_stays_down_during_create_is_an_error_that_says_so(bench: Bench) -> None:
+    bench.retry_seconds = 0.5
+    bench.fail({"status": 503}, method=BULK_INSERT, times=None)
+    with pytest.raises(NodeError, match="scripted"):
+        bench.create(bench.spec())
+
+
+def test_no_answer_to_a_bulk_insert_that_had_its_effect_leaves_nothing(bench: Bench) -> None:
+    bench.retry_seconds = 0.5
+    bench.fail({"reset": "after"}, method=BULK_INSERT, times=None)
+    with pytest.raises(NodeError):
+        bench.create(bench.spec())
+    assert Counter(operation["operationType"] for operation in bench.emulator.state.all_operations())["bulkInsert"] == 1
+
+
+def test_a_firewall_rule_that_is_refused_takes_the_vms_with_it(bench: Bench) -> None:
+    bench.fail({"status": 400, "message": "scripted"}, method="compute.firewalls.insert", times=None)
+    with pytest.raises(UsageError, match="firewall"):
+        bench.create(bench.spec())
+
+
+def test_a_zone_that_the_project_may_not_use_is_skipped(bench: Bench) -> None:
+    message = f"Location {A} is not found or access is unauthorized."
+    bench.fail({"status": 404, "message": message}, method=BULK_INSERT, zone=A)
+    spec = bench.spec()
+    assert bench.create(spec)[0].id.startswith(B)
+    bench.provider.destroy(spec.name)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_is_a_usage_error_and_nothing_of_others_is_touched(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    first = bench.another()
+    theirs = dataclasses.replace(spec, id=secrets.token_hex(3))
+    bench.create(theirs, first)
+    before = {vm["id"] for vm in bench.emulator.state.instances()}
+    with pytest.raises(UsageError, match="taken") as caught:
+        bench.provider.create(plan, journal=bench.journal)
+    assert spec.node_name(0) in caught.value.message or spec.node_name(1) in caught.value.message
+    found = bench.provider.cluster(spec.name)
+    assert found is not None
+    assert found.whole
+    assert found.id == theirs.id
+    assert {vm["id"] for vm in bench.emulator.state.instances()} == before
+    bench.provider.destroy(spec.name)
+
+
+def test_the_same_name_in_another_zone_at_the_same_moment_is_noticed(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    bench.create(dataclasses.replace(spec, id=secrets.token_hex(3)), bench.another(zones=[B]))
+    with pytest.raises(UsageError, match="same moment"):
+        bench.provider.create(plan, journal=bench.journal)
+    assert {vm["zone"].rpartition("/")[2] for vm in bench.emulator.state.instances()} == {B}
+    bench.provider.destroy(spec.name)
+
+
+def test_of_two_creates_at_once_one_wins_and_stays_whole(bench: Bench) -> None:
+    spec = bench.spec()
+    specs = [spec, dataclasses.replace(spec, id=secrets.token_hex(3))]
+    outcomes: dict[str, object] = {}
+
+    def create(mine: ClusterSpec, provider: GceProvider) -> None:
+        try:
+            outcomes[mine.id] = provider.create(provider.plan(mine), journal=bench.journal)
+        except HvdcloudError as error:
+            outcomes[mine.id] = error
+
+    threads = [threading.Thread(target=create, args=(mine, bench.another(zones=[A]))) for mine in specs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [mine for mine in specs if not isinstance(outcomes[mine.id], HvdcloudError)]
+    found = bench.provider.cluster(spec.name)
+    assert len(winners) <= 1
+    if winners:
+        assert found is not None
+        assert found.whole
+        assert found.id == winners[0].id
+    else:
+        assert found is None
+    bench.provider.destroy(spec.name)
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def interrupt_when(condition: Callable[[], object]) -> threading.Thread:
+    """KeyboardInterrupt in the main thread once something is so."""
+    import _thread
+
+    def watch() -> None:
+        deadline = time.monotonic() + 20
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("delays", [Delays(start=0.5), Delays(create=0.5)])
+@pytest.mark.parametrize("moment", ["request", "operation", "vm"])
+def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment: str) -> None:
+    world, faults = bench.emulator.state, bench.emulator.faults
+    plan = bench.provider.plan(bench.spec())
+    if moment == "request":
+        bench.fail({"hold": "after"}, method=BULK_INSERT)
+        threading.Thread(target=lambda: (faults.wait_held(), time.sleep(0.3), faults.release()), daemon=True).start()
+    watcher = interrupt_when(
+        {"request": lambda: faults.plain()["held"], "operation": world.all_operations, "vm": world.instances}[moment]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        bench.provider.create(plan, journal=bench.journal)
+    watcher.join()
+    assert bench.left == []
+    assert all(operation["status"] == "DONE" for operation in world.all_operations())
+
+
+@pytest.mark.parametrize("delays", [Delays(start=0.7), Delays(create=0.7)])
+def test_down_right_after_a_killed_up_waits_for_its_vms_from_any_laptop(bench: Bench) -> None:
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    bench.client().bulk_insert(A, plan.body(A), request_id(spec.name))
+    found = bench.another().cluster(spec.name)
+    assert found is not None
+    assert any("bulkInsert" in each for each in found.other_objects)
+    assert bench.another().destroy(spec.name) == []
+    assert all(operation["status"] == "DONE" for operation in bench.emulator.state.all_operations())
+
+
+@pytest.mark.parametrize("delays", [Delays(start=0.7)])
+def test_down_waits_for_a_firewall_rule_that_is_still_being_made(bench: Bench) -> None:
+    spec = bench.spec()
+    body = bench.provider.plan(spec).requests[0].body
+    bench.client().insert_firewall(body, request_id(spec.name))
+    assert bench.another().destroy(spec.name) == []
+
+
+# --- nodes that do not get ready --------------------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.fail({"fail_ready": {"step": "pulling", "error": "manifest unknown"}}, instance=spec.node_name(1), zone=A)
+    nodes = bench.create(spec)
+    began = time.monotonic()
+    with pytest.raises(NodeError) as caught:
+        bench.wait(nodes)
+    assert time.monotonic() - began < 8
+    assert spec.node_name(1) in caught.value.message
+    assert "pulling" in caught.value.message
+    assert "manifest unknown" in caught.value.message
+    assert "hvdcloud: " in caught.value.details
+    bench.provider.destroy(spec.name)
+
+
+def test_a_node_that_never_gets_ready_ends_the_wait_at_the_deadline(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.fail({"hang_ready": True, "at": "pulling"}, instance=spec.node_name(1))
+    nodes = bench.create(spec)
+    began = time.monotonic()
+    with pytest.raises(NodeError, match="did not come up in time") as caught:
+        bench.wait(nodes, seconds=2)
+    assert time.monotonic() - began < 5
+    assert f"{spec.node_name(1)}: pulling" in caught.value.details
+    assert f"{spec.node_name(0)}:" not in caught.value.details
+    bench.provider.destroy(spec.name)
+
+
+@pytest.mark.parametrize("end", ["preempt", "kill"])
+def test_a_node_that_is_lost_while_it_boots_ends_the_wait(
+    bench: Bench, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdcloud.providers.gce.ready.LIST_SECONDS", 0.5)
+    spec = bench.spec()
+    bench.fail({"hang_ready": True}, instance=spec.node_name(1))
+    nodes = bench.create(spec)
+    threading.Timer(0.5, lambda: getattr(bench.emulator, end)(A, spec.node_name(1))).start()
+    with pytest.raises(NodeError, match=f"{spec.node_name(1)} (is gone|stopped)"):
+        bench.wait(nodes)
+    found = bench.provider.cluster(spec.name)
+    assert found is not None
+    assert not found.whole
+    bench.provider.destroy(spec.name)
+
+
+def test_a_preempted_node_shows_and_goes(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.create(spec)
+    bench.emulator.kill(A, spec.node_name(1))
+    deadline = time.monotonic() + 5
+    while (found := bench.provider.cluster(spec.name)) and found.nodes[1].state is not NodeState.STOPPED:
+        assert time.monotonic() < deadline
+    assert found is not None
+    assert found.dollars_per_hour == pytest.approx(bench.provider.plan(spec).dollars_per_hour / 2)
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_what_a_node_writes_is_not_believed_to_be_well_formed(bench: Bench) -> None:
+    spec = bench.spec(nodes=1)
+    bench.fail({"hang_ready": True}, instance=spec.node_name(0))
+    nodes = bench.create(spec)
+    for text in ("no json", "[]", '{"status": "ready"}', '{"status": "pulling", "percent": "x"}'):
+        bench.emulator.write_guest_attribute(A, spec.node_name(0), "hvdcloud", "status", text)
+        with pytest.raises(NodeError, match="did not come up in time"):
+            bench.wait(nodes, seconds=0.5)
+    bench.provider.destroy(spec.name)
+
+
+# --- looking and deleting when something does not answer --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("says", [["warning"], ["list"], ["warning", "list"]])
+def test_a_zone_that_does_not_answer_is_never_taken_for_empty(bench: Bench, says: list[str]) -> None:
+    spec = bench.spec()
+    bench.create(spec)
+    bench.emulator.set_unreachable(A, True, says=says)
+    with pytest.raises(UnseenError, match=A) as caught:
+        bench.provider.cluster("other")
+    assert caught.value.code == TeardownError.code
+    assert bench.provider.list().unseen == (f"zone {A}",)
+    left = bench.provider.destroy(spec.name)
+    assert f"zone {A}" in [each.object for each in left]
+    assert all(each.delete_with for each in left)
+    assert len(bench.emulator.state.instances()) == 2
+    bench.emulator.set_unreachable(A, False)
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_a_zone_that_stops_answering_during_destroy_leaves_its_vms_unproven(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.create(spec)
+    bench.fail({"delay": 0.3}, method=DELETE, times=None)
+    timer = threading.Timer(0.2, lambda: bench.emulator.set_unreachable(A, True))
+    timer.start()
+    left = bench.provider.destroy(spec.name)
+    objects = [each.object for each in left]
+    assert f"zone {A}" in objects
+    assert f"VM {A}/{spec.node_name(0)}" in objects
+    bench.emulator.set_unreachable(A, False)
+    assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+@pytest.mark.parametrize("method", [DELETE, "compute.firewalls.delete"])
+def test_what_cannot_be_deleted_is_left_over_with_a_reason_and_a_command(
+    bench: Bench, status: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdcloud.providers.gce.destroy.ATTEMPTS", 1)
+    bench.retry_seconds = 0.5
+    spec = bench.spec(nodes=1)
+    bench.create(spec)
+    bench.fail({"status": status, "message": "scripted"}, method=method, times=None)
+    left = bench.provider.destroy(spec.name)
+    assert left
+    for each in left:
+        kind, name = each.object.split()
+        assert kind == ("VM" if method == DELETE else "firewall")
+        assert each.reason
+        assert each.delete_with.startswith("gcloud compute ")
+        assert name.rpartition("/")[2] in each.delete_with
+        assert "--project test-project" in each.delete_with
+    bench.emulator.faults.clear()
+    assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.parametrize(
+    "method", ["compute.instances.aggregatedList", "compute.disks.aggregatedList", "compute.firewalls.list"]
+)
+def test_a_list_that_is_refused_is_left_over_too_and_the_rest_is_deleted(
+    bench: Bench, status: int, method: str
+) -> None:
+    bench.retry_seconds = 0.5
+    spec = bench.spec(nodes=1)
+    bench.create(spec)
+    bench.fail({"status": status}, method=method, times=None)
+    with pytest.raises(HvdcloudError):
+        bench.provider.cluster(spec.name)
+    with pytest.raises(HvdcloudError):
+        bench.provider.list()
+    left = bench.provider.destroy(spec.name)
+    assert left
+    assert all("cannot be listed" in each.reason for each in left)
+    kinds = Counter(link.split("/")[-2] for link in bench.left)
+    assert kinds["firewalls"] == (2 if method == "compute.firewalls.list" else 0)
+    assert kinds["instances"] == (1 if method == "compute.instances.aggregatedList" else 0)
+    bench.emulator.faults.clear()
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_a_deletion_whose_operation_fails_is_tried_again(bench: Bench) -> None:
+    spec = bench.spec(nodes=1)
+    bench.create(spec)
+    bench.fail({"operation_error": {"code": "RESOURCE_NOT_READY", "message": "scripted"}}, method=DELETE)
+    assert bench.provider.destroy(spec.name) == []
+    assert bench.calls()[DELETE] == 2
+
+
+def test_a_deletion_that_keeps_failing_is_left_over_with_the_operations_words(bench: Bench) -> None:
+    spec = bench.spec(nodes=1)
+    bench.create(spec)
+    bench.fail({"operation_error": {"code": "RESOURCE_IN_USE_BY_X", "message": "scripted"}}, method=DELETE, times=None)
+    (left,) = bench.provider.destroy(spec.name)
+    assert "scripted" in left.reason
+    bench.emulator.faults.clear()
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_a_disk_that_lost_its_vm_shows_and_is_deleted(bench: Bench) -> None:
+    spec = bench.spec(nodes=1)
+    bench.create(spec)
+    with bench.emulator.state.lock:
+        vm = bench.emulator.state.vm(A, spec.node_name(0))
+        vm.update(disks=[{**disk, "autoDelete": False} for disk in vm.resource["disks"]])
+    client = bench.client()
+    operation = client.delete_instance(A, spec.node_name(0), "12345678-1234-4234-8234-123456789012")
+    assert operation is not None
+    client.wait(operation, deadline=time.monotonic() + 10)
+    found = bench.provider.cluster(spec.name)
+    assert found is not None
+    assert f"disk {A}/{spec.node_name(0)}" in found.other_objects
+    assert bench.provider.destroy(spec.name) == []
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_calls_does_not_grow_with_the_number_of_nodes(bench: Bench) -> None:
+    calls: dict[int, Counter[str]] = {}
+    seconds: dict[int, float] = {}
+    for nodes in (1, 256):
+        spec = bench.spec(nodes=nodes)
+        bench.emulator.log.clear()
+        began = time.monotonic()
+        ready = bench.wait(bench.create(spec), seconds=60)
+        assert bench.provider.destroy(spec.name) == []
+        seconds[nodes] = time.monotonic() - began
+        assert len({node.host_key for node in ready}) == nodes
+        calls[nodes] = bench.calls()
+        assert bench.left == []
+    assert calls[256][DELETE] == 256
+    others = {nodes: count.total() - count[DELETE] for nodes, count in calls.items()}
+    assert others[256] <= others[1] + 40, calls
+    assert seconds[256] < seconds[1] + 20, seconds

@@ -1,0 +1,225 @@
+"""Where there is what: zones, machine types, GPUs and images; a small part of Google's, and fixed.
+
+Where T4, V100 and P4 are: a public catalogue of 2026 (skypilot-catalog v8); limits of N1 with GPUs and sizes of the
+other families: https://cloud.google.com/compute/docs/gpus (August 2026). In which zones L4, A100 and H100 are is
+only meant to look real.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+ZONES: dict[str, tuple[str, ...]] = {
+    "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),
+    "us-east1": ("us-east1-b", "us-east1-c", "us-east1-d"),
+    "us-east4": ("us-east4-a", "us-east4-b", "us-east4-c"),
+    "us-west1": ("us-west1-a", "us-west1-b", "us-west1-c"),
+    "europe-west1": ("europe-west1-b", "europe-west1-c", "europe-west1-d"),
+    "europe-west4": ("europe-west4-a", "europe-west4-b", "europe-west4-c"),
+    "asia-east1": ("asia-east1-a", "asia-east1-b", "asia-east1-c"),
+}
+REGION_OF = {zone: region for region, zones in ZONES.items() for zone in zones}
+
+
+def _zones(text: str) -> frozenset[str]:
+    """ "us-central1-a/b us-west1-b" """
+    names = set()
+    for part in text.split():
+        region, _, letters = part.rpartition("-")
+        names |= {f"{region}-{letter}" for letter in letters.split("/")}
+    return frozenset(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A GPU model.
+
+    Attributes:
+        metric: its quota; None where it has none of this kind.
+        n1: count → (most vCPUs, most GB) of an N1 machine with so many; empty if N1 can't have it.
+        gone: it can't be had any more.
+    """
+
+    name: str
+    description: str
+    metric: str | None
+    zones: frozenset[str]
+    n1: dict[int, tuple[int, float]] = field(default_factory=dict)
+    most: int = 8
+    end: str | None = None
+    gone: bool = False
+
+
+ACCELERATORS = {
+    one.name: one
+    for one in (
+        Accelerator(
+            name="nvidia-tesla-t4",
+            description="NVIDIA T4",
+            metric="NVIDIA_T4_GPUS",
+            zones=_zones(
+                "us-central1-a/b/c/f us-east1-b/c/d us-east4-a/b/c us-west1-a/b europe-west1-b/c/d "
+                "europe-west4-a/b/c asia-east1-a/c"
+            ),
+            n1={1: (48, 312), 2: (48, 312), 4: (96, 624)},
+            most=4,
+            end="2027-08-01T00:00:00.000-07:00",
+        ),
+        Accelerator(
+            name="nvidia-tesla-v100",
+            description="NVIDIA V100",
+            metric="NVIDIA_V100_GPUS",
+            zones=_zones("us-central1-a/b/c/f us-east1-b/c us-west1-a/b europe-west4-a/b/c asia-east1-c"),
+            n1={1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)},
+        ),
+        Accelerator(
+            name="nvidia-tesla-p4",
+            description="NVIDIA P4",
+            metric="NVIDIA_P4_GPUS",
+            zones=_zones("us-central1-a/c us-east4-a/b/c europe-west4-b/c"),
+            n1={1: (24, 156), 2: (48, 312), 4: (96, 624)},
+            most=4,
+            end="2027-08-01T00:00:00.000-07:00",
+        ),
+        Accelerator(
+            name="nvidia-tesla-p100",
+            description="NVIDIA P100",
+            metric="NVIDIA_P100_GPUS",
+            zones=_zones("us-central1-c"),
+            n1={1: (16, 104), 2: (32, 208), 4: (96, 624)},
+            most=4,
+            end="2026-09-15T00:00:00.000-07:00",
+            gone=True,
+        ),
+        Accelerator(
+            name="nvidia-l4",
+            description="NVIDIA L4",
+            metric="NVIDIA_L4_GPUS",
+            zones=_zones(
+                "us-central1-a/b/c us-east1-b/c/d us-east4-a/c us-west1-a/b europe-west4-a/b/c asia-east1-a/b/c"
+            ),
+        ),
+        Accelerator(
+            name="nvidia-tesla-a100",
+            description="NVIDIA A100 40GB",
+            metric="NVIDIA_A100_GPUS",
+            zones=_zones("us-central1-a/b/c/f us-east1-b us-west1-b europe-west4-a/b"),
+            most=16,
+        ),
+        Accelerator(
+            name="nvidia-a100-80gb",
+            description="NVIDIA A100 80GB",
+            metric="NVIDIA_A100_80GB_GPUS",
+            zones=_zones("us-central1-a/c us-east4-c europe-west4-a"),
+        ),
+        Accelerator(
+            name="nvidia-h100-80gb",
+            description="NVIDIA H100 80GB",
+            metric=None,
+            zones=_zones("us-central1-a/c us-east4-a/b us-west1-a europe-west4-b/c"),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine type. `gpus`: those that come with it."""
+
+    name: str
+    cpus: int
+    memory_mb: int
+    gpus: tuple[str, int] | None = None
+    shared: bool = False
+
+    @property
+    def family(self) -> str:
+        return "n1" if self.name.startswith("custom-") else self.name.partition("-")[0]
+
+    @property
+    def zones(self) -> frozenset[str]:
+        return ACCELERATORS[self.gpus[0]].zones if self.gpus else frozenset(REGION_OF)
+
+
+def _machines() -> dict[str, Machine]:
+    found = [
+        Machine(name="f1-micro", cpus=1, memory_mb=614, shared=True),
+        Machine(name="g1-small", cpus=1, memory_mb=1740, shared=True),
+        Machine(name="n1-standard-1", cpus=1, memory_mb=3840),
+        Machine(name="e2-micro", cpus=2, memory_mb=1024, shared=True),
+        Machine(name="e2-small", cpus=2, memory_mb=2048, shared=True),
+        Machine(name="e2-medium", cpus=2, memory_mb=4096, shared=True),
+    ]
+    for cpus in (2, 4, 8, 16, 32, 64, 96):
+        for kind, gigabytes in (("standard", 3.75), ("highmem", 6.5), ("highcpu", 0.9)):
+            found.append(Machine(name=f"n1-{kind}-{cpus}", cpus=cpus, memory_mb=int(cpus * gigabytes * 1024)))
+    for cpus in (2, 4, 8, 16, 32):
+        found.append(Machine(name=f"e2-standard-{cpus}", cpus=cpus, memory_mb=cpus * 4096))
+    for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8)):
+        found.append(Machine(name=f"g2-standard-{cpus}", cpus=cpus, memory_mb=cpus * 4096, gpus=("nvidia-l4", count)))
+    for count in (1, 2, 4, 8):
+        for name, gpu, cpus, gigabytes in (
+            ("a2-highgpu", "nvidia-tesla-a100", 12, 85),
+            ("a2-ultragpu", "nvidia-a100-80gb", 12, 170),
+            ("a3-highgpu", "nvidia-h100-80gb", 26, 234),
+        ):
+            found.append(
+                Machine(
+                    name=f"{name}-{count}g", cpus=cpus * count, memory_mb=gigabytes * count << 10, gpus=(gpu, count)
+                )
+            )
+    found.append(Machine(name="a2-megagpu-16g", cpus=96, memory_mb=1360 << 10, gpus=("nvidia-tesla-a100", 16)))
+    return {machine.name: machine for machine in found}
+
+
+MACHINES = _machines()
+
+
+def machine(name: str) -> Machine | None:
+    """A machine type by name, N1 ones of one's own making (`custom-VCPUS-MB`) among them."""
+    if name in MACHINES:
+        return MACHINES[name]
+    match = re.fullmatch(r"(?:n1-)?custom-([0-9]{1,2})-([0-9]{3,6})(-ext)?", name)
+    if match is None:
+        return None
+    cpus, memory = int(match[1]), int(match[2])
+    per_cpu = memory / 1024 / cpus if cpus else 0
+    legal = (cpus == 1 or (cpus % 2 == 0 and 2 <= cpus <= 96)) and memory % 256 == 0
+    if not legal or per_cpu < 0.9 or (per_cpu > 6.5 and not match[3]):
+        return None
+    return Machine(name=f"custom-{cpus}-{memory}{match[3] or ''}", cpus=cpus, memory_mb=memory)
+
+
+DISK_TYPES = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    project: str
+    family: str
+    name: str
+    size_gb: int
+
+
+IMAGES = tuple(
+    Image(project=project, family=family, name=name, size_gb=size)
+    for project, family, name, size in (
+        ("cos-cloud", "cos-stable", "cos-stable-129-19100-70-30", 10),
+        ("cos-cloud", "cos-125-lts", "cos-125-19216-104-100", 10),
+        ("cos-cloud", "cos-121-lts", "cos-121-18867-294-80", 10),
+        (
+            "deeplearning-platform-release",
+            "common-cu129-ubuntu-2204-nvidia-580",
+            "common-cu129-ubuntu-2204-nvidia-580-v20260626",
+            50,
+        ),
+        (
+            "deeplearning-platform-release",
+            "common-cu129-ubuntu-2404-nvidia-580",
+            "common-cu129-ubuntu-2404-nvidia-580-v20260626",
+            50,
+        ),
+        ("debian-cloud", "debian-12", "debian-12-bookworm-v20261012", 10),
+    )
+)
