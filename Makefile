@@ -33,7 +33,8 @@ lint: setup ## ruff, mypy --strict and shellcheck
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
-	@if command -v shellcheck >/dev/null; then shellcheck -x tools/*.sh .ci/run; fi
+	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/startup/*.sh
+	@$(BIN)/shellcheck tests/emulator/machine/init tests/emulator/machine/runc tests/emulator/machine/nvidia-smi tests/emulator/machine/bin/*
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench
@@ -47,4 +48,4 @@ clean: ## removes .venv/ and all caches of this folder
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 clean-images: ## removes hvdcloud's images from the engine
-	@docker images --format '{{.Repository}}:{{.Tag}}' 'hvdcloud/*' | xargs -r docker rmi
+	@docker images --format '{{.Repository}}:{{.Tag}}' 'hvdcloud*/*' | xargs -r docker rmi
