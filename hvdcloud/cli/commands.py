@@ -230,7 +230,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
 
     invocation: Invocation = context.obj
     config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
-    listing = providers.connect(config).list()
+    listing = providers.connect(config, on_retry=invocation.console.say).list()
     invocation.result = listing.clusters
     render.clusters(invocation.console, listing)
     if listing.unseen:

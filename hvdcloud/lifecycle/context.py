@@ -54,7 +54,7 @@ class Context:
         """Who makes this experiment's nodes."""
         from hvdcloud import providers
 
-        return providers.connect(self.config)
+        return providers.connect(self.config, on_retry=self.console.say)
 
     def of(self, name: str) -> Context:
         """The same for another cluster."""

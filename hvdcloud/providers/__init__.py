@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,19 @@ if TYPE_CHECKING:
     from hvdcloud.config import Config
     from hvdcloud.providers.base import Provider
 
-# Name → module with a `connect(config)`; imported on use, since a provider's client library is slow to load.
+# Name → module with a `connect`; imported on use, since a provider's client library is slow to load.
 _MODULES = {"local": "hvdcloud.providers.local", "gce": "hvdcloud.providers.gce"}
 
 
-def connect(config: Config) -> Provider:
+def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
     """The provider that the configuration names, ready to use.
+
+    Args:
+        on_retry: called with a line for people when a request is about to be sent again; from any thread.
 
     Raises:
         NodeError: it does not answer (for local: no Docker engine runs).
         CredentialsError: there are no credentials for it.
     """
-    provider: Provider = import_module(_MODULES[config.provider]).connect(config)
+    provider: Provider = import_module(_MODULES[config.provider]).connect(config, on_retry=on_retry)
     return provider

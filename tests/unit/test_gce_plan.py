@@ -285,3 +285,5 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert plan.belongs_to(first, "digits")
     assert not plan.belongs_to(first, "digits-2")
     assert not plan.belongs_to("", "digits")
+    assert plan.cluster_id_of(plan.request_id("digits", "a1b2c3")) == "a1b2c3"
+    assert plan.belongs_to(plan.request_id("digits", "a1b2c3"), "digits")

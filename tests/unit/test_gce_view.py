@@ -139,7 +139,9 @@ def test_ways_to_a_node() -> None:
     through_iap = Viewpoint(project="p", way=Way.IAP).node(vm(0))
     assert through_iap.address is None
     assert "start-iap-tunnel digits-0 2222" in (through_iap.proxy_command or "")
-    assert HERE.node(vm(0, networkInterfaces=[{"networkIP": "10.128.0.2"}])).address is None
+    assert HERE.node(vm(0, networkInterfaces=[{"networkIP": "10.128.0.2"}])).address == "10.128.0.2"
+    not_yet = [{"networkIP": "10.128.0.2", "accessConfigs": [{"name": "External NAT"}]}]
+    assert HERE.node(vm(0, networkInterfaces=not_yet)).address is None
     assert HERE.node(vm(0)).proxy_command is None
 
 

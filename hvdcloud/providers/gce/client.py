@@ -20,6 +20,7 @@ from hvdcloud.providers.gce import batch
 from hvdcloud.providers.gce.errors import ApiError, answer_error
 from hvdcloud.providers.gce.rules import LOGIN_HINT
 from hvdcloud.providers.gce.transport import (
+    BASE_PATH,
     RETRY_SECONDS,
     WAIT_SECONDS,
     Answer,
@@ -77,6 +78,7 @@ class ComputeClient:
         self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         self.project = project
+        self._home = f"projects/{project}"
         self._transport = Transport(
             project=project, credentials=credentials, endpoint=endpoint, retry_seconds=retry_seconds
         )
@@ -85,7 +87,7 @@ class ComputeClient:
 
     @property
     def on_retry(self) -> OnRetry:
-        """Hears of every call that failed and will be repeated: `Instances.list: 503 backendError, again in 2.1 s`."""
+        """Hears of every call that failed and will be repeated: `GET …/zones: 503 backendError, again in 2.1 s`."""
         return self._transport.on_retry
 
     @on_retry.setter
@@ -96,33 +98,33 @@ class ComputeClient:
 
     def get_project(self) -> dict[str, Any]:
         """The project with its project-wide quotas."""
-        return self._transport.call("Projects", "get", {})
+        return self._transport.read(self._home)
 
     def regions(self) -> list[dict[str, Any]]:
         """Every region with its quotas."""
-        return self._list("Regions", {})
+        return self._list("regions")
 
     def zones(self) -> list[dict[str, Any]]:
         """Every zone and whether it is UP."""
-        return self._list("Zones", {})
+        return self._list("zones")
 
     def machine_types(self, names: Sequence[str]) -> Aggregated:
         """The machine types of these names, once for each zone that has them."""
-        return self._aggregated("MachineTypes", "machineTypes", filter=_any_of("name", names))
+        return self._aggregated("machineTypes", _any_of("name", names))
 
     def accelerator_types(self, names: Sequence[str]) -> Aggregated:
         """The accelerator types of these names, once for each zone that has them."""
-        return self._aggregated("AcceleratorTypes", "acceleratorTypes", filter=_any_of("name", names))
+        return self._aggregated("acceleratorTypes", _any_of("name", names))
 
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
-        return self._transport.call("Images", "get_from_family", {"project": project, "family": family})
+        return self._transport.read(f"projects/{project}/global/images/family/{family}")
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
     def firewalls(self) -> list[dict[str, Any]]:
         """Every firewall rule of the project."""
-        return self._list("Firewalls", {})
+        return self._list("global/firewalls")
 
     def insert_firewall(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make a firewall rule; returns the operation."""
@@ -138,19 +140,19 @@ class ComputeClient:
 
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
-        return self._aggregated("Instances", "instances", filter=_labels(cluster))
+        return self._aggregated("instances", _labels(cluster))
 
     def instances_named(self, names: Sequence[str]) -> Aggregated:
         """VMs of these names, whoever made them. The names go into the request's URL: a few dozen at most."""
-        return self._aggregated("Instances", "instances", filter=_any_of("name", names))
+        return self._aggregated("instances", _any_of("name", names))
 
     def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:
         """One cluster's VMs in one zone."""
-        return self._list("Instances", {"zone": zone, "filter": _labels(cluster, cluster_id)})
+        return self._list(f"zones/{zone}/instances", _labels(cluster, cluster_id))
 
     def disks(self, cluster: str | None) -> Aggregated:
         """hvdcloud's disks in all zones; of one cluster, or of all."""
-        return self._aggregated("Disks", "disks", filter=_labels(cluster))
+        return self._aggregated("disks", _labels(cluster))
 
     def bulk_insert(self, zone: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make all VMs of `body` or none; returns the operation.
@@ -213,15 +215,15 @@ class ComputeClient:
 
     def operation_group(self, zone: str, group_id: str) -> list[dict[str, Any]]:
         """The operations that belong to one bulkInsert: one `insert` for each VM, with its own errors."""
-        return self._list("ZoneOperations", {"zone": zone, "filter": f"operationGroupId={group_id}"})
+        return self._list(f"zones/{zone}/operations", f"operationGroupId={group_id}")
 
     def operations_in_flight(self) -> Aggregated:
         """Every operation of the project that is not DONE."""
-        return self._aggregated("GlobalOperations", "operations", filter="status!=DONE")
+        return self._aggregated("operations", "status!=DONE")
 
     def find_operation(self, zone: str, request_id: str) -> dict[str, Any] | None:
         """The operation of the request that carried this requestId, if the zone knows one."""
-        found = self._list("ZoneOperations", {"zone": zone, "filter": f'clientOperationId="{request_id}"'})
+        found = self._list(f"zones/{zone}/operations", f'clientOperationId="{request_id}"')
         return found[0] if found else None
 
     # --- what a node tells ----------------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ class ComputeClient:
         Args:
             start: first byte; negative: that many bytes from the end.
         """
-        fields = {"zone": zone, "instance": name, "start": start}
-        contents: str = self._transport.call("Instances", "get_serial_port_output", fields).get("contents", "")
+        path = f"{self._home}/zones/{zone}/instances/{name}/serialPort"
+        contents: str = self._transport.read(path, {"start": start}).get("contents", "")
         return contents
 
     def _statuses(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
@@ -273,7 +275,7 @@ class ComputeClient:
 
     def _read_statuses(self, zone: str, names: Sequence[str]) -> list[Answer]:
         self._status_reads.take(len(names))
-        prefix = f"/compute/v1/projects/{self.project}/zones/{zone}/instances"
+        prefix = f"{BASE_PATH}{self._home}/zones/{zone}/instances"
         paths = [f"{prefix}/{name}/getGuestAttributes?queryPath={NAMESPACE}%2F" for name in names]
         if not self._batch_refused.is_set():
             content_type, body = batch.encode(paths)
@@ -287,28 +289,28 @@ class ComputeClient:
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(self, service: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:  # noqa: A002
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def complete(page: dict[str, Any]) -> None:
             code = page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE")
             if code not in _HARMLESS:
-                message = page["warning"].get("message", f"{service} is incomplete")
+                message = page["warning"].get("message", f"{collection} is incomplete")
                 raise ApiError(message=message, status=503, code=code, project=self.project)
 
-        pages = self._transport.pages(service, "list", fields, check=complete)
+        parameters = {"filter": filter} if filter else {}
+        pages = self._transport.pages(f"{self._home}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
-    def _aggregated(self, service: str, key: str, *, filter: str | None = None) -> Aggregated:  # noqa: A002
-        fields = {} if filter is None else {"filter": filter}
+    def _aggregated(self, collection: str, filter: str) -> Aggregated:  # noqa: A002
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        for page in self._transport.pages(service, "aggregated_list", fields):
+        for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": filter}):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
-                unseen.append(f"part of project {self.project} ({page['warning'].get('message', service)})")
+                unseen.append(f"part of project {self.project} ({page['warning'].get('message', collection)})")
             for scope, content in page.get("items", {}).items():
-                items += content.get(key, [])
+                items += content.get(collection, [])
                 if content.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
                     unseen.append(_place(scope))
         return Aggregated(items=items, unseen=tuple(dict.fromkeys(unseen)))

@@ -258,7 +258,7 @@ class Creation:
 
     def _new_request(self, what: str, **where: str) -> str:
         """A requestId that is on disk before it is sent."""
-        request = request_id(self._spec.name)
+        request = request_id(self._spec.name, self._spec.id)
         with self._lock:
             self._journal.record(what, cluster_id=self._spec.id, cluster=self._spec.name, request_id=request, **where)
             self._requests.add(request)

@@ -305,12 +305,19 @@ def zone_candidates(settings: Settings, *, zones: Sequence[str]) -> list[str]:
     return [zone for zone in candidates if region in (None, region_of(zone))]
 
 
-def request_id(cluster: str) -> str:
-    """A new request id that shows, in operations still in flight, for a cluster of which name it was made.
+def request_id(cluster: str, cluster_id: str = "") -> str:
+    """A new request id that shows, in operations still in flight, for which cluster it was made.
 
-    A UUID of version 4 in form, as the API wants it, whose first 48 bits are a digest of the name.
+    A UUID of version 4 in form, as the API wants it, whose first 48 bits are a digest of the name; 12 random bits and
+    the cluster's id follow, where one is given, and 36 more random bits.
     """
-    return str(uuid.UUID(hex=_name_digest(cluster) + uuid.uuid4().hex[12:]))
+    random = uuid.uuid4().hex
+    return str(uuid.UUID(hex=_name_digest(cluster) + random[12:20] + (cluster_id or random[20:26]) + random[26:]))
+
+
+def cluster_id_of(request_id: str) -> str:
+    """The id of the cluster for which `request_id` says it was made."""
+    return request_id.replace("-", "")[20:26]
 
 
 def belongs_to(request_id: str, cluster: str) -> bool:

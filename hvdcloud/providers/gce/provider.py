@@ -164,8 +164,8 @@ class GceProvider:
     def _look(self, name: str | None) -> Survey:
         survey = look(self._client, name)
         with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
-            for error in survey.failures.values():
-                raise error
+            if survey.failures:
+                raise next(iter(survey.failures.values()))
         return survey
 
     def console(self, node: Node) -> str:

@@ -85,30 +85,24 @@ def look(client: ComputeClient, cluster: str | None) -> Survey:
         FIREWALLS: client.firewalls,
         OPERATIONS: client.operations_in_flight,
     }
-    found: dict[str, tuple[Resource, ...]] = {}
-    unseen: set[str] = set()
-    failures: dict[str, ApiError | HvdcloudError] = {}
 
-    def ask(what: str) -> None:
+    def ask(what: str) -> Aggregated | ApiError | HvdcloudError:
         try:
             answer = questions[what]()
         except (ApiError, HvdcloudError) as error:
-            failures[what] = error
-            return
-        if isinstance(answer, list):
-            found[what] = tuple(answer)
-        else:
-            found[what] = tuple(answer.items)
-            unseen.update(answer.unseen)
+            return error
+        return Aggregated(items=answer) if isinstance(answer, list) else answer
 
-    side_by_side(ask, list(questions))
+    answers = dict(zip(questions, side_by_side(ask, list(questions)), strict=True))
+    found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
+    items = {what: tuple(answer.items) for what, answer in found.items()}
     return Survey(
-        instances=found.get(VMS, ()),
-        disks=found.get(DISKS, ()),
-        firewalls=tuple(rule for rule in found.get(FIREWALLS, ()) if _is_of(described_labels(rule), cluster)),
-        operations=found.get(OPERATIONS, ()),
-        unseen=tuple(sorted(unseen)),
-        failures=failures,
+        instances=items.get(VMS, ()),
+        disks=items.get(DISKS, ()),
+        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if _is_of(described_labels(rule), cluster)),
+        operations=items.get(OPERATIONS, ()),
+        unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
+        failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
     )
 
 

@@ -23,7 +23,7 @@ from hvdcloud.providers.base import (
 )
 from hvdcloud.providers.gce import prices
 from hvdcloud.providers.gce.client import last_segment, zone_of
-from hvdcloud.providers.gce.plan import METADATA_BUCKET, METADATA_IMAGE
+from hvdcloud.providers.gce.plan import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
 from hvdcloud.providers.gce.reach import iap_proxy_command
 from hvdcloud.providers.gce.survey import Resource, Survey, described_labels
 
@@ -82,10 +82,11 @@ class Viewpoint:
         operations = survey.creating(name)
         described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
         labels = described[0]
+        in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
         metadata = metadata_of(instances[0]) if instances else {}
         return Cluster(
             name=name,
-            id=labels.get(LABEL_ID, ""),
+            id=labels.get(LABEL_ID, in_flight),
             owner=labels.get(LABEL_OWNER, ""),
             provider="gce",
             created=_created(labels, operations),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hvdcloud.providers.local.provider import LocalProvider
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["LocalProvider", "connect"]
 
 
-def connect(_: Config) -> LocalProvider:
+def connect(_: Config, *, on_retry: Callable[[str], None]) -> LocalProvider:
     """The provider on the engine that `DOCKER_HOST` or the current context names.
+
+    Args:
+        on_retry: never called.
 
     Raises:
         NodeError: no engine answers.
