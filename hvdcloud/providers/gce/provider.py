@@ -74,15 +74,14 @@ class GceProvider:
                 )
             )
         try:
-            return [*problems, *self._preflight(spec).problems]
+            return [*problems, *self._look_ahead(spec).problems]
         except HvdcloudError as error:
             return [*problems, Problem(message=error.message, hint=error.hint, error=type(error))]
 
-    def _preflight(self, spec: ClusterSpec) -> Preflight:
-        """Asked once for each spec: what was found is what the plan is made of."""
-        if spec not in self._found:
-            today = datetime.now(timezone.utc).date()
-            self._found[spec] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
+    def _look_ahead(self, spec: ClusterSpec) -> Preflight:
+        """What is found is what the plan is made of: it asks nothing again."""
+        today = datetime.now(timezone.utc).date()
+        self._found[spec] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
         return self._found[spec]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
@@ -92,7 +91,7 @@ class GceProvider:
             UsageError: the settings contradict each other.  CredentialsError, NodeError: the project cannot be asked.
         """
         settings = self._settings
-        problems, zones, notices, vm_image = self._preflight(spec)
+        problems, zones, notices, vm_image = self._found.get(spec) or self._look_ahead(spec)
         if not zones or not vm_image:
             raise problems[0].error(problems[0].message, hint=problems[0].hint)
         collection = f"/compute/v1/projects/{settings.project}"
