@@ -58,6 +58,7 @@ class Console:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self.live = self._err.isatty() and not quiet and not as_json
+        self._drawing: _RichSteps | None = None
 
     # --- progress, on standard error --------------------------------------------------------------------------------
 
@@ -78,6 +79,9 @@ class Console:
     def _line(self, text: str, *, style: str = "") -> None:
         if style and self._err.isatty():
             text = f"\033[{style}m{text}\033[0m"
+        if self._drawing is not None:
+            self._drawing.above(text)
+            return
         # A terminal that was closed meanwhile must not end a command that is deleting machines.
         with contextlib.suppress(OSError, ValueError):
             self._err.write(text + "\n")
@@ -92,7 +96,11 @@ class Console:
             yield _PlainSteps(self)
         else:
             with _RichSteps(self._err) as steps:
-                yield steps
+                self._drawing = steps
+                try:
+                    yield steps
+                finally:
+                    self._drawing = None
 
     # --- the answer, on standard output -----------------------------------------------------------------------------
 
@@ -202,18 +210,27 @@ class _RichSteps:
     def __enter__(self) -> _RichSteps:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
         self._progress = Progress(
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.fields[key]}", style="bold"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=20),
             TaskProgressColumn(),
             TimeElapsedColumn(),
             console=RichConsole(file=self._err),
+            expand=True,
         )
         self._progress.start()
         return self
+
+    def above(self, text: str) -> None:
+        """A line above what is redrawn."""
+        from rich.text import Text
+
+        assert self._progress is not None
+        self._progress.console.print(Text.from_ansi(text), soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
         assert self._progress is not None
@@ -224,7 +241,7 @@ class _RichSteps:
         with self._lock:
             if key not in self._tasks:
                 self._tasks[key] = self._progress.add_task(step, total=None, key=key)
-            finished = step in ("ready", "done", "deleted")
+            finished = step in ("ready", "created", "done", "deleted")
             self._progress.update(
                 self._tasks[key],
                 description=step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -180,7 +181,9 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
 
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
     def on_progress(progress: NodeProgress) -> None:
-        steps.update(progress.object, progress.step)
+        percent = re.search(r"(\d+) %$", progress.step)
+        done, total = (float(percent[1]), 100.0) if percent else (None, None)
+        steps.update(progress.object, progress.step, done=done, total=total)
 
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)

@@ -136,11 +136,12 @@ class Creation:
             region = region_of(zone)
             error = full.get(region) or self._in_zone(zone)
             if error is None:
+                self._say(zone, "created")
                 return
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
                 full[region] = error
-            self._say(zone, f"{_in_a_word(error)}: {_one_line(error)}")
+            self._say(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
         raise self._nowhere(failed)
 
     def _in_zone(self, zone: str) -> ApiError | None:
@@ -191,7 +192,11 @@ class Creation:
     def _confirm(self, zone: str) -> ApiError | None:
         """Counters of operations include VMs that were rolled back; only what can be listed counts."""
         spec = self._spec
-        self._instances = self._client.instances_in(zone, spec.name, spec.id)
+        listed = self._client.instances(spec.name).items
+        self._instances = [vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id]
+        if len(self._instances) != spec.nodes:
+            # A list of all zones may leave one out; asked alone, it has to answer.
+            self._instances = self._client.instances_in(zone, spec.name, spec.id)
         if len(self._instances) != spec.nodes:
             return ApiError(
                 message=f"{len(self._instances)} of {self._vms} exist after the operation",
@@ -199,7 +204,7 @@ class Creation:
                 project=self._client.project,
             )
         # VMs in two zones may have one name, so an `up` elsewhere at the same moment was not refused.
-        others = [vm for vm in self._client.instances(spec.name).items if labels_of(vm).get(LABEL_ID) != spec.id]
+        others = [vm for vm in listed if labels_of(vm).get(LABEL_ID) != spec.id]
         if others:
             raise UsageError(
                 f"another `up` made a cluster {spec.name} in {zone_of(others[0])} at the same moment",
