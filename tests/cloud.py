@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from tests.emulator.machines import Machines
 from tests.harness import Project, project_in
 from tests.registry import TokenServer, free_port, google_like_registry
 from tests.storage import StorageServer, running_server
+from tests.web import Reply, answering
 
 PROJECT = "test-project"
 NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
@@ -68,14 +67,14 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
 
     Args:
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
-        options: for `Emulator`.
+        options: for `Emulator`; without machines, `backing` too.
     """
     port, token_port = free_port(), free_port()
     for name in ("registry", "bucket"):
         (folder / name).mkdir()
     with ExitStack() as stack:
         backing = Machines(loopback_ports=[port, token_port]) if machines else None
-        emulator = stack.enter_context(Emulator(project=PROJECT, backing=backing, **options))
+        emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **options}))
         here = backing.gateway if backing else "127.0.0.1"
 
         def account(token: str) -> str:
@@ -101,7 +100,8 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
                 authorize=lambda token: not token or account(token) == NODES_ACCOUNT,
             )
         )
-        address = stack.enter_context(_says(here if machines else "198.51.100.7"))
+        said = (here if machines else "198.51.100.7").encode()
+        address = stack.enter_context(answering(lambda _: Reply(said)))
         environ = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
             "STORAGE_EMULATOR_HOST": storage.url,
@@ -116,22 +116,3 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
             registry=f"127.0.0.1:{port}",
             environ=environ,
         )
-
-
-@contextmanager
-def _says(text: str) -> Iterator[str]:
-    """A server that answers every GET with this text, as those that tell one's address; yields its URL."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(f"{text}\n".encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()

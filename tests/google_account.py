@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
+
+from tests.web import Asked, Reply, answering
 
 EMAIL = "laptop@lab.iam.gserviceaccount.com"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -78,25 +78,10 @@ def service_account(*tokens: str) -> Iterator[Account]:
 
     account = Account(generate_private_key(public_exponent=65537, key_size=2048), list(tokens))
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            status, answer = account.answer(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(asked: Asked) -> Reply:
+        status, content = account.answer(asked.body)
+        return Reply(content, status=status)
 
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        account.url = f"http://127.0.0.1:{server.server_port}/token"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield account
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(answer) as url:
+        account.url = f"{url}/token"
+        yield account

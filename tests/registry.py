@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import base64
 import datetime
-import http.server
 import json
 import secrets
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import requests
 
 from tests.harness import until
+from tests.web import Asked, Reply, answering
 
 SERVICE = "registry.test"
 ISSUER = "tokens.test"
@@ -149,24 +148,13 @@ def google_like_registry(
     bundle.write_text(tokens.certificate())
     auth = {"realm": f"http://127.0.0.1:{token_port}/token", "service": SERVICE, "issuer": ISSUER}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, answer = tokens.answer(self.headers.get("Authorization", ""), urlsplit(self.path).query)
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
+    def answer(asked: Asked) -> Reply:
+        status, content = tokens.answer(asked.headers.get("Authorization", ""), asked.query)
+        return Reply(content, status=status)
 
     with ExitStack() as stack:
         for address in addresses:
-            server = stack.enter_context(http.server.ThreadingHTTPServer((address, token_port), Handler))
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-            stack.callback(server.shutdown)
+            stack.enter_context(answering(answer, host=address, port=token_port))
         section = {"auth": {"token": {**auth, "rootcertbundle": str(bundle)}}}
         stack.enter_context(running_registry(folder, section, addresses=addresses, port=port))
         yield tokens

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from tests.node_cluster import REPOSITORY
 from tests.storage import running_server
+from tests.web import Asked, Reply, answering
 
 ACCOUNT = "/computeMetadata/v1/instance/service-accounts/"
 EMAIL = "nodes@lab.iam.gserviceaccount.com"
@@ -42,36 +41,18 @@ def metadata_server(*, refuses: int = 0) -> Iterator[tuple[str, list[str]]]:
     """What a VM's metadata server says of its service account; yields its address and the paths it was asked for."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            asked.append(path)
-            answer: Any = None
-            if not refuses and self.headers["Metadata-Flavor"] == "Google" and path.startswith(ACCOUNT):
-                if path.endswith("/token"):
-                    answer = {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
-                else:
-                    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-                    answer = {"email": EMAIL, "scopes": scopes, "aliases": ["default"]}
-            body = json.dumps(answer).encode() if answer else b""
-            self.send_response(refuses or (200 if answer else 404))
-            self.send_header("Metadata-Flavor", "Google")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Asked) -> Reply:
+        asked.append(request.path)
+        headers = {"Metadata-Flavor": "Google"}
+        if refuses or request.headers["Metadata-Flavor"] != "Google" or not request.path.startswith(ACCOUNT):
+            return Reply(status=refuses or 404, headers=headers)
+        if request.path.endswith("/token"):
+            return Reply({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}, headers=headers)
+        scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+        return Reply({"email": EMAIL, "scopes": scopes, "aliases": ["default"]}, headers=headers)
 
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(answer) as url:
+        yield url.removeprefix("http://"), asked
 
 
 def job(endpoint: str, metadata: str, folder: Path) -> list[Any]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import shlex
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,32 +18,15 @@ from hvdcloud.providers.gce.reach import (
     check_iap,
     iap_proxy_command,
 )
+from tests.web import Reply, answering
 
 
 def nobody(url: str) -> str:
     raise AssertionError(f"{url} was asked")
 
 
-@contextmanager
-def address_service(answer: bytes, *, status: int = 200) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
+def address_service(content: bytes, *, status: int = 200) -> AbstractContextManager[str]:
+    return answering(lambda _: Reply(content, status=status))
 
 
 def test_auto_is_the_callers_own_address_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""A small HTTP server for tests that say what it answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What it is answered with."""
+
+    content: Any = b""
+    """Bytes as they are; anything else as JSON."""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """A server for the block; yields its URL, without a slash at the end.
+
+    Args:
+        answer: called from many threads; None cuts the connection.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def serve(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            reply = answer(Asked(self.command, url.path, url.query, self.headers, body))
+            if reply is None:
+                self.close_connection = True
+                return
+            as_json = not isinstance(reply.content, bytes)
+            content = json.dumps(reply.content).encode() if as_json else reply.content
+            self.send_response(reply.status)
+            if as_json:
+                self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = serve  # noqa: N815 - the base class's names
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Quiet."""
+
+    with ThreadingHTTPServer((host, port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://{host}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
