@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo test lint bench clean clean-images
+.PHONY: help setup engine base-image registry demo test lint bench bench-gce clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -38,6 +38,9 @@ lint: setup ## ruff, mypy --strict and shellcheck
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench
+
+bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
+	@$(BIN)/python -m tests.bench.gce
 
 .cache/bench/.complete: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench

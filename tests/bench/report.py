@@ -43,7 +43,7 @@ def document(
     if jobs:
         found["whole_job"] = _whole_job(jobs)
     if startup:
-        found["startup"] = {title: {**_summary(seconds), "seconds": seconds} for title, seconds in startup.items()}
+        found["startup"] = {title: {**summary(seconds), "seconds": seconds} for title, seconds in startup.items()}
     if scaling:
         found["scaling"] = _scaling(scaling)
     return found
@@ -76,7 +76,8 @@ def versions(image: str) -> dict[str, str]:
     }
 
 
-def _summary(seconds: Sequence[float]) -> dict[str, float]:
+def summary(seconds: Sequence[float]) -> dict[str, float]:
+    """Of several runs."""
     return {"median": round(median(seconds), 4), "min": round(min(seconds), 4), "max": round(max(seconds), 4)}
 
 
@@ -88,7 +89,7 @@ def _whole_job(jobs: Mapping[str, tuple[str, Sequence[Sample]]]) -> dict[str, An
         parts = [contestants.phases(sample) for sample in samples]
         result[key] = {
             "title": title,
-            **_summary([sample.seconds for sample in samples]),
+            **summary([sample.seconds for sample in samples]),
             "of_floor": round(middle[key] / middle["floor"], 3) if "floor" in middle else None,
             # The faster way to use it is the one to be measured against.
             "of_torchx": round(middle[key] / min(peers), 3) if peers else None,
@@ -137,7 +138,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             [f"`{title}`", f"{entry['median'] * 1000:.0f} ms", f"{entry['min'] * 1000:.0f} ms"]
             for title, entry in startup.items()
         ]
-        parts += ["Start of the commands:", _table(["", "median", "fastest"], rows)]
+        parts += ["Start of the commands:", table(["", "median", "fastest"], rows)]
     if scaling := found.get("scaling"):
         rows = [
             [nodes, f"{entry['images_per_second']:.0f}", f"{entry['accuracy']:.3f}"]
@@ -145,7 +146,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         ]
         parts += [
             f"Template `torch`, one core per node: {scaling['speedup']:.2f} times as fast on two nodes as on one.",
-            _table(["nodes", "images/s", "accuracy"], rows),
+            table(["nodes", "images/s", "accuracy"], rows),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -161,7 +162,7 @@ def _jobs(jobs: Mapping[str, Any]) -> str:
         ]
         for entry in jobs.values()
     ]
-    return _table(["", "median", "range", "of the floor", "of TorchX"], rows)
+    return table(["", "median", "range", "of the floor", "of TorchX"], rows)
 
 
 def _phases(jobs: Mapping[str, Any]) -> str:
@@ -169,13 +170,14 @@ def _phases(jobs: Mapping[str, Any]) -> str:
         [phase, *(f"{seconds:.2f}" if (seconds := entry["phases"][phase]) else "" for entry in jobs.values())]
         for phase in contestants.PHASES
     ]
-    return _table(["", *(entry["title"] for entry in jobs.values())], rows)
+    return table(["", *(entry["title"] for entry in jobs.values())], rows)
 
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column is text, the others are numbers."""
     lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

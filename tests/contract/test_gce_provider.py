@@ -224,11 +224,6 @@ def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Be
     bench.provider.destroy(spec.name)
 
 
-def test_destroy_of_what_is_not_there_is_success(bench: Bench) -> None:
-    assert bench.provider.destroy("nothing") == []
-    assert bench.provider.destroy("nothing") == []
-
-
 def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
     provider = bench.another(ssh=SshConfig(source="iap"))
     spec = bench.spec(nodes=1)
@@ -423,34 +418,6 @@ def test_the_same_name_in_another_zone_at_the_same_moment_is_noticed(bench: Benc
     with pytest.raises(UsageError, match="same moment"):
         bench.provider.create(plan, journal=bench.journal)
     assert {vm["zone"].rpartition("/")[2] for vm in bench.emulator.state.instances()} == {B}
-    bench.provider.destroy(spec.name)
-
-
-def test_of_two_creates_at_once_one_wins_and_stays_whole(bench: Bench) -> None:
-    spec = bench.spec()
-    specs = [spec, dataclasses.replace(spec, id=secrets.token_hex(3))]
-    outcomes: dict[str, object] = {}
-
-    def create(mine: ClusterSpec, provider: GceProvider) -> None:
-        try:
-            outcomes[mine.id] = provider.create(provider.plan(mine), journal=bench.journal)
-        except HvdcloudError as error:
-            outcomes[mine.id] = error
-
-    threads = [threading.Thread(target=create, args=(mine, bench.another(zones=[A]))) for mine in specs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    winners = [mine for mine in specs if not isinstance(outcomes[mine.id], HvdcloudError)]
-    found = bench.provider.cluster(spec.name)
-    assert len(winners) <= 1
-    if winners:
-        assert found is not None
-        assert found.whole
-        assert found.id == winners[0].id
-    else:
-        assert found is None
     bench.provider.destroy(spec.name)
 
 
@@ -695,26 +662,3 @@ def test_a_disk_that_lost_its_vm_shows_and_is_deleted(bench: Bench) -> None:
     assert found is not None
     assert f"disk {A}/{spec.node_name(0)}" in found.other_objects
     assert bench.provider.destroy(spec.name) == []
-
-
-# --- many -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("boot", [BootDelays(pulling=1.0)])
-def test_the_number_of_calls_does_not_grow_with_the_number_of_nodes(bench: Bench) -> None:
-    calls: dict[int, Counter[str]] = {}
-    seconds: dict[int, float] = {}
-    for nodes in (1, 256):
-        spec = bench.spec(nodes=nodes)
-        bench.emulator.log.clear()
-        began = time.monotonic()
-        ready = bench.wait(bench.create(spec), seconds=60)
-        assert bench.provider.destroy(spec.name) == []
-        seconds[nodes] = time.monotonic() - began
-        assert len({node.host_key for node in ready}) == nodes
-        calls[nodes] = bench.calls()
-        assert bench.left == []
-    assert calls[256][DELETE] == 256
-    others = {nodes: count.total() - count[DELETE] for nodes, count in calls.items()}
-    assert others[256] <= others[1] + 20, calls
-    assert seconds[256] < seconds[1] + 15, seconds

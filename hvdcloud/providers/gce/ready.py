@@ -89,9 +89,12 @@ class Boots:
             self._ask(asked)
             # The first that is ready announces the others; when nobody follows, a sample will do again.
             ask_all = any(boot.host_key for boot in asked)
-            if not all(boot.host_key for boot in pending):
-                time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
-                pause = FIRST_PAUSE_SECONDS if ask_all else min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
+            if ask_all:
+                pause = FIRST_PAUSE_SECONDS
+                if len(asked) < len(pending) or all(boot.host_key for boot in asked):
+                    continue
+            time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
+            pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
         # Addresses, and whether they all still run.
         self._look()
         return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]

@@ -1,0 +1,125 @@
+"""What hundreds of nodes cost in calls of the API; tests/bench/gce measures the seconds."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.batch import MAX_CALLS
+from hvdcloud.providers.gce.client import connect_client
+from hvdcloud.remote.keys import new_key_pair
+from hvdcloud.state import Journal
+from tests.emulator import Emulator
+
+MANY = 256
+DELETE = "compute.instances.delete"
+READ = "compute.instances.getGuestAttributes"
+
+
+@pytest.fixture
+def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    with Emulator() as emulator:
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
+        yield emulator
+
+
+@dataclass
+class Calls:
+    """Of one cluster's life, by what they were made for. What is asked in a batch is no call of its own."""
+
+    before: Counter[str]
+    create: Counter[str]
+    wait: Counter[str]
+    down: Counter[str]
+    statuses: int
+    """Read in batches."""
+
+
+def life(emulator: Emulator, folder: Path, *, nodes: int) -> Calls:
+    """The provider's part of `up` and `down`."""
+    spec = ClusterSpec(
+        name=f"scale-{nodes}",
+        id=secrets.token_hex(3),
+        owner="tester",
+        nodes=nodes,
+        image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}",
+        bucket="gs://bucket/t",
+        authorized_key=new_key_pair("test").public,
+        created=datetime.now(timezone.utc),
+    )
+    provider = GceProvider(
+        GceConfig(zones=["us-central1-a"], ssh=SshConfig(source="198.51.100.7/32")),
+        LimitsConfig(),
+        client=lambda: connect_client(project="test-project", endpoint=emulator.url),
+    )
+    statuses = 0
+
+    def calls() -> Counter[str]:
+        nonlocal statuses
+        entries = emulator.log.entries()
+        emulator.log.clear()
+        statuses += sum(entry.part for entry in entries)
+        return Counter(entry.method for entry in entries if not entry.part)
+
+    emulator.log.clear()
+    assert provider.cluster(spec.name) is None
+    assert provider.preflight(spec) == []
+    plan = provider.plan(spec)
+    before = calls()
+    created = provider.create(plan, journal=Journal(folder / "journal.jsonl"))
+    create = calls()
+    ready = provider.wait_ready(created, deadline=time.monotonic() + 120)
+    assert len({node.host_key for node in ready}) == nodes
+    wait = calls()
+    assert provider.cluster(spec.name) is not None
+    assert provider.destroy(spec.name) == []
+    assert emulator.state.left() == []
+    return Calls(before, create, wait, calls(), statuses)
+
+
+def test_up_and_down_of_256_nodes_cost_a_delete_for_each_and_little_else(emulator: Emulator, tmp_path: Path) -> None:
+    one, many = (life(emulator, tmp_path, nodes=nodes) for nodes in (1, MANY))
+
+    assert many.before == one.before
+    # How often an operation is waited for depends on how long it takes.
+    for calls in (one.create, many.create):
+        assert calls["compute.zoneOperations.wait"] + calls["compute.globalOperations.wait"] <= 6
+        del calls["compute.zoneOperations.wait"], calls["compute.globalOperations.wait"]
+    assert many.create == one.create
+    assert many.create["compute.instances.bulkInsert"] == 1
+    # Statuses come in batches only, of which hundreds of nodes need a few more.
+    assert set(many.wait) <= {"batch", "compute.instances.aggregatedList"}
+    assert many.wait[READ] == 0
+    assert MANY <= many.statuses <= many.wait["batch"] * MAX_CALLS
+    assert many.wait["batch"] <= one.wait["batch"] + 20
+    assert (one.down[DELETE], many.down[DELETE]) == (1, MANY)
+    assert (many.down - Counter({DELETE: MANY})).total() <= (one.down - Counter({DELETE: 1})).total() + 20
+
+
+def test_looking_for_clusters_does_not_load_googles_library(emulator: Emulator) -> None:
+    """It takes more than a second to load."""
+    program = f"""
+import sys
+from hvdcloud.config import GceConfig, LimitsConfig
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.client import connect_client
+client = lambda: connect_client(project="test-project", endpoint={emulator.url!r})
+assert GceProvider(GceConfig(), LimitsConfig(), client=client).list().clusters == ()
+slow = ("google.cloud.compute", "google.api_core", "grpc")
+print(sorted(module for module in sys.modules if module.startswith(slow)))
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert printed.stdout.strip() == "[]"
+    assert emulator.log.entries()

@@ -1,0 +1,70 @@
+"""The loop that waits for the nodes, against a clock that only counts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hvdcloud.providers.base import ignore_progress
+from hvdcloud.providers.gce import ready
+from hvdcloud.providers.gce.client import Aggregated, ComputeClient
+from hvdcloud.providers.gce.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
+from hvdcloud.providers.gce.view import Viewpoint, Way
+
+ZONE = "us-central1-a"
+READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"})}
+
+
+class Client(ComputeClient):
+    """VMs that are ready after so many questions."""
+
+    def __init__(self, nodes: int, *, questions: int) -> None:
+        self.vms = [{"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)]
+        self.questions = questions
+        self.asked: list[int] = []
+
+    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
+        self.asked.append(len(names))
+        return {name: READY if len(self.asked) > self.questions else None for name in names}
+
+    def instances(self, cluster: str | None) -> Aggregated:
+        return Aggregated(items=self.vms)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    seconds: list[float] = []
+
+    class Clock:
+        monotonic = staticmethod(time.monotonic)
+        sleep = staticmethod(seconds.append)
+
+    monkeypatch.setattr(ready, "time", Clock)
+    return seconds
+
+
+def wait(client: Client) -> list[Any]:
+    viewpoint = Viewpoint(project="p", way=Way.EXTERNAL)
+    nodes = [viewpoint.node(vm) for vm in client.vms]
+    deadline = time.monotonic() + 60
+    return Boots(client, viewpoint, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
+
+
+def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pauses: list[float]) -> None:
+    client = Client(200, questions=3)
+    assert all(node.host_key for node in wait(client))
+    assert client.asked == [SAMPLE] * 4 + [200 - SAMPLE]
+    assert len(pauses) == 3
+    assert pauses == sorted(pauses)
+    assert pauses[0] == FIRST_PAUSE_SECONDS
+
+
+def test_nobody_waits_for_nodes_that_are_ready(pauses: list[float]) -> None:
+    client = Client(2, questions=0)
+    wait(client)
+    assert client.asked == [2]
+    assert pauses == []
