@@ -13,24 +13,32 @@ MAX_WORKERS = 32
 
 
 def side_by_side(
-    call: Callable[[T], R], items: Sequence[T], *, on_abort: Callable[[], object] | None = None
+    call: Callable[[T], R],
+    items: Sequence[T],
+    *,
+    on_abort: Callable[[], object] | None = None,
+    only_reads: bool = False,
 ) -> list[R]:
     """`call` for every item at once; the results in the items' order.
 
     Args:
         on_abort: called when one call has failed or the user interrupts; must make calls that still wait return
             early. Every call has ended when this function returns or raises.
+        only_reads: when the user interrupts, calls are left to themselves instead of waited for.
 
     Raises:
         The exception of the first item (in the items' order) that has failed by then.
     """
     if not items:
         return []
-    with ThreadPoolExecutor(max_workers=min(len(items), MAX_WORKERS)) as pool:
+    pool = ThreadPoolExecutor(max_workers=min(len(items), MAX_WORKERS))
+    interrupted = False
+    try:
         futures = [pool.submit(call, item) for item in items]
         try:
             finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
+            interrupted = True
             _abort(pool, on_abort)
             raise
         failed = [future for future in futures if future in finished and future.exception()]
@@ -39,6 +47,8 @@ def side_by_side(
             assert error is not None
             _abort(pool, on_abort)
             raise error
+    finally:
+        pool.shutdown(wait=not (interrupted and only_reads))
     return [future.result() for future in futures]
 
 

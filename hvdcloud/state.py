@@ -103,13 +103,18 @@ class Journal:
         events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
         return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
 
-    def cut_off_up(self, *, seconds: float) -> str | None:
-        """The cluster id of the newest `up`, if it began at most so many seconds ago and was killed half-way."""
-        begun = [entry for entry in self.entries() if entry["event"] == "up" and "cluster_id" in entry]
-        if not begun or time.time() - begun[-1]["time"] > seconds:
+    def cut_off_create(self, *, seconds: float) -> str | None:
+        """The cluster id of the newest `up`, if it was killed while it made things, at most so many seconds ago.
+
+        What it had asked for by then may not be there yet.
+        """
+        entries = [entry for entry in self.entries() if "cluster_id" in entry]
+        begun = [str(entry["cluster_id"]) for entry in entries if entry["event"] == "up"]
+        if not begun or not self.unfinished_up(begun[-1]):
             return None
-        cluster_id = str(begun[-1]["cluster_id"])
-        return cluster_id if self.unfinished_up(cluster_id) else None
+        own = [entry for entry in entries if entry["cluster_id"] == begun[-1]]
+        created = any(entry["event"] == "created" for entry in own)
+        return None if created or time.time() - own[-1]["time"] > seconds else begun[-1]
 
 
 class ClusterState:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 600.0
 CUT_OFF_SECONDS = 60.0
-"""An `up` that was killed longer ago than this has nothing on its way any more."""
-STRAGGLER_SECONDS = 3.0
+"""An `up` whose last request is longer ago than this has nothing on its way any more."""
+STRAGGLER_SECONDS, STRAGGLER_PAUSE_SECONDS = 3.0, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,15 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     """
     started = time.monotonic()
     with context.state.lock("down", required=False):
-        cluster = context.provider.cluster(context.name) or _straggler(context)
+        cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
+        late = time.monotonic() + STRAGGLER_SECONDS
+        cluster = found = context.provider.cluster(context.name) or _straggler(context, cut_off, until=late)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
-        deleted = _delete(context, cluster) if cluster is not None else []
+        deleted = []
+        while found is not None:
+            deleted += _delete(context, found)
+            found = _straggler(context, cut_off, until=late)
         context.state.forget()
     return DownResult(
         cluster=context.name,
@@ -109,17 +114,16 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     return deleted
 
 
-def _straggler(context: Context) -> Cluster | None:
-    """What a killed `up` had asked for may appear on the provider's side a moment later."""
-    cluster_id = context.state.journal.cut_off_up(seconds=CUT_OFF_SECONDS)
-    if cluster_id is None:
+def _straggler(context: Context, cut_off: str | None, *, until: float) -> Cluster | None:
+    """What the killed `up` of cluster id `cut_off` had asked for may appear on the provider's side a moment later."""
+    if cut_off is None:
         return None
-    deadline = time.monotonic() + STRAGGLER_SECONDS
-    while time.monotonic() < deadline:
-        if (found := context.provider.cluster(context.name)) is not None:
+    while time.monotonic() < until:
+        found = context.provider.cluster(context.name)
+        if found is not None and found.id == cut_off:
             return found
-        time.sleep(0.1)
-    _note(context, "down-done", cluster_id)
+        time.sleep(STRAGGLER_PAUSE_SECONDS)
+    _note(context, "down-done", cut_off)
     return None
 
 
@@ -133,17 +137,21 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.ledger import Ledger
-    from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.checkpoints.manifest import list_runs, manifest_name
     from hvdcloud.checkpoints.verify import unverified
 
     bucket = context.bucket(cluster)
+    gone = _gone(cluster)
     runs = list_runs(bucket, cluster.name, suffix=cluster.id)
     unsafe = [] if checked and set(checked) >= set(runs) else _flush(context, cluster)
     ledger = Ledger(context.state.ledger)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
+        # What a node that is gone had not uploaded went with it: waiting for that would keep the others for ever.
+        lost = {manifest_name(cluster.name, run, index) for index in gone}
         unsafe += [
             f"{run}/{item.name}: {item.reason}"
             for item in unverified(bucket, cluster=cluster.name, run=run, ledger=ledger)
+            if item.name not in lost
         ]
     if unsafe:
         raise CheckpointError(
@@ -151,6 +159,11 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
             hint=f"hvdcloud pull --name {cluster.name}, then down again; hvdcloud down --force deletes all the same",
             details="\n".join([*unsafe[:20], *([f"and {len(unsafe) - 20} more"] if len(unsafe) > 20 else [])]),
         )
+
+
+def _gone(cluster: Cluster) -> set[int]:
+    """Nodes that were preempted or deleted; none where one of them may only be out of sight."""
+    return set() if cluster.unseen else set(range(cluster.expected_nodes)) - {node.index for node in cluster.nodes}
 
 
 def _flush(context: Context, cluster: Cluster) -> list[str]:

@@ -187,6 +187,7 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
 
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
+        context.state.journal.record("created", cluster_id=plan.spec.id)
         nodes = context.provider.wait_ready(
             nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
         )

@@ -236,7 +236,7 @@ class ComputeClient:
         """
         chunks = [names[start : start + batch.MAX_CALLS] for start in range(0, len(names), batch.MAX_CALLS)]
         found: dict[str, dict[str, str] | None] = {}
-        for part in side_by_side(lambda chunk: self._statuses(zone, chunk), chunks):
+        for part in side_by_side(lambda chunk: self._statuses(zone, chunk), chunks, only_reads=True):
             found.update(part)
         return found
 

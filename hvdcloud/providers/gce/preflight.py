@@ -119,7 +119,7 @@ def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[
             failures[what] = error
         return None
 
-    answers = dict(zip(questions, side_by_side(ask, list(questions)), strict=True))
+    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
     return Facts(**answers), *_failures(failures)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 CONSOLE_BYTES = 200_000
 NAMED_ZONES = 8
+APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
+"""Other tools make VMs as well, and theirs are waited for in vain."""
 
 
 class GceProvider:
@@ -156,9 +159,17 @@ class GceProvider:
         return None
 
     def list(self) -> Listing:
-        """Every cluster of this project."""
-        survey = self._look(None)
-        return Listing(clusters=tuple(self._viewpoint.clusters(survey)), unseen=survey.unseen)
+        """Every cluster of this project.
+
+        VMs that somebody has just asked for are waited for until they can be seen: before, nothing tells their name.
+        """
+        deadline = time.monotonic() + APPEAR_SECONDS
+        while True:
+            survey = self._look(None)
+            clusters = self._viewpoint.clusters(survey)
+            if not survey.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
+                return Listing(clusters=tuple(clusters), unseen=survey.unseen)
+            time.sleep(APPEAR_PAUSE_SECONDS)
 
     def _look(self, name: str | None) -> Survey:
         survey = look(self._client, name)

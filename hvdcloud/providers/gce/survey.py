@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,15 @@ class Survey:
             and belongs_to(str(operation.get("clientOperationId", "")), cluster)
         )
 
+    def nameless(self, clusters: Iterable[str]) -> bool:
+        """Whether an operation makes VMs for none of these clusters; whose they are, the VMs' labels will tell."""
+        known = list(clusters)
+        return any(
+            operation.get("operationType") == "bulkInsert"
+            and not any(belongs_to(str(operation.get("clientOperationId", "")), name) for name in known)
+            for operation in self.operations
+        )
+
     def only(self, cluster_id: str) -> Survey:
         """The part that belongs to the one cluster with this id, of all those of its name."""
         return replace(
@@ -93,7 +102,7 @@ def look(client: ComputeClient, cluster: str | None) -> Survey:
             return error
         return Aggregated(items=answer) if isinstance(answer, list) else answer
 
-    answers = dict(zip(questions, side_by_side(ask, list(questions)), strict=True))
+    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
     return Survey(

@@ -1,0 +1,311 @@
+"""Compute Engine: a command that dies at any of its API calls. `list` shows the truth, and `down` leaves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.records import RecordsCloud, another_laptop, came_up, make, records_cloud
+from tests.emulator import Delays
+from tests.harness import Ended, Project, Screen, until
+
+BULK_INSERT = "compute.instances.bulkInsert"
+# method → how often `up` calls it until the nodes are ready.
+UP = {
+    # Is there a cluster of this name?
+    "compute.disks.aggregatedList": 1,
+    "compute.globalOperations.aggregatedList": 1,
+    # What does the project have?
+    "compute.projects.get": 1,
+    "compute.regions.list": 1,
+    "compute.zones.list": 1,
+    "compute.images.getFromFamily": 1,
+    "compute.machineTypes.aggregatedList": 1,
+    "compute.acceleratorTypes.aggregatedList": 1,
+    # Both before and after; these also when VMs were made and when they are ready.
+    "compute.firewalls.list": 2,
+    "compute.instances.aggregatedList": 4,
+    # Making it.
+    BULK_INSERT: 1,
+    "compute.firewalls.insert": 2,
+    "compute.zoneOperations.wait": 1,
+    "compute.globalOperations.wait": 2,
+}
+POLLS = 2
+"""So many times, at least, the nodes are asked how far they are."""
+DOWN = {
+    # Is there a cluster of this name; what belongs to it; is all of it gone? And three more such questions each time.
+    "compute.instances.aggregatedList": 3,
+    "compute.instances.delete": 2,
+    "compute.firewalls.delete": 2,
+    "compute.*Operations.wait": 1,
+}
+MAKING = (BULK_INSERT, "compute.firewalls.insert")
+DELETING = ("compute.instances.delete", "compute.firewalls.delete")
+
+
+def each_of(*calls: tuple[str, int], when: str) -> list[Any]:
+    """A test case for each call: (when, method, how many of the same kind pass before)."""
+    return [
+        pytest.param(when, method, number, id=f"{when}-{method.removeprefix('compute.')}-{number + 1}")
+        for method, times in calls
+        for number in range(times)
+    ]
+
+
+def only(calls: dict[str, int], *methods: str) -> list[tuple[str, int]]:
+    return [(method, calls[method]) for method in methods]
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
+    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def project(tmp_path: Path, cloud: RecordsCloud) -> Iterator[Project]:
+    """A project on a cloud that is empty, before and after."""
+    delays = dataclasses.replace(cloud.cloud.emulator.state.delays)
+    yield cloud.project(tmp_path)
+    left = cloud.left()
+    cloud.cloud.emulator.reset()
+    cloud.cloud.emulator.state.delays = delays
+    assert left == []
+
+
+def killed_at(
+    cloud: RecordsCloud, project: Project, when: str, method: str, number: int, *args: str, by: int = signal.SIGKILL
+) -> Ended:
+    """Start a command and end it by a signal as soon as one of its calls waits: for its effect, or for its answer."""
+    faults = cloud.cloud.emulator.faults
+    cloud.fail({"hold": when}, method=method, skip=number)
+    with project.started(*args) as process:
+        screen = Screen(process)
+        until(lambda: faults.plain()["held"] or process.poll() is not None, seconds=60, what=f"{method}")
+        assert process.poll() is None, screen.text
+        process.send_signal(by)
+        if by != signal.SIGKILL and method in (*MAKING, *DELETING):
+            time.sleep(0.2)
+            faults.release()
+        screen.end(within=30)
+    drop_held(cloud)
+    return Ended(process.returncode, screen.text, screen.text)
+
+
+def drop_held(cloud: RecordsCloud) -> None:
+    """A request that waits for its effect has none once it is seen that nobody waits for the answer."""
+    faults = cloud.cloud.emulator.faults
+    until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
+    faults.clear()
+
+
+def down_leaves_nothing(cloud: RecordsCloud, project: Project) -> None:
+    project.hvdcloud("down")
+    assert cloud.left() == []
+    assert cloud.there() == []
+    again = project.hvdcloud("down", "--json").json["result"]
+    assert again["nothing_to_do"]
+    assert again["deleted"] == []
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def test_these_are_all_the_calls_of_an_up(cloud: RecordsCloud, project: Project) -> None:
+    log = cloud.cloud.emulator.log
+    with project.started("up") as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce-0: ready")
+        screen.wait_for("t-gce-1: ready")
+        screen.wait_for("deleting what was made")
+        # From here on it is rolled back: nobody listens where the nodes' sshd should be.
+        made = [entry.method for entry in log.entries() if not entry.part]
+        screen.end(within=60)
+    assert process.returncode == 5
+    calls = Counter(made[: last_of(made, "batch") + 2])
+    assert calls.pop("batch") >= POLLS
+    assert calls == UP
+
+
+def last_of(calls: list[str], method: str) -> int:
+    return len(calls) - 1 - calls[::-1].index(method)
+
+
+@pytest.mark.parametrize(
+    ("when", "method", "number"),
+    [
+        *each_of(*UP.items(), ("batch", POLLS), when="after"),
+        *each_of(*only(UP, *MAKING), when="before"),
+    ],
+)
+def test_down_leaves_nothing_of_an_up_that_was_killed_at_this_call(
+    cloud: RecordsCloud, project: Project, when: str, method: str, number: int
+) -> None:
+    killed_at(cloud, project, when, method, number, "up")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+@pytest.mark.parametrize(
+    ("when", "method", "number"),
+    [
+        *each_of(*only(UP, *MAKING), when="before")[:2],
+        *each_of(*only(UP, *MAKING), when="after")[:2],
+    ],
+)
+def test_another_laptop_leaves_nothing_of_it_either(
+    cloud: RecordsCloud, project: Project, when: str, method: str, number: int
+) -> None:
+    killed_at(cloud, project, when, method, number, "up")
+    other = another_laptop(project)
+    cloud.list_shows_the_truth(other)
+    down_leaves_nothing(cloud, other)
+
+
+@pytest.mark.parametrize("delays", [Delays(start=1.5), Delays(create=2.5)], ids=["no VM yet", "half made"])
+def test_down_waits_for_vms_that_a_killed_up_had_asked_for(
+    cloud: RecordsCloud, project: Project, delays: Delays
+) -> None:
+    cloud.cloud.emulator.state.delays = delays
+    killed_at(cloud, project, "before", "compute.zoneOperations.wait", 0, "up")
+    assert any(found.startswith("operation ") for found in cloud.there())
+    down_leaves_nothing(cloud, another_laptop(project))
+
+
+def test_list_shows_a_cluster_of_which_nothing_but_the_request_is_there(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.state.delays = Delays(start=1.5)
+    cloud.fail({"hold": "before"}, method="compute.firewalls.insert", times=2)
+    with project.started("up") as process:
+        Screen(process)
+        until(cloud.there, seconds=60, what="the request for VMs")
+        process.kill()
+    assert [found.split()[0] for found in cloud.there()] == ["operation"]
+    drop_held(cloud)
+    other = another_laptop(project)
+    cloud.list_shows_the_truth(other)
+    down_leaves_nothing(cloud, other)
+
+
+def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_the_rest(
+    cloud: RecordsCloud, project: Project
+) -> None:
+    cloud.fail({"delay": 2.5}, method=BULK_INSERT)
+    log = cloud.cloud.emulator.log
+    with project.started("up") as process:
+        Screen(process)
+        until(lambda: [entry for entry in log.entries() if entry.method == BULK_INSERT], seconds=60, what="the request")
+        until(lambda: len(cloud.there()) >= 2, seconds=10, what="both firewall rules")
+        process.kill()
+    assert [entry.status for entry in log.entries() if entry.method == BULK_INSERT] == [None]
+    gone = project.hvdcloud("down", "--json").json["result"]["deleted"]
+    assert {name.split()[0] for name in gone} == {"firewall", "VM"}
+    assert cloud.left() == []
+
+
+@pytest.mark.parametrize("method", [BULK_INSERT, "compute.zoneOperations.wait", "batch"])
+def test_up_after_a_killed_up_clears_its_remains_and_begins_anew(
+    cloud: RecordsCloud, project: Project, method: str
+) -> None:
+    killed_at(cloud, project, "after", method, 0, "up")
+    again = came_up(project.hvdcloud("up", expect=None))
+    assert "an earlier `up` of t-gce was cut off" in again.err
+    assert cloud.left() == []
+
+
+# --- the roll back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "method", "number"),
+    [
+        # What is left; what of it to delete; is it gone?
+        *each_of(("compute.disks.aggregatedList", 4), when="after")[1:],
+        *each_of(*only(DOWN, *DELETING), when="after")[::2],
+        *each_of(*only(DOWN, *DELETING), when="before")[::2],
+    ],
+)
+def test_down_finishes_a_roll_back_that_was_killed(
+    cloud: RecordsCloud, project: Project, when: str, method: str, number: int
+) -> None:
+    cloud.fail({"fail_ready": {"step": "pulling", "error": "scripted"}}, instance="t-gce-1")
+    killed_at(cloud, project, when, method, number, "up")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+def test_down_finishes_an_up_that_was_killed_between_two_zones(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"stockout": {"after": 1}}, method=BULK_INSERT, zone="us-central1-a")
+    killed_at(cloud, project, "after", BULK_INSERT, 1, "up")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "when", "method"),
+    [
+        (signal.SIGINT, "before", "compute.disks.aggregatedList"),
+        (signal.SIGINT, "after", "compute.regions.list"),
+        (signal.SIGINT, "before", BULK_INSERT),
+        (signal.SIGTERM, "after", BULK_INSERT),
+        (signal.SIGINT, "after", "compute.firewalls.insert"),
+        (signal.SIGHUP, "before", "compute.zoneOperations.wait"),
+        (signal.SIGINT, "after", "batch"),
+    ],
+)
+def test_an_up_that_is_interrupted_leaves_nothing(
+    cloud: RecordsCloud, project: Project, by: int, when: str, method: str
+) -> None:
+    ended = killed_at(cloud, project, when, method, 0, "up", by=by).expect(130)
+    assert cloud.left() == []
+    assert cloud.there() == []
+    assert "Traceback" not in ended.err
+    made = method not in ("compute.disks.aggregatedList", "compute.regions.list")
+    assert ("was interrupted; everything that it had made is deleted" in ended.err) == made
+    assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
+
+
+def test_ctrl_c_ends_a_look_that_gets_no_answer_at_once(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"hold": "before"}, method="compute.*", times=None)
+    with project.started("list") as process:
+        screen = Screen(process)
+        assert cloud.cloud.emulator.faults.wait_held()
+        process.send_signal(signal.SIGINT)
+        assert screen.end(within=30) < 3
+    assert process.returncode == 130
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "method", "number"),
+    [
+        *each_of(*DOWN.items(), when="after"),
+        *each_of(*only(DOWN, *DELETING), when="before")[::2],
+    ],
+)
+def test_down_finishes_what_a_killed_down_began(
+    cloud: RecordsCloud, project: Project, when: str, method: str, number: int
+) -> None:
+    make(project)
+    killed_at(cloud, project, when, method, number, "down")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+@pytest.mark.parametrize("method", DELETING)
+def test_ctrl_c_does_not_stop_a_down_that_deletes(cloud: RecordsCloud, project: Project, method: str) -> None:
+    make(project)
+    killed_at(cloud, project, "before", method, 0, "down", by=signal.SIGINT).expect(0)
+    assert cloud.left() == []
