@@ -83,8 +83,9 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
             except ApiError:
                 return ""
 
-        def registry_roles(token: str) -> Sequence[str]:
-            return {emulator.keys.email: ("pull", "push"), NODES_ACCOUNT: ("pull",)}.get(account(token), ())
+        def registry_roles(token: str) -> Sequence[str] | None:
+            roles = {emulator.keys.email: ("pull", "push"), NODES_ACCOUNT: ("pull",), "": None}
+            return roles.get(account(token), ())
 
         addresses = tuple({"127.0.0.1", here})
         tokens = stack.enter_context(

@@ -90,10 +90,10 @@ class Project:
         return ended if expect is None else ended.expect(expect)
 
     @contextmanager
-    def started(self, *args: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that runs during the block, killed if it is still there at the end."""
+    def started(self, *args: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+        """A command that runs during the block, killed if it is still there at the end; `before` as for `hvdcloud`."""
         process = subprocess.Popen(
-            [*HVDCLOUD, *args],
+            [*before, *HVDCLOUD, *args],
             cwd=self.folder,
             env=self.env(),
             stdin=subprocess.DEVNULL,

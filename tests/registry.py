@@ -79,13 +79,13 @@ class TokenServer:
     """Gives out the registry's own tokens for Google's (https://distribution.github.io/distribution/spec/auth/token/).
 
     Args:
-        allowed: the actions (`pull`, `push`) that a Google access token may be used for; none: it is refused.
+        allowed: the actions (`pull`, `push`) that a Google access token may be used for; None: it is no such token.
 
     Attributes:
         granted: (actions, repository) in the order of asking.
     """
 
-    def __init__(self, allowed: Callable[[str], Sequence[str]]) -> None:
+    def __init__(self, allowed: Callable[[str], Sequence[str] | None]) -> None:
         self._allowed = allowed
         self._key, self._certificate = _self_signed()
         self.granted: list[tuple[tuple[str, ...], str]] = []
@@ -100,8 +100,8 @@ class TokenServer:
     def answer(self, authorization: str, query: str) -> tuple[int, dict[str, Any]]:
         """To `docker`, which sends user and password by HTTP's Basic scheme."""
         user, _, password = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
-        allowed = self._allowed(password) if user == "oauth2accesstoken" else ()
-        if not allowed:
+        allowed = self._allowed(password) if user == "oauth2accesstoken" else None
+        if allowed is None:
             return 401, {"errors": [{"code": "UNAUTHORIZED", "message": "authentication failed"}]}
         access = []
         for scope in parse_qs(query).get("scope", []):
@@ -134,7 +134,12 @@ class TokenServer:
 
 @contextmanager
 def google_like_registry(
-    folder: Path, allowed: Callable[[str], Sequence[str]], *, addresses: Sequence[str], port: int, token_port: int
+    folder: Path,
+    allowed: Callable[[str], Sequence[str] | None],
+    *,
+    addresses: Sequence[str],
+    port: int,
+    token_port: int,
 ) -> Iterator[TokenServer]:
     """A registry that takes Google access tokens, and the server that it sends clients to for its own.
 

@@ -191,7 +191,7 @@ def test_credentials_that_the_api_refuses_are_told_as_such(client: ComputeClient
         client.zones()
     shown = raised.value.as_user_error(doing="list zones")
     assert isinstance(shown, CredentialsError)
-    assert shown.hint == "gcloud auth application-default login"
+    assert shown.hint.endswith("gcloud auth application-default login")
 
 
 def test_preflight_of_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeClient, emulator: Emulator) -> None:

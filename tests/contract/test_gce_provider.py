@@ -616,10 +616,19 @@ def test_a_list_that_is_refused_is_left_over_too_and_the_rest_is_deleted(
     spec = bench.spec(nodes=1)
     bench.create(spec)
     bench.fail({"status": status}, method=method, times=None)
-    with pytest.raises(HvdcloudError):
-        bench.provider.cluster(spec.name)
-    with pytest.raises(HvdcloudError):
-        bench.provider.list()
+    if method == "compute.instances.aggregatedList":
+        with pytest.raises(HvdcloudError):
+            bench.provider.cluster(spec.name)
+        with pytest.raises(HvdcloudError):
+            bench.provider.list()
+    else:
+        found = bench.provider.cluster(spec.name)
+        assert found is not None
+        assert found.nodes
+        assert [place for place in found.unseen if str(status) in place]
+        assert bench.provider.list().unseen == found.unseen
+        with pytest.raises(UnseenError, match=str(status)):
+            bench.provider.cluster("other")
     left = bench.provider.destroy(spec.name)
     assert left
     assert all("cannot be listed" in each.reason for each in left)

@@ -148,7 +148,7 @@ def records_cloud(folder: Path, engine: Any) -> Iterator[RecordsCloud]:
     delays = Delays(start=0.02, create=0.05, delete=0.05, other=0.02)
     with (
         running_cloud(folder, machines=False, backing=backing, delays=delays) as cloud,
-        _small_image(engine) as reference,
+        small_image(engine) as reference,
         pytest.MonkeyPatch.context() as patch,
     ):
         for name, value in cloud.environ.items():
@@ -159,17 +159,19 @@ def records_cloud(folder: Path, engine: Any) -> Iterator[RecordsCloud]:
 
 
 @contextmanager
-def _small_image(engine: Any) -> Iterator[str]:
+def small_image(engine: Any, reference: str | None = None) -> Iterator[str]:
+    """An image of one file, other than every earlier one, on the engine for the block; yields its name."""
+    reference = reference or f"hvdcloud/t-small:{secrets.token_hex(6)}"
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         content = secrets.token_bytes(1000)
         member = tarfile.TarInfo("data")
         member.size = len(content)
         archive.addfile(member, io.BytesIO(content))
-    repository, tag = "hvdcloud/t-small", secrets.token_hex(6)
+    repository, _, tag = reference.partition(":")
     engine.api.import_image_from_data(data.getvalue(), repository=repository, tag=tag)
-    image = engine.images.get(f"{repository}:{tag}")
-    yield f"{repository}:{tag}"
+    image = engine.images.get(reference)
+    yield reference
     engine.images.remove(image.id, force=True)
 
 

@@ -169,6 +169,12 @@ def test_a_zone_that_does_not_answer_is_not_ruled_out(client: ComputeClient, api
 def test_a_zone_that_is_down_is_left_out(client: ComputeClient, api: Api) -> None:
     api.zones["us-central1-a"] = "DOWN"
     assert "us-central1-a" not in check(client).zones
+    found = check(client, zones=("us-central1-a", "us-east1-c"))
+    assert (found.problems, found.zones) == ([], ["us-east1-c"])
+    assert "left out: us-central1-a is down" in found.notices
+    (problem,) = check(client, zones=("us-central1-a",)).problems
+    assert problem.error is CapacityError
+    assert problem.message == "gce.zones: us-central1-a is down"
 
 
 def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: ComputeClient, api: Api) -> None:

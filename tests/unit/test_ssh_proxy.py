@@ -61,7 +61,7 @@ def failure(state: ClusterState, node: Node) -> NodeError:
         ("Error while connecting [4033: 'not authorized'].", "roles/iap"),
         ("Error while connecting [Handshake status 404]. (May be due to missing permissions)", "roles/iap"),
         ("Please run:\n\n  $ gcloud auth login\n", "gcloud auth login"),
-        ("Segmentation fault", "hvdcloud status --name digits"),
+        ("Segmentation fault", "then hvdcloud up again"),
     ],
 )
 def test_what_the_proxy_says_about_its_failure_is_shown_with_a_remedy(

@@ -1,0 +1,719 @@
+"""Compute Engine: everything that can go wrong with its API during `up`, `list` and `down`, as a person sees it.
+
+Afterwards nothing is left: either at once or, where `down` itself is told that it may not delete, after the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from hvdcloud.config import load_config
+from hvdcloud.image.build import image_reference
+from hvdcloud.image.push import push
+from hvdcloud.image.stream import ignore
+from tests.contract.compute import Plain
+from tests.e2e.records import (
+    ZONES,
+    A,
+    B,
+    RecordsCloud,
+    W,
+    another_laptop,
+    came_up,
+    listed,
+    make,
+    records_cloud,
+    small_image,
+)
+from tests.emulator import Emulator
+from tests.harness import Ended, Project, Screen, until
+from tests.registry import free_port
+
+BULK_INSERT = "compute.instances.bulkInsert"
+DELETE = "compute.instances.delete"
+LISTS = "compute.*ist"
+
+IMPATIENT = (
+    sys.executable,
+    "-c",
+    "import runpy, sys\n"
+    "from hvdcloud.providers.gce.client import ComputeClient\n"
+    "ComputeClient.__init__.__kwdefaults__['retry_seconds'] = 1.5\n"
+    "sys.argv[:] = ['hvdcloud', *sys.argv[4:]]\n"
+    "runpy.run_module('hvdcloud', run_name='__main__')\n",
+)
+"""In front of a command: it gives up after 1.5 s where it would after two minutes."""
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
+    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def emulator(cloud: RecordsCloud) -> Emulator:
+    return cloud.cloud.emulator
+
+
+@pytest.fixture
+def project(tmp_path: Path, cloud: RecordsCloud, emulator: Emulator) -> Iterator[Project]:
+    """A project on a cloud that is empty, before and after; no command of it ends with a traceback."""
+    yield cloud.project(tmp_path)
+    left = cloud.left()
+    emulator.reset()
+    assert left == []
+
+
+@pytest.fixture
+def cluster(project: Project) -> Project:
+    """A project whose cluster is up, made by somebody else."""
+    make(project)
+    return project
+
+
+def zones_asked(emulator: Emulator) -> list[str]:
+    """The zones in which VMs were asked for, in order."""
+    return [
+        entry.target.partition("/zones/")[2].partition("/")[0]
+        for entry in emulator.log.entries()
+        if entry.method == BULK_INSERT and entry.http == "POST"
+    ]
+
+
+def says(ended: Ended, *words: str) -> Ended:
+    """All of it is in what the command said, whose last line is the next thing to do; and it is no traceback."""
+    for word in words:
+        assert word in ended.err, ended.err
+    assert "Traceback" not in ended.err
+    assert "a bug in hvdcloud" not in ended.err
+    assert ended.err.splitlines()[-1].startswith("  → ")
+    return ended
+
+
+def nothing_is_left(cloud: RecordsCloud, project: Project) -> None:
+    """Not even when the command has just ended."""
+    assert cloud.left() == []
+    assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
+
+
+# --- no capacity, no quota --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stockout", [{}, {"after": 1}, {"after": 1, "report": "summary"}])
+def test_a_zone_without_room_is_left_for_the_next(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, stockout: dict[str, Any]
+) -> None:
+    cloud.fail({"stockout": stockout}, method=BULK_INSERT, zone=A)
+    ended = came_up(project.hvdcloud("up", expect=None))
+    assert f"{A}: no capacity: ZONE_RESOURCE_POOL_EXHAUSTED" in ended.err
+    assert f"{B}: created" in ended.err
+    assert zones_asked(emulator) == [A, B]
+
+
+def test_no_room_anywhere_is_one_table(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    ended = says(project.hvdcloud("up", expect=4), "in any of 3 zone(s): no capacity", "list other zones in gce.zones")
+    table = [line.split()[:2] for line in ended.err.splitlines() if line.startswith("  ") and "→" not in line]
+    assert table == [["zone", "reason"], *([zone, "ZONE_RESOURCE_POOL_EXHAUSTED:"] for zone in ZONES)]
+    assert zones_asked(emulator) == list(ZONES)
+    nothing_is_left(cloud, project)
+
+
+def test_a_region_without_quota_is_left_out(emulator: Emulator, project: Project) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
+    ended = came_up(project.hvdcloud("up", expect=None))
+    assert "left out for want of quota: us-central1: NVIDIA_T4_GPUS 2 needed, 1 of 1 free" in ended.err
+    assert zones_asked(emulator) == [W]
+
+
+@pytest.mark.parametrize("where", ["everywhere", "in both regions"])
+def test_no_quota_is_known_before_anything_is_asked_for(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, where: str
+) -> None:
+    if where == "everywhere":
+        emulator.set_quota("GPUS_ALL_REGIONS", 1)
+    else:
+        for region in ("us-central1", "us-west1"):
+            emulator.set_quota("NVIDIA_T4_GPUS", 1, region=region)
+    metric = "GPUS_ALL_REGIONS" if where == "everywhere" else "NVIDIA_T4_GPUS"
+    says(project.hvdcloud("up", expect=4), f"{metric} 2 needed, 1 of 1 free", "iam-admin/quotas?project=test-project")
+    assert zones_asked(emulator) == []
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize(
+    ("metric", "scope", "asked"),
+    [("NVIDIA_T4_GPUS", "in region us-central1", [A, W]), ("GPUS_ALL_REGIONS", "globally", [A])],
+)
+def test_a_quota_that_others_used_up_meanwhile(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, metric: str, scope: str, asked: list[str]
+) -> None:
+    error = {"code": "QUOTA_EXCEEDED", "message": f"Quota '{metric}' exceeded.  Limit: 1.0 {scope}."}
+    cloud.fail({"operation_error": error}, method=BULK_INSERT, zone=A)
+    ended = project.hvdcloud("up", expect=None)
+    assert zones_asked(emulator) == asked
+    if scope == "globally":
+        says(ended.expect(4), "quota GPUS_ALL_REGIONS of the whole project test-project is exceeded (limit 1)")
+        nothing_is_left(cloud, project)
+    else:
+        assert f"{B}: no quota: NVIDIA_T4_GPUS" in came_up(ended).err
+
+
+# --- credentials, permissions -----------------------------------------------------------------------------------------
+
+NO_PERMISSION = "Required 'compute.{0}' permission for 'projects/test-project/zones/z/x/y'"
+ACTIVATION = "https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=1"
+SERVICE_DISABLED = {
+    "status": 403,
+    "message": "Compute Engine API has not been used in project 1 before or it is disabled.",
+    "reason": "accessNotConfigured",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "SERVICE_DISABLED",
+            "domain": "googleapis.com",
+            "metadata": {"activationUrl": ACTIVATION},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("command", ["up", "list", "down"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 401}, ["the credentials were refused", "name another key in GOOGLE_APPLICATION_CREDENTIALS"]),
+        ({"status": 403, "message": NO_PERMISSION.format("x.list")}, ["ask for a role that holds compute.x.list"]),
+        (SERVICE_DISABLED, ["is switched off in project test-project", ACTIVATION]),
+    ],
+    ids=["401", "403", "disabled"],
+)
+def test_an_api_that_refuses_everything(
+    cloud: RecordsCloud, project: Project, command: str, fault: dict[str, Any], words: list[str]
+) -> None:
+    cloud.fail(fault, times=None)
+    says(project.hvdcloud(command, expect=3), *words)
+
+
+@pytest.mark.parametrize("method", ["instances.create", "firewalls.create"])
+def test_what_may_be_looked_at_but_not_made(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, method: str
+) -> None:
+    called = BULK_INSERT if "instances" in method else "compute.firewalls.insert"
+    cloud.fail({"status": 403, "message": NO_PERMISSION.format(method)}, method=called, times=None)
+    says(project.hvdcloud("up", expect=3), f"Required 'compute.{method}'", f"a role that holds compute.{method}")
+    assert zones_asked(emulator) == [A]
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize("key", ["garbage", "nothing", "another"])
+def test_a_wrong_service_account_key(cloud: RecordsCloud, project: Project, tmp_path: Path, key: str) -> None:
+    path = tmp_path / "wrong.json"
+    if key == "garbage":
+        path.write_text("{}")
+    elif key == "another":
+        with Emulator(project="test-project") as other:
+            other.credentials_file(path)
+    project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(path)
+    for command in ("up", "list", "down"):
+        says(project.hvdcloud(command, expect=3), "name another key in GOOGLE_APPLICATION_CREDENTIALS")
+
+
+# --- what is not there, or is in the way ------------------------------------------------------------------------------
+
+
+def test_a_project_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, gce={"project": "elsewhere"})
+    for command in ("up", "list", "down"):
+        says(project.hvdcloud(command, expect=2), "'projects/elsewhere' was not found", "correct gce.project")
+
+
+def test_a_network_that_does_not_exist(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, gce={"network": "nowhere"})
+    says(project.hvdcloud("up", expect=2), "networks/nowhere' was not found", "hvdcloud.yaml")
+    nothing_is_left(cloud, project)
+    emulator.reset()
+
+
+def test_a_vm_image_that_does_not_exist(cloud: RecordsCloud, project: Project) -> None:
+    message = "The resource 'projects/cos-cloud/global/images/family/cos-125-lts' was not found"
+    cloud.fail({"status": 404, "message": message}, method="compute.images.getFromFamily")
+    says(project.hvdcloud("up", expect=2), message)
+    nothing_is_left(cloud, project)
+
+
+def test_a_zone_that_may_not_be_used_is_left_for_the_next(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    message = f"Location {A} is not found or access is unauthorized."
+    cloud.fail({"status": 404, "message": message}, method=BULK_INSERT, zone=A)
+    assert f"{A}: not possible" in came_up(project.hvdcloud("up", expect=None)).err
+    assert zones_asked(emulator) == [A, B]
+
+
+def test_a_vm_of_that_name_that_somebody_else_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    with Plain(emulator) as somebody:
+        somebody.up("t-gce-1")
+        says(project.hvdcloud("up", expect=2), f"a VM t-gce-1 that is not hvdcloud's exists in {A}", "another --name")
+        assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
+        assert len(emulator.state.instances()) == 1
+        somebody.done(somebody("DELETE", f"zones/{A}/instances/t-gce-1"))
+
+
+def test_a_name_that_is_taken_at_the_same_moment(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    message = f"The resource 'projects/test-project/zones/{A}/instances/t-gce-0' already exists"
+    cloud.fail({"status": 409, "message": message}, method=BULK_INSERT)
+    says(project.hvdcloud("up", expect=2), f"the name t-gce-0 is taken by another VM in {A}", "another --name")
+    assert zones_asked(emulator) == [A]
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize("status", [400, 412])
+def test_a_request_that_is_refused(cloud: RecordsCloud, emulator: Emulator, project: Project, status: int) -> None:
+    cloud.fail({"status": status, "message": "That is not so"}, method=BULK_INSERT)
+    says(project.hvdcloud("up", expect=2), f"cannot create 2 VMs in {A}: That is not so", "--dry-run")
+    assert zones_asked(emulator) == [A]
+    nothing_is_left(cloud, project)
+
+
+def test_a_cluster_that_is_up_is_not_made_again(cloud: RecordsCloud, cluster: Project) -> None:
+    says(cluster.hvdcloud("up", expect=2), "made by somebody", "hvdcloud down --name t-gce")
+    assert len(cloud.there()) == 4
+    cluster.hvdcloud("down")
+
+
+# --- passing trouble --------------------------------------------------------------------------------------------------
+
+PASSING = [{"status": status} for status in (429, 500, 502, 503)] + [{"reset": "before"}, {"reset": "after"}]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: "-".join(map(str, fault.items())))
+def test_passing_trouble_only_takes_time(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, fault: dict[str, Any]
+) -> None:
+    for method in ("compute.instances.aggregatedList", "compute.firewalls.insert", BULK_INSERT, "batch", DELETE):
+        cloud.fail(fault, method=method)
+    ended = came_up(project.hvdcloud("up", expect=None))
+    assert "again in" in ended.err
+    assert zones_asked(emulator) == [A, A]
+    kinds = [operation["operationType"] for operation in emulator.state.all_operations()]
+    assert kinds.count("bulkInsert") == 1
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"reset": "after"}], ids=["429", "503", "reset"])
+def test_trouble_that_does_not_pass_when_vms_are_asked_for(
+    cloud: RecordsCloud, project: Project, fault: dict[str, Any]
+) -> None:
+    cloud.fail(fault, method=BULK_INSERT, times=None)
+    ended = says(project.hvdcloud("up", expect=5, before=IMPATIENT), f"cannot create 2 VMs in {A}")
+    assert ended.err.splitlines()[-1].strip() != "→"
+    nothing_is_left(cloud, project)
+
+
+def test_an_api_that_never_answers_well(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"status": 503}, times=None)
+    for command in ("up", "list", "down"):
+        ended = project.hvdcloud(command, expect=5, before=IMPATIENT)
+        says(ended, "the Compute API answers 503 backendError", "status.cloud.google.com")
+
+
+def test_a_network_that_is_away(cloud: RecordsCloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, gce={"endpoint": f"http://127.0.0.1:{free_port()}"})
+    for command in ("up", "list", "down"):
+        ended = project.hvdcloud(command, expect=5, before=IMPATIENT)
+        says(ended, "the Compute API cannot be reached: Connection refused", "check this machine's network")
+
+
+def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path) -> None:
+    with Relay(cloud.cloud.emulator.url) as relay:
+        project = cloud.project(tmp_path, gce={"endpoint": relay.url})
+        cloud.fail({"hang_ready": True, "at": "driver"}, instance="t-gce-1")
+        with project.started("up", before=IMPATIENT) as process:
+            screen = Screen(process)
+            screen.wait_for("t-gce-1: driver")
+            relay.cut()
+            screen.end(within=60)
+        assert process.returncode == 8
+        says(
+            Ended(process.returncode, "", screen.text),
+            "t-gce did not come up",
+            "it is not proven that nothing is left",
+            "hvdcloud down --name t-gce as soon as that is mended; what is left deletes itself 12 h after its start",
+        )
+    assert len(cloud.left()) == 6
+    at_home = cloud.project(tmp_path / "again")
+    at_home.hvdcloud("down")
+    assert cloud.left() == []
+
+
+class Relay:
+    """Between a command and the API; can be cut like a cable."""
+
+    def __init__(self, url: str) -> None:
+        self._target = (urlsplit(url).hostname, urlsplit(url).port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Relay:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=_copy, args=pair, daemon=True).start()
+
+    def cut(self) -> None:
+        for each in (self._listener, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("effect", [False, True])
+def test_an_operation_that_is_done_with_an_error_and_no_http_code(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, effect: bool
+) -> None:
+    error = {"code": "INTERNAL_ERROR", "message": "Internal error. Please try again. (Code: '123')"}
+    cloud.fail({"operation_error": error, "effect": effect}, method=BULK_INSERT, zone=A)
+    assert f"{A}: not possible: INTERNAL_ERROR" in came_up(project.hvdcloud("up", expect=None)).err
+    assert zones_asked(emulator) == [A, B]
+
+
+def test_operations_that_fail_everywhere(cloud: RecordsCloud, project: Project) -> None:
+    error = {"code": "INTERNAL_ERROR", "message": "Internal error. (Code: '123')"}
+    cloud.fail({"operation_error": error}, method=BULK_INSERT, times=None)
+    says(project.hvdcloud("up", expect=5), "in any of 3 zone(s): Internal error", f"{W}     INTERNAL_ERROR")
+    nothing_is_left(cloud, project)
+
+
+def test_an_operation_that_fails_in_a_way_that_nobody_knows(cloud: RecordsCloud, project: Project) -> None:
+    error = {"code": "SOMETHING_NEW", "message": "Nobody has heard of this."}
+    cloud.fail({"operation_error": error}, method=BULK_INSERT)
+    says(project.hvdcloud("up", expect=5), "Nobody has heard of this", "SOMETHING_NEW")
+    nothing_is_left(cloud, project)
+
+
+def test_a_firewall_rule_that_fails_takes_the_vms_with_it(cloud: RecordsCloud, project: Project) -> None:
+    error = {"code": "SOMETHING_NEW", "message": "Nobody has heard of this."}
+    cloud.fail({"operation_error": error}, method="compute.firewalls.insert")
+    says(project.hvdcloud("up", expect=5), "cannot create firewall hvdcloud-t-gce-", "Nobody has heard of this")
+    nothing_is_left(cloud, project)
+
+
+def test_slow_operations_are_waited_for(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"slow": 2}, method=BULK_INSERT)
+    cloud.fail({"slow": 2}, method=DELETE)
+    came_up(project.hvdcloud("up", expect=None))
+    nothing_is_left(cloud, project)
+
+
+# --- zones that do not answer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reports", [["warning"], ["list"], ["warning", "list"]])
+def test_a_zone_that_does_not_answer_may_hold_anything(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, reports: list[str]
+) -> None:
+    emulator.set_unreachable(W, True, says=reports)
+    said = says(project.hvdcloud("list", expect=8), f"zone {W} did not answer", "STILL COST MONEY")
+    assert "there is no cluster" not in said.out
+    says(project.hvdcloud("down", expect=8), f"nothing of t-gce was found, but zone {W} did not answer")
+    says(project.hvdcloud("down", "--all", expect=8), f"zone {W} did not answer")
+    emulator.set_unreachable(W, False)
+    nothing_is_left(cloud, project)
+
+
+def test_a_cluster_in_a_zone_that_does_not_answer(cloud: RecordsCloud, emulator: Emulator, cluster: Project) -> None:
+    emulator.set_unreachable(A, True)
+    said = says(cluster.hvdcloud("list", expect=8), f"zone {A} did not answer")
+    assert "NOT WHOLE" in said.out
+    assert f"warning: zone {A} did not answer" in cluster.hvdcloud("status").err
+    said = says(cluster.hvdcloud("down", expect=8), "STILL COST MONEY", f"zone {A}: did not answer")
+    assert said.err.count("hvdcloud down") == 1
+    assert len(emulator.state.instances()) == 2
+    emulator.set_unreachable(A, False)
+    cluster.hvdcloud("down")
+    assert cloud.left() == []
+
+
+def test_a_zone_that_is_down_is_left_for_the_next(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    emulator.set_unreachable(A, True)
+    ended = project.hvdcloud("up", expect=None)
+    emulator.set_unreachable(A, False)
+    assert f"left out: {A} is down" in ended.err
+    assert f"nothing of t-gce was found, but zone {A} did not answer" in ended.err
+    assert zones_asked(emulator) == [B]
+    # The nodes did not answer, and whether anything of it is in the zone that is down, nobody knows.
+    says(ended.expect(8), "did not come up", f"zone {A}")
+    nothing_is_left(cloud, project)
+
+
+def test_a_zone_that_is_cut_off_while_vms_are_made_there(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    cloud.fail({"hang_ready": True}, instance="t-gce-0")
+    with project.started("up", before=IMPATIENT) as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce-1: ready")
+        emulator.set_unreachable(A, True)
+        screen.end(within=60)
+    assert process.returncode == 8
+    says(Ended(8, "", screen.text), "t-gce did not come up", f"zone {A}")
+    assert len(emulator.state.instances()) == 2
+    emulator.set_unreachable(A, False)
+    project.hvdcloud("down")
+    assert cloud.left() == []
+
+
+def test_one_list_that_is_refused_is_no_reason_to_keep_the_vms(cloud: RecordsCloud, cluster: Project) -> None:
+    message = NO_PERMISSION.format("disks.list")
+    cloud.fail({"status": 403, "message": message}, method="compute.disks.aggregatedList", times=None)
+    assert "2/2" in says(cluster.hvdcloud("list", expect=8), f"disks (403 forbidden: {message}) did not answer").out
+    says(cluster.hvdcloud("down", expect=8), "disks of t-gce: they cannot be listed: 403 forbidden", message)
+    assert cloud.left() == []
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"fail_ready": {"step": "pulling", "error": "docker: manifest unknown"}}, instance="t-gce-1")
+    ended = says(
+        project.hvdcloud("up", expect=5),
+        "node t-gce-1 failed at step pulling: docker: manifest unknown",
+        "the end of t-gce-1's boot log:",
+        "hvdcloud: driver",
+    )
+    assert "t-gce-0's boot log" not in ended.err
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("die", ["node t-gce-1 stopped while coming up (at step driver)", "boot log", "hvdcloud up starts anew"]),
+        ("preempt", ["node t-gce-1 is gone: it was preempted or deleted while coming up", "gce.spot: false"]),
+    ],
+)
+def test_a_node_that_is_lost_while_it_comes_up(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, how: str, words: list[str]
+) -> None:
+    cloud.fail({"hang_ready": True, "at": "driver"}, times=2)
+    with project.started("up") as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce-1: driver")
+        (emulator.kill if how == "die" else emulator.preempt)(A, "t-gce-1")
+        screen.end(within=60)
+    assert process.returncode == 5
+    says(Ended(5, "", screen.text), *words)
+    nothing_is_left(cloud, project)
+
+
+def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
+    with project.started("up") as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce-1: pulling")
+        process.send_signal(signal.SIGINT)
+        assert screen.end(within=60) < 20
+    assert process.returncode == 130
+    says(Ended(130, "", screen.text), "was interrupted; everything that it had made is deleted")
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize("how", ["kill", "preempt"])
+def test_a_node_that_was_lost_shows_and_down_deletes_the_others(
+    cloud: RecordsCloud, emulator: Emulator, cluster: Project, how: str
+) -> None:
+    getattr(emulator, how)(A, "t-gce-1")
+    until(lambda: "NOT WHOLE" in cluster.hvdcloud("list").out, seconds=10, what="the lost node to show")
+    assert "0.46" in cluster.hvdcloud("list").out
+    says(cluster.hvdcloud("up", expect=2), "exists but is not whole")
+    cluster.hvdcloud("down")
+    assert cloud.left() == []
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*PASSING, {"status": 404}], ids=lambda fault: "-".join(map(str, fault.items())))
+def test_down_in_passing_trouble(
+    cloud: RecordsCloud, emulator: Emulator, cluster: Project, fault: dict[str, Any]
+) -> None:
+    for method in (DELETE, "compute.firewalls.delete"):
+        cloud.fail(fault, method=method)
+    if fault != {"status": 404}:
+        cloud.fail(fault, method=LISTS)
+    ended = cluster.hvdcloud("down")
+    assert "4 object(s) deleted" in ended.out
+    assert "listing again found nothing left" in ended.out
+    assert cloud.left() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "words"),
+    [
+        (DELETE, {"status": 401}, ["the credentials were refused", f"instances delete t-gce-0 --zone {A}"]),
+        (DELETE, {"status": 403, "message": NO_PERMISSION.format("instances.delete")}, ["compute.instances.delete"]),
+        (DELETE, {"status": 412}, ["412 conditionNotMet", f"VM {A}/t-gce-1"]),
+        (
+            "compute.firewalls.delete",
+            {"status": 400, "message": "It is in use"},
+            ["It is in use", "gcloud compute firewall-rules delete hvdcloud-t-gce-"],
+        ),
+        (DELETE, {"operation_error": {"code": "RESOURCE_IN_USE", "message": "It is in use"}}, ["RESOURCE_IN_USE: It"]),
+    ],
+)
+def test_what_cannot_be_deleted_is_named_with_a_command(
+    cloud: RecordsCloud, cluster: Project, method: str, fault: dict[str, Any], words: list[str]
+) -> None:
+    cloud.fail(fault, method=method, times=None)
+    ended = says(
+        cluster.hvdcloud("down", expect=8),
+        "2 object(s) of t-gce could not be deleted and may STILL COST MONEY",
+        "--project test-project --quiet",
+        "hvdcloud down --name t-gce tries again",
+        *words,
+    )
+    assert "is gone" not in ended.out
+    left = {"firewall" if "firewalls" in link else "VM" for link in cloud.left()}
+    assert left == {"firewall" if "firewalls" in method else "VM"}
+    cloud.cloud.emulator.faults.clear()
+    cluster.hvdcloud("down")
+    assert cloud.left() == []
+
+
+def test_a_deletion_that_fails_once_is_tried_again(cloud: RecordsCloud, cluster: Project) -> None:
+    cloud.fail({"operation_error": {"code": "INTERNAL_ERROR", "message": "scripted"}}, method=DELETE)
+    cluster.hvdcloud("down")
+    assert cloud.left() == []
+
+
+def test_slow_deletions_are_waited_for(cloud: RecordsCloud, cluster: Project) -> None:
+    cloud.fail({"slow": 2}, method=DELETE, times=None)
+    cluster.hvdcloud("down")
+    assert cloud.left() == []
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_is_not_at_the_registry(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
+    project = with_repository(cloud, tmp_path, cloud.repository.replace(":1", ":2"))
+    says(project.hvdcloud("up", expect=6), "/small:2 is not at the registry", "hvdcloud push")
+    assert zones_asked(emulator) == []
+
+
+def test_a_registry_that_is_down(cloud: RecordsCloud, tmp_path: Path) -> None:
+    project = with_repository(cloud, tmp_path, f"127.0.0.1:{free_port()}/small:1")
+    says(project.hvdcloud("up", expect=6), "connection refused", "image.repository is right")
+
+
+def test_a_registry_that_wants_other_credentials(cloud: RecordsCloud, project: Project) -> None:
+    project.environ["HVDCLOUD_GOOGLE_REGISTRIES"] = ""
+    says(project.hvdcloud("up", expect=3), "unauthorized", "docker login 127.0.0.1:")
+
+
+def test_a_tag_that_somebody_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) -> None:
+    repository = cloud.repository.replace("/small:1", "/moved:1")
+    project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
+    # Nobody has such a project, so that a small image can stand for its own.
+    project.write("requirements.txt", f"# {secrets.token_hex(8)}\n")
+    config = load_config(project.folder / "hvdcloud.yaml")
+    reference = image_reference(config.image, project_dir=project.folder)
+    with small_image(engine, reference), small_image(engine) as theirs, pytest.MonkeyPatch.context() as patch:
+        project.hvdcloud("push")
+        assert "nothing was changed" in project.hvdcloud("up", "--dry-run").out
+        for name, value in project.environ.items():
+            patch.setenv(name, value)
+        push(theirs, repository, progress=ignore)
+        says(project.hvdcloud("up", expect=6), f"the tag {repository} has moved", "hvdcloud push")
+        engine.api.remove_image(repository, force=True)
+
+
+def with_repository(cloud: RecordsCloud, root: Path, repository: str, **image: Any) -> Project:
+    project = cloud.project(root)
+    settings = json.loads((project.folder / "hvdcloud.yaml").read_text())
+    settings["image"] |= {"repository": repository, **image}
+    project.write("hvdcloud.yaml", json.dumps(settings))
+    return project
+
+
+# --- nothing goes wrong -----------------------------------------------------------------------------------------------
+
+
+def test_dry_run_prints_the_requests_and_the_price_and_changes_nothing(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
+    vms = plan["requests"][-1]
+    assert vms["method"] == f"POST /compute/v1/projects/test-project/zones/{A}/instances/bulkInsert"
+    assert vms["body"]["minCount"] == vms["body"]["count"] == "2"
+    assert [request["object"].split()[0] for request in plan["requests"]] == ["firewall", "firewall", "2"]
+    assert 0.5 < plan["dollars_per_hour"] < 2
+    text = project.hvdcloud("up", "--dry-run").out
+    assert f'"machineType": "{vms["body"]["instanceProperties"]["machineType"]}"' in text
+    assert f"${plan['dollars_per_hour']:.2f}/h, at worst $" in text
+    assert text.splitlines()[-1].endswith("(after 12 h); nothing was changed")
+    assert {entry.http for entry in emulator.log.entries()} == {"GET"}
+    assert cloud.left() == []
+    assert list(project.state.glob("*/journal.jsonl")) == []
+
+
+def test_list_from_another_laptop_shows_what_it_costs(cluster: Project) -> None:
+    price = cluster.hvdcloud("list", "--json").json["result"][0]["dollars_per_hour"]
+    assert 0.5 < price < 2
+    other = another_laptop(cluster)
+    rows = [line.split() for line in other.hvdcloud("list").out.splitlines()]
+    assert rows[0][:4] == ["CLUSTER", "NODES", "STATE", "$/H"]
+    assert rows[1][:5] == ["t-gce", "2/2", "whole", f"{price:.2f}", "somebody"]
+    assert len(listed(other)) == 4
+    other.hvdcloud("down")
+
+
+def test_down_all_deletes_the_clusters_of_everybody(cloud: RecordsCloud, cluster: Project, tmp_path: Path) -> None:
+    make(cloud.project(tmp_path / "second", "t-gce-b"))
+    out = another_laptop(cluster).hvdcloud("down", "--all").out
+    assert "t-gce is gone" in out
+    assert "t-gce-b is gone" in out
+    assert cloud.left() == []
+
+
+def test_iap_without_gcloud(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, gce={"ssh": {"source": "iap"}})
+    project.environ["PATH"] = str(tmp_path)
+    says(project.hvdcloud("up", expect=2), "there is no gcloud on this machine", "cloud.google.com/sdk/docs/install")
+    assert zones_asked(emulator) == []

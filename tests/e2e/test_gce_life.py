@@ -1,0 +1,437 @@
+"""`hvdcloud` on Compute Engine: VMs that really boot, pull, train together and go, in front of the emulated API."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import signal
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.checkpoints.checksum import crc32c_of_bytes, crc32c_of_file
+from hvdcloud.image.push import push
+from hvdcloud.image.stream import ignore
+from tests.cloud import NODES_ACCOUNT, Cloud, running_cloud
+from tests.e2e import jobs
+from tests.emulator.machines import LABEL
+from tests.harness import Ended, Project, Screen, until
+
+ELSEWHERE = "us-east1-c"
+"""A zone in which nothing of these tests is."""
+BOOT_SECONDS = 240.0
+
+# Reduces over both VMs, tells what is around it and leaves known checkpoints.
+PROBE = """
+import json, os, random, socket
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item()
+print(json.dumps({"rank": hvd.rank(), "host": socket.gethostname(), "sum": total, "env": dict(os.environ)}), flush=True)
+if hvd.rank() == 0:
+    for number in range(3):
+        path = os.path.join(os.environ["HVDCLOUD_CHECKPOINT_DIR"], f"epoch-{number}.pt")
+        with open(path + ".tmp", "wb") as file:
+            file.write(random.Random(number).randbytes(2_000_000 + number))
+        os.replace(path + ".tmp", path)
+"""
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+    """Afterwards neither the project nor the engine has anything left."""
+    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+        assert cloud.left() == []
+    assert cloud.machines
+    filters = {"label": f"{LABEL}={cloud.machines.network}"}
+    assert engine.containers.list(all=True, filters=filters) == []
+    assert engine.networks.list(filters=filters) == []
+    assert engine.volumes.list(filters=filters) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_stay(cloud: Cloud) -> Iterator[None]:
+    yield
+    cloud.emulator.faults.clear()
+    cloud.emulator.set_unreachable(ELSEWHERE, False)
+
+
+def left(cloud: Cloud, project: Project) -> list[str]:
+    """What Compute Engine holds of a cluster."""
+    return [link for link in cloud.left() if project.name in link]
+
+
+def vms(cloud: Cloud, project: Project) -> dict[str, str]:
+    """The status of every VM of a cluster, by name."""
+    instances = [vm for vm in cloud.emulator.state.instances() if vm["labels"]["hvdcloud-cluster"] == project.name]
+    return {vm["name"]: vm["status"] for vm in instances}
+
+
+def zone_of(cloud: Cloud, vm: str) -> str:
+    """Where a VM is."""
+    (instance,) = (found for found in cloud.emulator.state.instances() if found["name"] == vm)
+    return str(instance["zone"].rpartition("/")[2])
+
+
+def assert_in_order(text: str, *patterns: str) -> None:
+    """Lines that match these are there, one after the other."""
+    lines = iter(text.splitlines())
+    for pattern in patterns:
+        assert any(re.fullmatch(pattern, line) for line in lines), f"{pattern!r} is not there, or not in order:\n{text}"
+
+
+def last_run(project: Project) -> dict[str, Any]:
+    run: dict[str, Any] = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    return run
+
+
+def pulled(project: Project) -> set[str]:
+    """Pull everything; the names of the checkpoints that are on this disk then."""
+    runs = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    return {path.name for run in runs for path in Path(run["folder"]).rglob("*.pt")}
+
+
+def in_bucket(cloud: Cloud, project: Project) -> set[str]:
+    """The checkpoints that are in the bucket."""
+    names = list(cloud.storage.store.bucket("bucket").names)
+    return {name.rpartition("/")[2] for name in names if f"/{project.name}/" in name and name.endswith(".pt")}
+
+
+# --- launch -----------------------------------------------------------------------------------------------------------
+
+
+def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-gce-launch", gce={"spot": True, "zones": ["us-central1-b"]})
+    project.write("train.py", PROBE)
+    project.environ["TOKEN"] = "hunter2-gce"
+    began = len(cloud.emulator.log.entries())
+    ended = project.hvdcloud("launch")
+    assert left(cloud, project) == []
+
+    for node in ("t-gce-launch-0", "t-gce-launch-1"):
+        steps = ("driver", r"pulling [1-9]\d* %", "ready")
+        assert_in_order(ended.err, "push: done", *(f"{node}: {step}" for step in steps), "VM us-central1-b/.*: deleted")
+    assert re.search(r"^\$\d\.\d\d/h, at worst \$\d+\.\d\d$", ended.err, flags=re.MULTILINE)
+    *_, pulled, gone, took = ended.out.splitlines()
+    assert pulled.startswith("3 checkpoint file(s) of run ")
+    assert gone.startswith("t-gce-launch is gone: 4 object(s) deleted in ")
+    assert took.startswith("all of it took ")
+    (folder,) = (path for path in (project.folder / "checkpoints").iterdir() if path.is_dir())
+    for number in range(3):
+        data = random.Random(number).randbytes(2_000_000 + number)
+        assert crc32c_of_file(folder / f"epoch-{number}.pt") == (len(data), crc32c_of_bytes(data))
+    assert_ranks_saw_each_other_and_no_secret(ended)
+    assert_requested(cloud, began)
+    # The nodes came to the bucket with the service account of their VM and nothing else.
+    tokens = [token for token in cloud.storage.tokens if token]
+    assert {cloud.emulator.keys.check(f"Bearer {token}") for token in tokens} == {NODES_ACCOUNT}
+
+
+def assert_ranks_saw_each_other_and_no_secret(ended: Ended) -> None:
+    facts = [
+        json.loads(line.partition("] ")[2])
+        for line in ended.out.splitlines()
+        if line.startswith("[") and '{"rank"' in line
+    ]
+    assert {fact["rank"]: fact["host"] for fact in facts} == {0: "t-gce-launch-0", 1: "t-gce-launch-1"}
+    for fact in facts:
+        assert fact["sum"] == 3.0
+        assert fact["env"]["NCCL_SOCKET_IFNAME"] == fact["env"]["HOROVOD_GLOO_IFACE"] == "eth0"
+        assert {name for name in fact["env"] if name.startswith("HVDCLOUD_")} == {
+            "HVDCLOUD_RUN",
+            "HVDCLOUD_CHECKPOINT_DIR",
+        }
+        assert not any(name.startswith(("GOOGLE_", "DOCKER_", "TOKEN")) for name in fact["env"])
+        assert not any(secret in str(fact["env"]) for secret in ("hunter2", "ya29.", "PRIVATE KEY"))
+
+
+def assert_requested(cloud: Cloud, began: int) -> None:
+    """The one request that made the VMs says all that bounds them."""
+    entries = cloud.emulator.log.entries()[began:]
+    (request,) = (entry.body for entry in entries if entry.method == "compute.instances.bulkInsert")
+    assert (request["count"], request["minCount"]) == ("2", "2")
+    vm = request["instanceProperties"]
+    assert vm["scheduling"] == {
+        "provisioningModel": "SPOT",
+        "instanceTerminationAction": "DELETE",
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+        "maxRunDuration": {"seconds": "43200"},
+    }
+    (interface,) = vm["networkInterfaces"]
+    assert interface["nicType"] == "GVNIC"
+    assert "accessConfigs" not in interface, "the caller's address is a private one"
+    (disk,) = vm["disks"]
+    assert disk["autoDelete"]
+    assert disk["initializeParams"]["labels"] == vm["labels"]
+    assert vm["labels"]["managed-by"] == "hvdcloud"
+    assert vm["labels"]["hvdcloud-cluster"] == "t-gce-launch"
+    assert [account["email"] for account in vm["serviceAccounts"]] == [NODES_ACCOUNT]
+    assert set(vm["shieldedInstanceConfig"].values()) == {True}
+    metadata = {item["key"]: item["value"] for item in vm["metadata"]["items"]}
+    assert re.fullmatch(rf"{cloud.registry}/hvdcloud/digits@sha256:[0-9a-f]{{64}}", metadata["hvdcloud-image"])
+    assert metadata["hvdcloud-image"] in metadata["startup-script"]
+    assert metadata["block-project-ssh-keys"] == metadata["enable-guest-attributes"] == "TRUE"
+    assert metadata["enable-oslogin"] == "FALSE"
+    assert not any(secret in json.dumps(request) for secret in ("PRIVATE KEY", "ya29.", "hunter2"))
+    rules = {
+        entry.body["name"].rpartition("-")[2]: entry.body for entry in entries if "firewalls.insert" in entry.method
+    }
+    assert cloud.machines
+    assert rules["ssh"]["sourceRanges"] == [f"{cloud.machines.gateway}/32"]
+    assert rules["ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["2222"]}]
+    assert rules["mesh"]["sourceTags"] == rules["mesh"]["targetTags"] == rules["ssh"]["targetTags"]
+
+
+# --- one cluster for many commands ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Ended]]:
+    """A cluster of two VMs, and what `up` said."""
+    project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"spot": True})
+    project.hvdcloud("push")
+    cloud.tokens.granted.clear()
+    yield project, project.hvdcloud("up")
+    project.hvdcloud("down", "--force")
+    assert left(cloud, project) == []
+
+
+@pytest.fixture
+def cluster(came_up: tuple[Project, Ended]) -> Project:
+    """The cluster, with a job that trains for ever."""
+    project, _ = came_up
+    project.write("train.py", jobs.ENDLESS)
+    return project
+
+
+def test_up_follows_every_vm_and_doing_it_again_changes_nothing(cloud: Cloud, came_up: tuple[Project, Ended]) -> None:
+    project, ended = came_up
+    for node in ("t-gce-0", "t-gce-1"):
+        steps = ("driver", r"pulling [1-9]\d* %", "ready")
+        assert_in_order(ended.err, r"us-\S+: asking for 2 VMs", *(f"{node}: {step}" for step in steps))
+    assert ended.out.startswith("cluster t-gce is up: 2 node(s) in ")
+    # What runs on the VMs may read images and not change them; `up` pushes nothing.
+    assert {actions for actions, _ in cloud.tokens.granted} == {("pull",)}
+    before = vms(cloud, project)
+    assert before == {"t-gce-0": "RUNNING", "t-gce-1": "RUNNING"}
+    assert "cluster t-gce is up already: 2 node(s)" in project.hvdcloud("up").out
+    assert vms(cloud, project) == before
+
+
+def test_what_there_is_and_what_it_costs(cluster: Project) -> None:
+    (found,) = cluster.hvdcloud("list", "--json").json["result"]
+    assert found["dollars_per_hour"] > 0.1
+    listed = cluster.hvdcloud("list").out
+    assert re.search(rf"^t-gce +2/2 +whole +{found['dollars_per_hour']:.2f} ", listed, flags=re.MULTILINE)
+    status = cluster.hvdcloud("status", "--json").json["result"]
+    expected = found["dollars_per_hour"] * status["age_seconds"] / 3600
+    assert status["dollars_so_far"] == pytest.approx(expected)
+    assert [node["state"] for node in status["cluster"]["nodes"]] == ["running", "running"]
+
+
+def test_ssh_reaches_every_vm_and_they_reach_each_other(cluster: Project) -> None:
+    assert cluster.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-1\n"
+    assert cluster.hvdcloud("ssh", "0", "--", "ssh", "t-gce-1", "hostname").out == "t-gce-1\n"
+
+
+def test_an_api_that_falters_costs_a_run_some_time(cloud: Cloud, cluster: Project) -> None:
+    faults = cloud.emulator.faults
+    faults.add({"status": 503}, method="compute.instances.aggregatedList", times=2)
+    faults.add({"reset": "before"}, method="compute.instances.aggregatedList")
+    faults.add({"status": 429}, method="compute.disks.aggregatedList")
+    ended = cluster.hvdcloud("run", "--", "hostname")
+    assert {rule["hits"] for rule in faults.plain()["rules"]} == {1, 2}
+    assert {"[0] t-gce-0", "[1] t-gce-1"} <= set(ended.out.splitlines())
+    assert ended.err.count(", again in ") == 4
+
+
+def test_an_api_that_refuses_the_credentials_ends_a_run_before_it_begins(cloud: Cloud, cluster: Project) -> None:
+    before = cluster.hvdcloud("status", "--json").json["result"]
+    cloud.emulator.faults.add({"status": 401}, times=None)
+    refused = cluster.hvdcloud("run", expect=3)
+    assert "credentials" in refused.err
+    cloud.emulator.faults.clear()
+    after = cluster.hvdcloud("status", "--json").json["result"]
+    assert (after["cluster"], after["runs"]) == (before["cluster"], before["runs"])
+
+
+def test_a_zone_that_does_not_answer_is_no_obstacle_to_what_runs_elsewhere(cloud: Cloud, cluster: Project) -> None:
+    cloud.emulator.set_unreachable(ELSEWHERE, True)
+    assert "2 node(s)" in cluster.hvdcloud("up").out
+    assert "t-gce-1" in cluster.hvdcloud("status").out
+    assert "[1] t-gce-1" in cluster.hvdcloud("run", "--", "hostname").out
+    listed = cluster.hvdcloud("list", expect=8)
+    assert "t-gce " in listed.out
+    assert f"zone {ELSEWHERE} did not answer" in listed.err
+
+
+def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(cluster: Project) -> None:
+    with cluster.started("run") as terminal:
+        Screen(terminal).wait_for("trains\n", times=2)
+        terminal.kill()
+        terminal.wait()
+    assert last_run(cluster)["state"] == "running"
+    with cluster.started("logs", "-f") as follower:
+        screen = Screen(follower)
+        screen.wait_for("trains\n", times=2)
+        stopped = cluster.hvdcloud("stop", "--json").json["result"]
+        screen.end(within=30)
+    assert (stopped["state"], stopped["checkpoints_complete"]) == ("stopped", True)
+    assert follower.returncode == 7
+
+
+def test_a_detached_run_goes_on_from_the_previous_ones_checkpoints(cluster: Project) -> None:
+    cluster.write("train.py", jobs.COUNTS_UP)
+    cluster.hvdcloud("run", "--fresh")
+    detached = cluster.hvdcloud("run", "--detach")
+    assert "goes on; hvdcloud logs -f" in detached.out
+    assert "1 checkpoint file(s) of run" in detached.err
+    assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
+        "rank 0 found 1",
+        "rank 1 found 1",
+    ]
+
+
+def test_a_vm_that_is_preempted_ends_the_run_and_what_was_uploaded_is_kept(cloud: Cloud, cluster: Project) -> None:
+    with cluster.started("run", "--fresh", "--", "python", "train.py", "0", "1") as process:
+        screen = Screen(process)
+        screen.wait_for("trains\n", times=2)
+        until(lambda: {"rank-1-step-000020.pt"} <= in_bucket(cloud, cluster), seconds=30, what="checkpoints")
+        before = in_bucket(cloud, cluster)
+        cloud.emulator.preempt(zone_of(cloud, "t-gce-1"), "t-gce-1")
+        screen.end(within=60)
+    assert process.returncode == 7, screen.text
+    assert "node t-gce-1 was lost" in screen.text
+    until(lambda: vms(cloud, cluster) == {"t-gce-0": "RUNNING"}, seconds=60, what="the VM to be gone")
+    assert "t-gce-0 running" in cluster.hvdcloud("run", expect=5).err
+    assert "NOT WHOLE" in cluster.hvdcloud("status").out
+    assert "hvdcloud pull" in cluster.hvdcloud("down", expect=9).err
+    assert vms(cloud, cluster) == {"t-gce-0": "RUNNING"}
+    assert before <= pulled(cluster)
+    cluster.hvdcloud("down")
+    assert left(cloud, cluster) == []
+
+
+# --- without the laptop -----------------------------------------------------------------------------------------------
+
+
+def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_cleans_up(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    project = cloud.project(tmp_path, "t-gce-dead", nodes=1)
+    project.write("train.py", PROBE)
+    with project.started("launch", "--", "sh", "-c", "python train.py; echo written; sleep 3") as process:
+        Screen(process).wait_for("written", seconds=BOOT_SECONDS)
+        process.kill()
+        process.wait()
+    until(lambda: vms(cloud, project) == {"t-gce-dead-0": "TERMINATED"}, seconds=60, what="the VM to end itself")
+    # Its disk is still paid for, which `list` shows and `down` ends.
+    assert len([link for link in left(cloud, project) if "/disks/" in link]) == 1
+
+    elsewhere = replace(project, state=tmp_path / "another-laptop")
+    (found,) = elsewhere.hvdcloud("list", "--json").json["result"]
+    assert [node["state"] for node in found["nodes"]] == ["stopped"]
+    assert "not pulled" in elsewhere.hvdcloud("down", expect=9).err
+    assert pulled(elsewhere) == {"epoch-0.pt", "epoch-1.pt", "epoch-2.pt"}
+    cloud.emulator.set_unreachable(ELSEWHERE, True)
+    unsure = elsewhere.hvdcloud("down", expect=8)
+    assert f"zone {ELSEWHERE}: did not answer" in unsure.err
+    assert left(cloud, project) == [], "what could be seen is deleted all the same"
+    assert f"zone {ELSEWHERE}" in elsewhere.hvdcloud("down", expect=8).err
+    cloud.emulator.set_unreachable(ELSEWHERE, False)
+    assert "nothing to delete" in elsewhere.hvdcloud("down").out
+
+
+def test_ctrl_c_while_vms_pull_leaves_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-gce-ctrl-c")
+    with project.started("up") as process:
+        screen = Screen(process)
+        screen.wait_for(": pulling", times=2, seconds=BOOT_SECONDS)
+        process.send_signal(signal.SIGINT)
+        screen.end(within=60)
+    assert process.returncode == 130, screen.text
+    assert "everything that it had made is deleted" in screen.text
+    assert left(cloud, project) == []
+
+
+# --- VMs that do not come up ------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud, tmp_path: Path) -> None:
+    stranger = "stranger@test-project.iam.gserviceaccount.com"
+    project = cloud.project(tmp_path, "t-gce-denied", gce={"service_account": stranger})
+    ended = project.hvdcloud("up", expect=5)
+    assert re.search(r"^error: node t-gce-denied-[01] failed at step pull: .*denied", ended.err, flags=re.MULTILINE)
+    assert "boot log" in ended.err
+    assert "hvdcloud: failed: step pull" in ended.err
+    assert left(cloud, project) == []
+
+
+def test_a_container_that_does_not_start_says_so_with_the_boot_log(
+    cloud: Cloud, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tag names something that was pushed by somebody else and is no node's image."""
+    tag = f"{cloud.registry}/hvdcloud/empty:v1"
+    data = io.BytesIO()
+    tarfile.open(fileobj=data, mode="w").close()
+    engine.api.import_image_from_data(data.getvalue(), repository=tag.rpartition(":")[0], tag="v1")
+    project = cloud.project(tmp_path, "t-gce-empty", nodes=1, image={"repository": tag})
+    try:
+        for name, value in cloud.environ.items():
+            monkeypatch.setenv(name, value)
+        push(tag, tag, progress=ignore)
+        ended = project.hvdcloud("up", expect=5)
+    finally:
+        engine.images.remove(tag, force=True)
+    assert re.search("^error: node t-gce-empty-0 failed at step start: ", ended.err, flags=re.MULTILINE)
+    assert "boot log" in ended.err
+    assert left(cloud, project) == []
+
+
+# --- Identity-Aware Proxy ---------------------------------------------------------------------------------------------
+
+# The tunnel's far end is in Google's network; here it is in the machine itself, which sees a connection from within.
+GCLOUD = r"""#!/bin/bash
+set -eu
+echo "$*" >>"$(dirname "$0")/calls"
+[[ "$1 $2 $4 $5 $6" == "compute start-iap-tunnel 2222 --listen-on-stdin --project=test-project" ]]
+[[ $7 == --zone=us-central1-a ]]
+vm=$(docker ps --quiet --filter label=hvdcloud-emulator | xargs docker inspect --format '{{.Config.Hostname}} {{.Id}}' |
+    awk -v name="$3" '$1 == name { print $2 }')
+exec docker exec --interactive "$vm" bash -c 'exec 3<>/dev/tcp/127.0.0.1/2222; cat <&0 >&3 & exec cat <&3'
+"""
+
+
+def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(cloud: Cloud, tmp_path: Path) -> None:
+    gcloud = tmp_path / "bin" / "gcloud"
+    gcloud.parent.mkdir()
+    gcloud.write_text(GCLOUD)
+    gcloud.chmod(0o755)
+    settings = {"ssh": {"source": "iap"}, "zones": ["us-central1-a"]}
+    project = cloud.project(tmp_path / "p", "t-gce-iap", nodes=2, gce=settings)
+    project.environ["PATH"] = f"{gcloud.parent}:{os.environ['PATH']}"
+    project.write("train.py", jobs.ALLREDUCE)
+    project.hvdcloud("push")
+    project.hvdcloud("up")
+    (rule,) = (rule for rule in cloud.emulator.state.all_firewalls() if rule["name"].endswith("-ssh"))
+    assert rule["sourceRanges"] == ["35.235.240.0/20"]
+    for vm in cloud.emulator.state.instances():
+        assert "accessConfigs" not in vm["networkInterfaces"][0]
+    assert "through IAP" in project.hvdcloud("status").out
+    assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-iap-1\n"
+    assert "rank 1 of 2 sums 1" in project.hvdcloud("run").out
+    project.hvdcloud("down")
+    assert left(cloud, project) == []
+    calls = (gcloud.parent / "calls").read_text().splitlines()
+    assert {call.split()[2] for call in calls} == {"t-gce-iap-0", "t-gce-iap-1"}
