@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from hvdcloud import engine
+from hvdcloud.credentials import login_hint
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.image import registry, stream
 from hvdcloud.image.stream import Progress
@@ -48,7 +49,7 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
         except ImageError as error:
             if not registry.says_refused(error.message):
                 raise
-            hint = f"{registry.LOGIN_HINT}; {registry.ROLE_HINT}"
+            hint = f"{login_hint()}; {registry.ROLE_HINT}"
             raise CredentialsError(error.message, hint=hint, details=error.details) from error
 
 

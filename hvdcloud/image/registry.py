@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from hvdcloud import engine
+from hvdcloud.credentials import login_hint
 from hvdcloud.errors import CredentialsError, ImageError
 
 GOOGLE_REGISTRIES_VARIABLE = "HVDCLOUD_GOOGLE_REGISTRIES"
 """More hosts, separated by commas, that take a Google access token: mirrors and proxies."""
-LOGIN_HINT = "gcloud auth application-default login"
 ROLE_HINT = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
@@ -51,7 +51,7 @@ def auth_config(host: str) -> dict[str, str] | None:
         credentials.refresh(Request())  # type: ignore[no-untyped-call] # theirs
     except (GoogleAuthError, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=LOGIN_HINT) from error
+        raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
     return {"username": "oauth2accesstoken", "password": str(credentials.token)}
 
 
@@ -103,7 +103,7 @@ def digest_at_registry(reference: str) -> str | None:
         if error.status_code in (401, 403) or says_refused(said):
             raise CredentialsError(
                 f"{host} does not say what {reference} is: {said}",
-                hint=f"{LOGIN_HINT}; {ROLE_HINT}" if credentials else f"docker login {host}",
+                hint=f"{login_hint()}; {ROLE_HINT}" if credentials else f"docker login {host}",
             ) from error
         raise ImageError(
             f"{host} does not say what {reference} is: {said}",

@@ -36,6 +36,8 @@ def status(context: Context) -> StatusResult:
         UsageError: there is none of this name.
     """
     cluster = context.cluster()
+    if cluster.unseen:
+        context.console.warn(f"{', '.join(cluster.unseen)} did not answer; what is there is not shown")
     runs: list[RunResult] = []
     unknown = ""
     try:

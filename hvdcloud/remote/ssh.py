@@ -171,7 +171,10 @@ class Session:
 
         name = self.node.name
         where = f"at {self._where}:{self.node.port}"
-        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        if self._state.load():
+            hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        else:  # `up` is not over, and deletes nodes that it cannot reach.
+            hint = "let this machine reach that port (gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
             self._proxy.close()

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hvdcloud.config import load_config
 from hvdcloud.image.build import image_reference
@@ -68,13 +70,18 @@ def emulator(cloud: RecordsCloud) -> Emulator:
     return cloud.cloud.emulator
 
 
-@pytest.fixture
-def project(tmp_path: Path, cloud: RecordsCloud, emulator: Emulator) -> Iterator[Project]:
-    """A project on a cloud that is empty, before and after; no command of it ends with a traceback."""
-    yield cloud.project(tmp_path)
+@pytest.fixture(autouse=True)
+def empty(cloud: RecordsCloud, emulator: Emulator) -> Iterator[None]:
+    """The cloud is empty before a test, and it must be so after it."""
+    yield
     left = cloud.left()
     emulator.reset()
     assert left == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
+    return cloud.project(tmp_path)
 
 
 @pytest.fixture
@@ -220,13 +227,16 @@ def test_what_may_be_looked_at_but_not_made(
 
 
 @pytest.mark.parametrize("key", ["garbage", "nothing", "another"])
-def test_a_wrong_service_account_key(cloud: RecordsCloud, project: Project, tmp_path: Path, key: str) -> None:
+def test_a_wrong_service_account_key(project: Project, tmp_path: Path, key: str) -> None:
     path = tmp_path / "wrong.json"
     if key == "garbage":
         path.write_text("{}")
     elif key == "another":
-        with Emulator(project="test-project") as other:
-            other.credentials_file(path)
+        # One that was deleted: nobody knows its public half any more.
+        right = json.loads(Path(project.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
+        private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        path.write_text(json.dumps({**right, "private_key": pem}))
     project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(path)
     for command in ("up", "list", "down"):
         says(project.hvdcloud(command, expect=3), "name another key in GOOGLE_APPLICATION_CREDENTIALS")
@@ -241,11 +251,10 @@ def test_a_project_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> N
         says(project.hvdcloud(command, expect=2), "'projects/elsewhere' was not found", "correct gce.project")
 
 
-def test_a_network_that_does_not_exist(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
+def test_a_network_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, gce={"network": "nowhere"})
     says(project.hvdcloud("up", expect=2), "networks/nowhere' was not found", "hvdcloud.yaml")
     nothing_is_left(cloud, project)
-    emulator.reset()
 
 
 def test_a_vm_image_that_does_not_exist(cloud: RecordsCloud, project: Project) -> None:
@@ -300,7 +309,7 @@ def test_a_cluster_that_is_up_is_not_made_again(cloud: RecordsCloud, cluster: Pr
 PASSING = [{"status": status} for status in (429, 500, 502, 503)] + [{"reset": "before"}, {"reset": "after"}]
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: "-".join(map(str, fault.items())))
+@pytest.mark.parametrize("fault", PASSING, ids=str)
 def test_passing_trouble_only_takes_time(
     cloud: RecordsCloud, emulator: Emulator, project: Project, fault: dict[str, Any]
 ) -> None:
@@ -314,13 +323,12 @@ def test_passing_trouble_only_takes_time(
     nothing_is_left(cloud, project)
 
 
-@pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"reset": "after"}], ids=["429", "503", "reset"])
+@pytest.mark.parametrize("fault", [{"status": 503}, {"reset": "after"}], ids=["503", "reset"])
 def test_trouble_that_does_not_pass_when_vms_are_asked_for(
     cloud: RecordsCloud, project: Project, fault: dict[str, Any]
 ) -> None:
     cloud.fail(fault, method=BULK_INSERT, times=None)
-    ended = says(project.hvdcloud("up", expect=5, before=IMPATIENT), f"cannot create 2 VMs in {A}")
-    assert ended.err.splitlines()[-1].strip() != "→"
+    says(project.hvdcloud("up", expect=5, before=IMPATIENT), f"cannot create 2 VMs in {A}: the Compute API")
     nothing_is_left(cloud, project)
 
 
@@ -569,7 +577,7 @@ def test_a_node_that_was_lost_shows_and_down_deletes_the_others(
 # --- down -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [*PASSING, {"status": 404}], ids=lambda fault: "-".join(map(str, fault.items())))
+@pytest.mark.parametrize("fault", [*PASSING, {"status": 404}], ids=str)
 def test_down_in_passing_trouble(
     cloud: RecordsCloud, emulator: Emulator, cluster: Project, fault: dict[str, Any]
 ) -> None:

@@ -167,7 +167,8 @@ def test_another_laptop_leaves_nothing_of_it_either(
     killed_at(cloud, project, when, method, number, "up")
     other = another_laptop(project)
     cloud.list_shows_the_truth(other)
-    down_leaves_nothing(cloud, other)
+    other.hvdcloud("down")
+    assert cloud.there() == []
 
 
 @pytest.mark.parametrize("delays", [Delays(start=1.5), Delays(create=2.5)], ids=["no VM yet", "half made"])
@@ -177,7 +178,8 @@ def test_down_waits_for_vms_that_a_killed_up_had_asked_for(
     cloud.cloud.emulator.state.delays = delays
     killed_at(cloud, project, "before", "compute.zoneOperations.wait", 0, "up")
     assert any(found.startswith("operation ") for found in cloud.there())
-    down_leaves_nothing(cloud, another_laptop(project))
+    another_laptop(project).hvdcloud("down")
+    assert cloud.there() == []
 
 
 def test_list_shows_a_cluster_of_which_nothing_but_the_request_is_there(cloud: RecordsCloud, project: Project) -> None:
@@ -191,7 +193,8 @@ def test_list_shows_a_cluster_of_which_nothing_but_the_request_is_there(cloud: R
     drop_held(cloud)
     other = another_laptop(project)
     cloud.list_shows_the_truth(other)
-    down_leaves_nothing(cloud, other)
+    other.hvdcloud("down")
+    assert cloud.there() == []
 
 
 def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_the_rest(
@@ -238,14 +241,16 @@ def test_down_finishes_a_roll_back_that_was_killed(
     cloud.fail({"fail_ready": {"step": "pulling", "error": "scripted"}}, instance="t-gce-1")
     killed_at(cloud, project, when, method, number, "up")
     cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    project.hvdcloud("down")
+    assert cloud.there() == []
 
 
 def test_down_finishes_an_up_that_was_killed_between_two_zones(cloud: RecordsCloud, project: Project) -> None:
     cloud.fail({"stockout": {"after": 1}}, method=BULK_INSERT, zone="us-central1-a")
     killed_at(cloud, project, "after", BULK_INSERT, 1, "up")
     cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    project.hvdcloud("down")
+    assert cloud.there() == []
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -301,7 +306,8 @@ def test_down_finishes_what_a_killed_down_began(
     make(project)
     killed_at(cloud, project, when, method, number, "down")
     cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    project.hvdcloud("down")
+    assert cloud.there() == []
 
 
 @pytest.mark.parametrize("method", DELETING)

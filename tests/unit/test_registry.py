@@ -70,5 +70,5 @@ def test_credentials_that_give_no_token_say_how_to_log_in(tmp_path: Path, monkey
         account.write(tmp_path / "key.json")
         with pytest.raises(CredentialsError, match="account not found") as raised:
             auth_config("gcr.io")
-    assert raised.value.hint == "gcloud auth application-default login"
+    assert raised.value.hint.startswith("name another key in GOOGLE_APPLICATION_CREDENTIALS, or unset it")
     assert raised.value.code == ExitCode.CREDENTIALS

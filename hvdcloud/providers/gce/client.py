@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdcloud.credentials import login_hint
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.providers.gce import batch
 from hvdcloud.providers.gce.errors import ApiError, answer_error
-from hvdcloud.providers.gce.rules import LOGIN_HINT
 from hvdcloud.providers.gce.transport import (
     BASE_PATH,
     RETRY_SECONDS,
@@ -340,7 +340,7 @@ def connect_client(*, project: str | None, endpoint: str | None) -> ComputeClien
     try:
         credentials, default_project = google.auth.default(scopes=[SCOPE])
     except (GoogleAuthError, ValueError) as error:
-        raise CredentialsError(f"there are no usable Google credentials: {error}", hint=LOGIN_HINT) from None
+        raise CredentialsError(f"there are no usable Google credentials: {error}", hint=login_hint()) from None
     chosen = project or default_project
     if not chosen:
         raise UsageError(

@@ -12,7 +12,7 @@ from hvdcloud.providers.base import LABEL_CLUSTER, Leftover, NodeProgress, OnPro
 from hvdcloud.providers.gce.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.plan import request_id
-from hvdcloud.providers.gce.survey import DISKS, FIREWALLS, OPERATIONS, VMS, Resource, Survey, look
+from hvdcloud.providers.gce.survey import DISKS, FIREWALLS, OPERATIONS, VMS, Resource, Survey, look, why
 from hvdcloud.providers.gce.view import described_operation
 
 DESTROY_SECONDS = 300.0
@@ -123,7 +123,7 @@ class Sweep:
             self._reasons.setdefault(target, "it is still listed")
         for target in self._reasons.keys() - listed:
             if target.kind in survey.failures:
-                self._reasons[target] = f"it cannot be seen: {_why(survey.failures[target.kind])}"
+                self._reasons[target] = f"it cannot be seen: {why(survey.failures[target.kind])}"
             elif not survey.sees(target.zone):
                 self._reasons[target] = "the place where it was does not answer"
             else:
@@ -156,8 +156,8 @@ class Sweep:
                 self._operations[target] = operation
 
     def _failed(self, target: Target, error: ApiError | HvdcloudError) -> None:
-        self._reasons[target] = _why(error)
-        final = not isinstance(error, ApiError) or error.action is not Action.RETRY
+        self._reasons[target] = why(error)
+        final = not isinstance(error, ApiError) or error.action is Action.STOP
         if final or self._attempts[target] >= ATTEMPTS:
             self._refused.add(target)
 
@@ -194,21 +194,18 @@ class Sweep:
 
     def _leftovers(self, survey: Survey, creating: list[Resource]) -> list[Leftover]:
         project = self._client.project
-        again = (
-            f"hvdcloud down --name {self._cluster} again, or "
-            f"gcloud compute instances list --project {project} --filter=labels.{LABEL_CLUSTER}={self._cluster}"
-        )
+        look = f"gcloud compute instances list --project {project} --filter=labels.{LABEL_CLUSTER}={self._cluster}"
         left = [
             Leftover(object=str(target), reason=reason, delete_with=target.delete_with(project))
             for target, reason in sorted(self._reasons.items())
         ]
         left += [
-            Leftover(object=place, reason=f"did not answer; it may hold machines of {self._cluster}", delete_with=again)
+            Leftover(object=place, reason=f"did not answer; it may hold machines of {self._cluster}", delete_with=look)
             for place in survey.unseen
         ]
         left += [
             Leftover(
-                object=f"{what} of {self._cluster}", reason=f"they cannot be listed: {_why(error)}", delete_with=again
+                object=f"{what} of {self._cluster}", reason=f"they cannot be listed: {why(error)}", delete_with=look
             )
             for what, error in sorted(survey.failures.items())
             if self._firewalls or what != FIREWALLS
@@ -217,12 +214,8 @@ class Sweep:
             Leftover(
                 object=described_operation(operation),
                 reason=f"it still makes something after {CREATING_SECONDS:.0f} s",
-                delete_with=again,
+                delete_with=look,
             )
             for operation in creating
         ]
         return left
-
-
-def _why(error: ApiError | HvdcloudError) -> str:
-    return f"{error.label}: {error.cause}" if isinstance(error, ApiError) else error.message

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hvdcloud.credentials import login_hint
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.providers.gce.rules import CATALOGUE, Action, Rule
 
@@ -112,6 +113,8 @@ class ApiError(Exception):
         limit = self.quota.get("limit", _found(r"Limit: (\d+(?:\.\d+)?)", self.message))
         place = f"zone {self.zone}" if self.zone else f"region {self.region}" if self.region else "this place"
         return {
+            "label": self.label,
+            "login": login_hint(),
             "message": " ".join(self.message.split()).rstrip("."),
             "project": self.project or "PROJECT",
             "metric": self.metric or "of this kind",

@@ -70,10 +70,10 @@ def preflight(
         return Preflight(problems, [], [], "")
     facts, problems, notices = _ask(client, spec, settings)
     places = zone_candidates(settings, zones=zones)
-    here, missing = _zones(facts, settings, places, chosen=bool(zones))
+    here, missing, closed = _zones(facts, settings, places, chosen=bool(zones))
     roomy, short, scarce = _quotas(facts, spec, settings, here)
     problems += _namesakes(facts, spec, here) + missing + short + _image(facts, settings)
-    notices += scarce
+    notices += closed + scarce
     notices += catalog.notices(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     image = _path(facts.image) if facts.image else ""
     return Preflight(problems, roomy, notices, image)
@@ -134,16 +134,19 @@ def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], lis
     return list(serious.values()), passing
 
 
-def _zones(facts: Facts, settings: Settings, places: Sequence[str], *, chosen: bool) -> tuple[list[str], list[Problem]]:
-    """The zones that have what a node needs.
+def _zones(
+    facts: Facts, settings: Settings, places: Sequence[str], *, chosen: bool
+) -> tuple[list[str], list[Problem], list[str]]:
+    """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
 
     Args:
         places: configured, or the catalogue's.
-        chosen: the user named them, so that one which will not do is a problem.
+        chosen: the user named them, so that one which never would do is a problem.
     """
-    up = {zone["name"] for zone in facts.zones or () if zone.get("status", "UP") == "UP"} if facts.zones else None
+    status = {str(zone["name"]): zone.get("status", "UP") for zone in facts.zones or ()}
+    up = {zone for zone in status if status[zone] == "UP"}
     lacks: dict[str, str] = {}
-    having: list[set[str]] = [] if up is None else [up]
+    having: list[set[str]] = [up] if status else []
     for what, found in ((settings.machine_type, facts.machine_types), (settings.gpu_type, facts.gpu_types)):
         if found is None:
             continue
@@ -151,25 +154,30 @@ def _zones(facts: Facts, settings: Settings, places: Sequence[str], *, chosen: b
         unknown = {zone for zone in places if any(zone in place for place in found.unseen)}
         having.append(there | unknown)
         lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
-    lacks |= {zone: f"there is no zone {zone}, or it is down" for zone in places if up is not None and zone not in up}
+    lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
+    down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in up}
     everywhere = sorted(set.intersection(*having)) if having else []
+    known = [zone for zone in places if zone not in lacks | down]
     if chosen and not places:
-        return [], [
-            Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
-        ]
+        problem = Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
+        return [], [problem], []
     if chosen:
         hint = f"zones that have it: {_some(everywhere)}" if everywhere else "take another GPU or machine type"
-        return [zone for zone in places if zone not in lacks], [
-            Problem(message=f"gce.zones: {reason}", hint=hint) for reason in lacks.values()
+        problems = [
+            Problem(message=f"gce.zones: {reason}", hint=hint) for zone, reason in lacks.items() if zone not in down
         ]
-    known = [zone for zone in places if zone not in lacks]
+        closed = ", ".join(down.values())
+        if closed and not known:
+            problems.append(Problem(message=f"gce.zones: {closed}", hint=hint, error=CapacityError))
+        return known, problems, [f"left out: {closed}"] if closed else []
     # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
     if facts.machine_types is not None:
         known += [zone for zone in zone_candidates(settings, zones=everywhere) if zone not in known and everywhere]
     if known:
-        return known, []
+        return known, [], []
     what = " with ".join(filter(None, (settings.machine_type, settings.gpu_type)))
-    return [], [Problem(message=f"no zone has {what}", hint="take another GPU or machine type", error=CapacityError)]
+    problem = Problem(message=f"no zone has {what}", hint="take another GPU or machine type", error=CapacityError)
+    return [], [problem], []
 
 
 def _quotas(

@@ -33,7 +33,7 @@ from hvdcloud.providers.gce.errors import ApiError
 from hvdcloud.providers.gce.plan import Settings
 from hvdcloud.providers.gce.preflight import Preflight, preflight
 from hvdcloud.providers.gce.ready import Boots
-from hvdcloud.providers.gce.survey import Resource, Survey, look
+from hvdcloud.providers.gce.survey import VMS, Resource, Survey, look
 from hvdcloud.providers.gce.view import Viewpoint, Way
 
 if TYPE_CHECKING:
@@ -174,9 +174,10 @@ class GceProvider:
     def _look(self, name: str | None) -> Survey:
         survey = look(self._client, name)
         with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
-            if survey.failures:
-                raise next(iter(survey.failures.values()))
-        return survey
+            if VMS in survey.failures:
+                raise survey.failures[VMS]
+        # Whoever may not see disks can still delete VMs.
+        return survey.with_failures_unseen()
 
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""

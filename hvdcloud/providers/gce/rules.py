@@ -12,7 +12,6 @@ from enum import Enum
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 
-LOGIN_HINT = "gcloud auth application-default login"
 QUOTAS_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={project}"
 """Where a project sees its quotas and asks for more."""
 
@@ -33,7 +32,7 @@ class Action(str, Enum):
 class Rule:
     """One line of the catalogue; it holds if everything that it names is found.
 
-    `hint` may use {project}, {metric}, {limit}, {permission}, {url}, {place}.
+    `cause` and `hint` may use {label}, {message}, {project}, {metric}, {limit}, {permission}, {url}, {place}, {login}.
     """
 
     action: Action
@@ -99,7 +98,7 @@ CATALOGUE: tuple[Rule, ...] = (
         error=CredentialsError,
         statuses=frozenset({401}),
         cause="the credentials were refused",
-        hint=LOGIN_HINT,
+        hint="{login}",
         source="RFC 9110, 15.5.2",
     ),
     Rule(
@@ -181,6 +180,13 @@ CATALOGUE: tuple[Rule, ...] = (
         source="https://github.com/skypilot-org/skypilot sky/provision/gcp/instance_utils.py",
     ),
     # --- something that the request names is not there ------------------------------------------------------------
+    Rule(
+        action=Action.STOP,
+        error=UsageError,
+        text=r"'projects/[^/']+' was not found",
+        hint="correct gce.project; gcloud projects list shows yours",
+        source=_ERRORS_PAGE,
+    ),
     Rule(
         action=Action.STOP,
         error=UsageError,
@@ -283,6 +289,7 @@ CATALOGUE: tuple[Rule, ...] = (
         action=Action.RETRY,
         error=NodeError,
         statuses=frozenset({429, 500, 502, 503, 504}),
+        cause="the Compute API answers {label}: {message}",
         hint=_AGAIN,
         source="https://cloud.google.com/apis/design/errors#error_retries",
     ),

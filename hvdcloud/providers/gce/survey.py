@@ -77,6 +77,11 @@ class Survey:
             self, unseen=tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
         )
 
+    def with_failures_unseen(self) -> Survey:
+        """The same, where a question that got no answer is one more place that did not: `disks (403 forbidden: …)`."""
+        places = (f"{what} ({why(error)})" for what, error in sorted(self.failures.items()))
+        return replace(self, unseen=(*self.unseen, *places), failures={})
+
     def sees(self, zone: str) -> bool:
         """Whether something in this zone (empty: a global one) would have been found."""
         return not any(_covers(place, zone) for place in self.unseen)
@@ -113,6 +118,13 @@ def look(client: ComputeClient, cluster: str | None) -> Survey:
         unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
         failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
     )
+
+
+def why(error: ApiError | HvdcloudError) -> str:
+    """In a line: `403 forbidden: Required 'compute.disks.list' permission for 'projects/p'`."""
+    if not isinstance(error, ApiError):
+        return error.message
+    return error.cause if error.label in error.cause else f"{error.label}: {error.cause}"
 
 
 def described_labels(rule: Resource) -> dict[str, str]:

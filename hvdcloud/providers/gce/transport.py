@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+from hvdcloud.credentials import login_hint
 from hvdcloud.errors import CredentialsError
 from hvdcloud.providers.gce.errors import ApiError, answer_error
-from hvdcloud.providers.gce.rules import LOGIN_HINT, Action
+from hvdcloud.providers.gce.rules import Action
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -274,7 +275,9 @@ def api_errors(project: str) -> Iterator[None]:
     except GoogleAuthError as error:
         if isinstance(error, TransportError) or error.retryable:
             raise ApiError(message=_plain(error), reason="connectionError", project=project) from error
-        raise CredentialsError(f"the Google credentials are not accepted: {_plain(error)}", hint=LOGIN_HINT) from error
+        raise CredentialsError(
+            f"the Google credentials are not accepted: {_plain(error)}", hint=login_hint()
+        ) from error
     except RequestException as error:
         raise ApiError(message=_plain(error), reason=_reason(error), project=project) from error
 
