@@ -7,47 +7,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvdcloud.errors import CredentialsError
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import transport
 from hvdcloud.providers.gce.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
-from hvdcloud.providers.gce.plan import Settings, belongs_to, bulk_insert_body, request_id
+from hvdcloud.providers.gce.plan import belongs_to, bulk_insert_body, request_id
 from hvdcloud.providers.gce.preflight import preflight
+from tests import gce_samples
 from tests.emulator import Emulator
+from tests.gce_samples import SPEC
 
 ZONE = "us-central1-a"
-SPEC = ClusterSpec(
-    name="digits",
-    id="abcdef",
-    owner="ada",
-    nodes=2,
-    image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:{'0' * 64}",
-    bucket="gs://digits",
-    authorized_key="ssh-ed25519 AAAA",
-    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
-)
-SETTINGS = Settings(
-    project="test-project",
-    machine_type="n1-standard-8",
-    gpu_type="nvidia-tesla-t4",
-    gpu_count=1,
-    spot=False,
-    disk_gb=100,
-    vm_image_profile="cos",
-    network=None,
-    subnetwork=None,
-    service_account=None,
-    ssh_source="198.51.100.7/32",
-    max_run_seconds=3600,
-    max_cost=None,
-)
+SETTINGS = replace(gce_samples.SETTINGS, project="test-project")
 
 
 @pytest.fixture
@@ -199,7 +176,7 @@ def test_preflight_of_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeC
     for nodes in (1, 256):
         emulator.log.clear()
         spec = replace(SPEC, nodes=nodes)
-        found = preflight(client, spec, SETTINGS, zones=[ZONE], today=datetime(2026, 11, 20).date())
+        found = preflight(client, spec, SETTINGS, zones=[ZONE], today=date(2026, 11, 20))
         assert (found.problems, found.zones) == ([], [ZONE])
         assert found.vm_image.startswith("projects/cos-cloud/global/images/")
         calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,35 +13,14 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import plan
 from hvdcloud.providers.gce.plan import Settings
+from tests import gce_samples
 from tests.unit.golden import assert_golden
 
-SPEC = ClusterSpec(
-    name="digits",
-    id="a1b2c3",
-    owner="ada",
-    nodes=2,
-    image="us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64,
-    bucket="gs://p-checkpoints/digits",
-    authorized_key="ssh-ed25519 AAAAC3Nza laptop",
-    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
-)
-SETTINGS = Settings(
-    project="p",
-    machine_type="n1-standard-8",
-    gpu_type="nvidia-tesla-t4",
-    gpu_count=1,
-    spot=False,
-    disk_gb=100,
-    vm_image_profile="cos",
-    network=None,
-    subnetwork=None,
-    service_account="nodes@p.iam.gserviceaccount.com",
-    ssh_source="198.51.100.7/32",
-    max_run_seconds=43200,
-    max_cost=None,
+SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
+SETTINGS = dataclasses.replace(
+    gce_samples.SETTINGS, service_account="nodes@p.iam.gserviceaccount.com", max_run_seconds=43200
 )
 TERRAFORM = {
     "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",

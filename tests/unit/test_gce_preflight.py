@@ -5,45 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date, datetime, timezone
+from datetime import date
 from typing import Any
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.plan import Settings
 from hvdcloud.providers.gce.preflight import Preflight, preflight
+from tests import gce_samples
+from tests.gce_samples import SETTINGS
 from tests.unit.scripted_api import Call, Reply, Script, refusal
 
 TODAY = date(2026, 11, 20)
-SPEC = ClusterSpec(
-    name="digits",
-    id="abcdef",
-    owner="ada",
-    nodes=4,
-    image="r/digits@sha256:0",
-    bucket="gs://b",
-    authorized_key="ssh-ed25519 AAAA",
-    created=datetime(2026, 11, 20, tzinfo=timezone.utc),
-)
-SETTINGS = Settings(
-    project="p",
-    machine_type="n1-standard-8",
-    gpu_type="nvidia-tesla-t4",
-    gpu_count=1,
-    spot=False,
-    disk_gb=100,
-    vm_image_profile="cos",
-    network=None,
-    subnetwork=None,
-    service_account=None,
-    ssh_source="198.51.100.7/32",
-    max_run_seconds=3600,
-    max_cost=None,
-)
+SPEC = replace(gce_samples.SPEC, nodes=4)
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
 
 
