@@ -1,12 +1,12 @@
 # A project's image: the base image and one layer with what its requirements.txt installs. pip, the compilers, the local
-# wheels and the CA bundle stay in the throw-away stage. `builder` and `base` come from torch.Dockerfile.
+# wheels and the CA bundle stay in the throw-away stage. `builder` and `base` come from builder.Dockerfile.
 ARG BUILDER
 ARG BASE
 
 FROM ${BUILDER} AS requirements
 COPY ca-bundle.crt /opt/ca-bundle.crt
 COPY wheels/ /opt/wheels/
-ARG TORCH_INDEX_URL
+ARG FRAMEWORK_INDEX_URL
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG REQUIREMENTS
@@ -15,7 +15,7 @@ COPY project/ /opt/project/
 # What the image has already counts as installed; the constraints keep a requirement from replacing torch (and with it
 # bringing in CUDA), Horovod, which is compiled against exactly this torch, or numpy's major version.
 RUN mkdir -p /opt/requirements \
-    && pip --python /opt/venv/bin/python install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
+    && pip --python /opt/venv/bin/python install ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} \
         --prefix /opt/requirements -c /opt/constraints.txt -r "/opt/project/$REQUIREMENTS"
 
 FROM ${BASE}

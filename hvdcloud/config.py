@@ -132,6 +132,11 @@ class ImageConfig(Section):
         default="torch", description="the framework that Horovod is built against"
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="what the framework computes on")
+    version: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the framework's version, one that an image can be built for; default: the first",
+    )
     repository: str | None = Field(
         default=None,
         min_length=1,

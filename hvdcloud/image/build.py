@@ -5,27 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import engine
-from hvdcloud.errors import ImageError
-from hvdcloud.image import context, stream, versions
+from hvdcloud.image.classic import ClassicBuilder
 from hvdcloud.image.lock import alone
-from hvdcloud.image.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.plan import LABEL, ImagePlan, Step, plan_image
 from hvdcloud.image.stream import BuildEvent, Progress
 
 if TYPE_CHECKING:
     from hvdcloud.config import ImageConfig
-
-# Compiling Horovod and unpacking torch say nothing for minutes.
-SILENCE_SECONDS = 1800
-# Containers inherit an image's labels: none of those that mark a cluster's objects may be here.
-LABEL = "hvdcloud-image"
-_FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
-_FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +60,11 @@ def build(
         ImageError: a step failed; `details` has its last lines.
     """
     started = time.monotonic()
-    plan = _plan(image_config, project_dir=project_dir)
+    plan = plan_image(image_config, project_dir=project_dir)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
-        builder = _Builder(api=api, plan=plan, progress=progress)
+        work = _Work(api=api, plan=plan, progress=progress)
         image_id = _image_id(api, plan.reference)
         cached = image_id is not None
         if image_id is None:
@@ -82,14 +73,14 @@ def build(
                 # Another process may have built it while this one waited.
                 image_id = _image_id(api, plan.reference) or _pulled(api, cache_from, plan, progress=progress)
                 cached = image_id is not None
-                image_id = image_id or builder.build()
+                image_id = image_id or work.do()
         return BuildResult(
             reference=plan.reference,
             image_id=image_id,
             digest=_digest(api, image_id, repository=image_config.repository),
             cached=cached,
             seconds=time.monotonic() - started,
-            steps=builder.steps,
+            steps=work.steps,
         )
 
 
@@ -99,190 +90,41 @@ def image_reference(image_config: ImageConfig, *, project_dir: Path) -> str:
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is not there.
     """
-    return _plan(image_config, project_dir=project_dir).reference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is to be in the engine in the end, and what it is made of.
-
-    Attributes:
-        digest: stands for the content.
-        project: the layer on top of the base image; None: the base image is all that is wanted.
-    """
-
-    row: versions.Row
-    sources: Sources
-    reference: str
-    digest: str
-    builder: context.Context
-    builder_reference: str
-    base: context.Context
-    base_reference: str
-    project: context.Context | None
-    requirements: str
-
-
-def _plan(image_config: ImageConfig, *, project_dir: Path) -> _Plan:
-    row = versions.find(image_config.framework, image_config.device)
-    sources = find_sources(
-        find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir
-    )
-    builder = context.builder_context(row, sources)
-    builder_reference = f"hvdcloud/builder:{row.label}-{builder.digest()}"
-    base = context.base_context(row, sources, builder=builder_reference)
-    digest = base.digest()
-    base_reference = f"hvdcloud/base:{row.label}-{digest}"
-    requirements = image_config.requirements
-    project = None
-    if requirements is not None and context.has_requirements(project_dir, requirements):
-        project = context.project_context(
-            row, sources, project_dir=project_dir, requirements=requirements, base=base_reference
-        )
-        digest = project.digest()
-    return _Plan(
-        row=row,
-        sources=sources,
-        reference=f"hvdcloud/project:{digest}",
-        digest=digest,
-        builder=builder,
-        builder_reference=builder_reference,
-        base=base,
-        base_reference=base_reference,
-        project=project,
-        requirements=requirements or "",
-    )
+    return plan_image(image_config, project_dir=project_dir).reference
 
 
 @dataclass(slots=True, kw_only=True)
-class _Builder:
-    """Builds up to three images that stand on each other, each only if it is not there."""
+class _Work:
+    """Builds the steps of a plan, each only if its image is not there."""
 
     api: Any
-    plan: _Plan
+    plan: ImagePlan
     progress: Progress
     steps: int = 0
 
-    def build(self) -> str:
-        """Returns the image's id."""
-        plan = self.plan
-        have_base = _image_id(self.api, plan.base_reference) is not None
-        if plan.project or not have_base:
-            self._builder()
-        if not have_base:
-            self._base()
-        if plan.project is None:
-            return _tagged(self.api, plan.base_reference, plan.reference)
-        arguments = {"BUILDER": plan.builder_reference, "BASE": plan.base_reference, "REQUIREMENTS": plan.requirements}
-        arguments |= self._index()
-        # The throw-away stage first, to know which image has to be thrown away.
-        stage = self._run(
-            plan.project,
-            what=f"the layer for {plan.requirements}",
-            dockerfile=context.PROJECT_DOCKERFILE,
-            target="requirements",
-            arguments=arguments,
-        )
-        image_id = self._run(
-            plan.project,
-            what=plan.reference,
-            tag=plan.reference,
-            dockerfile=context.PROJECT_DOCKERFILE,
-            arguments=arguments,
-            labels={LABEL: plan.digest},
-        )
-        self._throw_away(stage)
-        return image_id
+    def do(self) -> str:
+        """Returns the id of the image wanted."""
+        self._have(self.plan.last)
+        return _tagged(self.api, self.plan.last.reference, self.plan.reference)
 
-    def _base(self) -> None:
-        self._run(
-            self.plan.base,
-            what="the base image",
-            tag=self.plan.base_reference,
-            dockerfile=context.BASE_DOCKERFILE,
-            arguments={"BUILDER": self.plan.builder_reference},
-            labels={LABEL: self.plan.base.digest()},
-        )
-
-    def _builder(self) -> None:
-        """The image with the compilers: with a name of its own it survives `docker image prune`."""
-        if _image_id(self.api, self.plan.builder_reference) is None:
-            self._run(
-                self.plan.builder,
-                what="the compilers, torch and Horovod",
-                tag=self.plan.builder_reference,
-                dockerfile=f"dockerfiles/{self.plan.row.dockerfile}",
-                target="builder",
-                arguments=self._row_arguments(),
-            )
-
-    def _row_arguments(self) -> dict[str, str]:
-        return {
-            "TORCH_VERSION": self.plan.row.framework_version,
-            "TORCH_LOCK": self.plan.row.lock,
-            "HOROVOD_VERSION": self.plan.row.horovod,
-            "HOROVOD_SHA256": self.plan.row.horovod_sha256,
-        } | self._index()
-
-    def _index(self) -> dict[str, str]:
-        local = context.has_framework(self.plan.row, self.plan.sources)
-        return {} if local else {"TORCH_INDEX_URL": self.plan.row.framework_index}
-
-    def _run(
-        self,
-        what_to_send: context.Context,
-        *,
-        what: str,
-        dockerfile: str,
-        arguments: Mapping[str, str],
-        tag: str | None = None,
-        target: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> str:
-        """One build by the engine; returns the image's id."""
-        from docker.errors import APIError
-
-        last_step = 0
+    def _have(self, step: Step) -> None:
+        if _image_id(self.api, step.reference) is not None:
+            return
+        for earlier in self.plan.steps:
+            if earlier.reference in step.needs:
+                self._have(earlier)
+        last = 0
 
         def count(event: BuildEvent) -> None:
-            nonlocal last_step
-            last_step = event.step if event.kind == "step" else last_step
+            nonlocal last
+            last = event.step if event.kind == "step" else last
             self.progress(event)
 
-        self.progress(BuildEvent(kind="image", text=what))
+        self.progress(BuildEvent(kind="image", text=step.what))
         try:
-            items = self.api.build(
-                fileobj=what_to_send.stream(),
-                custom_context=True,
-                dockerfile=dockerfile,
-                tag=tag,
-                target=target,
-                buildargs={**download_arguments(os.environ), **arguments},
-                labels=dict(labels or {}),
-                use_config_proxy=True,
-                rm=True,
-                forcerm=True,
-                timeout=SILENCE_SECONDS,
-                decode=True,
-            )
-            with contextlib.closing(items):
-                pip_hint = _FIX_REQUIREMENTS if dockerfile == context.PROJECT_DOCKERFILE else _FIX_DOWNLOADS
-                return stream.follow_build(items, image=what, pip_hint=pip_hint, progress=count)
-        except APIError as error:
-            full = stream.disk_full(str(error.explanation or error), image=what)
-            raise full or ImageError(
-                f"the Docker engine refused to build {what}: {error.explanation or error}",
-                hint="docker info shows whether the engine is well; then try again",
-            ) from error
+            ClassicBuilder(self.api).build(step, progress=count)
         finally:
-            self.steps += last_step
-
-    def _throw_away(self, image_id: str) -> None:
-        from docker.errors import APIError
-
-        # It only costs space: an engine that keeps it, for whatever reason, has built the image all the same.
-        with contextlib.suppress(APIError):
-            self.api.remove_image(image_id)
+            self.steps += last
 
 
 def _image_id(api: Any, reference: str) -> str | None:
@@ -311,7 +153,7 @@ def _tagged(api: Any, image: str, reference: str) -> str:
     return str(api.inspect_image(reference)["Id"])
 
 
-def _pulled(api: Any, source: str | None, plan: _Plan, *, progress: Progress) -> str | None:
+def _pulled(api: Any, source: str | None, plan: ImagePlan, *, progress: Progress) -> str | None:
     """Pulls `source`; its id if it is the image wanted, else None: then there is something to build."""
     if source is None:
         return None

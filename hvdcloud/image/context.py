@@ -3,8 +3,8 @@
 An image's tag holds a hash of everything that decides its content, so an image that is there need not be built. What
 only decides where things are downloaded from (CA bundle, package index, proxy) is not part of the hash.
 
-Three images build on each other: `builder` (compilers, torch, Horovod), `base` (what every project's nodes run) and the
-project's own, which adds its requirements. dockerfiles/ says what is in each.
+Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
+the project's own, which adds its requirements. dockerfiles/ says what is in each.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hvdcloud.image.versions import PYTHON_VERSION, Row
 PACKAGE = Path(__file__).resolve().parent.parent
 # What the node program consists of, below hvdcloud/.
 NODE_PROGRAM = ("__init__.py", "errors.py", "checkpoints", "node")
+BUILDER_DOCKERFILE = "dockerfiles/builder.Dockerfile"
 BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
 PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"
 # The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
@@ -131,7 +132,7 @@ def _header(path: str, *, size: int | None, executable: bool) -> bytes:
 def dockerfiles() -> Path:
     """The folder with the Dockerfiles: inside an installed hvdcloud, or in the repository it runs from."""
     for folder in (PACKAGE / "dockerfiles", PACKAGE.parent / "dockerfiles"):
-        if (folder / "torch.Dockerfile").is_file():
+        if (folder / "builder.Dockerfile").is_file():
             return folder
     raise UsageError(
         f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}",
@@ -142,19 +143,25 @@ def dockerfiles() -> Path:
 def builder_context(row: Row, sources: Sources) -> Context:
     """For the image with compilers, pip, the framework and Horovod."""
     folder = dockerfiles()
-    names = [row.dockerfile, "files/pip", *(f"locks/{lock}" for lock in _locks(row))]
-    names += sorted(f"patches/{patch.name}" for patch in (folder / "patches").iterdir())
+    names = [Path(BUILDER_DOCKERFILE).name, *(f"locks/{lock}" for lock in _locks(row))]
+    names += sorted(f"build/{script.name}" for script in (folder / "build").iterdir())
+    names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
     files = tuple(_dockerfile_entry(folder, name) for name in names)
     pinned = _pinned(folder, row)
     wheels = [
         wheel
         for wheel in _local_wheels(sources)
-        if _project_of(wheel) in pinned and (_project_of(wheel) != row.framework or _is_framework(wheel, row))
+        if _project_of(wheel) in pinned and (_project_of(wheel) != row.project or _is_framework(wheel, row))
     ]
     return Context(
         hashed=files,
-        unhashed=(_ca_entry(sources), Entry(path="wheels"), *(_wheel_entry(wheel) for wheel in wheels)),
-        salt=(row.framework_version, row.horovod, row.horovod_sha256, sources.machine),
+        unhashed=(
+            _ca_entry(sources),
+            Entry(path="dockerfiles/patches"),
+            Entry(path="wheels"),
+            *(_wheel_entry(wheel) for wheel in wheels),
+        ),
+        salt=(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
     )
 
 
@@ -219,7 +226,7 @@ def has_framework(row: Row, sources: Sources) -> bool:
 
 def _dockerfile_entry(folder: Path, name: str) -> Entry:
     # Not the file's own mode: a wheel of hvdcloud need not have kept it.
-    executable = name in ("files/pip", "files/hvdcloud-node")
+    executable = name.startswith("build/") or name == "files/hvdcloud-node"
     return Entry(path=f"dockerfiles/{name}", source=folder / name, executable=executable)
 
 
@@ -279,7 +286,7 @@ def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
 
 def _constraints(folder: Path, row: Row) -> Iterator[str]:
     """For pip: what a requirement may not replace."""
-    yield f"{row.framework}=={row.framework_version}"
+    yield row.package
     yield f"horovod=={row.horovod}"
     for name, version in _locked(folder / "locks" / row.lock):
         if name == "numpy":
@@ -299,7 +306,7 @@ def _locked(lock: Path) -> Iterator[tuple[str, str]]:
 
 def _pinned(folder: Path, row: Row) -> set[str]:
     """Projects that builder and base install, each at one version."""
-    return {row.framework, *(name for lock in _locks(row) for name, _ in _locked(folder / "locks" / lock))}
+    return {row.project, *(name for lock in _locks(row) for name, _ in _locked(folder / "locks" / lock))}
 
 
 def _locks(row: Row) -> tuple[str, ...]:
@@ -325,7 +332,7 @@ def _fits(name: str, machine: str) -> bool:
 
 
 def _is_framework(wheel: Path, row: Row) -> bool:
-    return wheel.name.startswith(f"{row.framework}-{row.framework_version}-")
+    return wheel.name.startswith(f"{row.package.replace('==', '-')}-")
 
 
 def _wheel_entry(wheel: Path) -> Entry:
