@@ -63,17 +63,22 @@ def machine() -> dict[str, Any]:
 
 def versions(image: str) -> dict[str, str]:
     """What was measured."""
-    commit = output("git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD")
-    changed = output("git", "-C", REPOSITORY, "status", "--porcelain")
     return {
         "hvdcloud": output(HVDCLOUD, "--version").removeprefix("hvdcloud "),
-        "commit": commit + (" with changes" if changed else ""),
+        "commit": commit(),
         "torchx": output(TORCHX_BIN / "torchx", "--version").removeprefix("torchx-"),
         "python": platform.python_version(),
         "engine": output("docker", "version", "--format", "{{.Server.Version}}"),
         "image": image,
         "image_id": output("docker", "image", "inspect", "--format", "{{.Id}}", image),
     }
+
+
+def commit() -> str:
+    """What is checked out."""
+    found = output("git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD")
+    changed = output("git", "-C", REPOSITORY, "status", "--porcelain")
+    return found + (" with changes" if changed else "")
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.bench.gce.emulated import delays
 from tests.bench.measure import Sample, output
-from tests.bench.report import machine, summary, table
-from tests.bench.workplace import HVDCLOUD, REPOSITORY
+from tests.bench.report import commit, machine, summary, table
+from tests.bench.workplace import HVDCLOUD
 
 VERSION = 1
 
@@ -109,15 +109,13 @@ def document(
             entry[f"{way}_of_first_beyond_floor"] = round(beyond / beyond_first, 3)
             waits, waits_first = (each[way]["median"] - own[way] for each in (entry, first))
             entry[f"{way}_of_first_beyond_delays"] = round(waits / waits_first, 3)
-    changed = output("git", "-C", REPOSITORY, "status", "--porcelain")
     return {
         "version": VERSION,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {**machine(), "load_before": round(load, 2)},
         "versions": {
             "hvdcloud": output(HVDCLOUD, "--version").removeprefix("hvdcloud "),
-            "commit": output("git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD")
-            + (" with changes" if changed else ""),
+            "commit": commit(),
             "python": platform.python_version(),
             "google-cloud-compute": version("google-cloud-compute"),
         },

@@ -1,0 +1,1 @@
+"""What images cost: bytes by layer, and seconds to build, push and pull them."""
