@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths, processes
+from hvdcloud.node import keras_check, machine, paths, processes
 from hvdcloud.node.private import read_environment
 from hvdcloud.node.spec import Spec
 from hvdcloud.node.wire import Channel
@@ -33,6 +33,8 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _RECORD_BYTES = 1024
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+REFUSED = 78
+"""What sysexits.h calls a configuration error."""
 
 
 class _End(NamedTuple):
@@ -79,7 +81,7 @@ def main(run: str) -> int:
     """Run the user's command as one rank.
 
     Returns:
-        Its exit code, 128 + N if signal N ended it, 127 if it was not found.
+        Its exit code, 128 + N if signal N ended it, 127 if it was not found, 78 if the image's Keras cannot run it.
 
     Raises:
         UsageError: the run has ended or was not prepared here.
@@ -158,6 +160,9 @@ def _catch_signals() -> int:
 
 def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int) -> _End:
     """Start the command and stay until it has ended."""
+    if problem := keras_check.problem(spec.command, environment):
+        _say(problem)
+        return _End(REFUSED)
     try:
         child = _start(spec.command, environment)
     except FileNotFoundError:

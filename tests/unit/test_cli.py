@@ -84,6 +84,13 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     assert "there is no template 'jax'" in project.hvdcloud("init", "x", "--template", "jax", expect=2).err
 
 
+@pytest.mark.parametrize(("template", "framework"), [("torch", "torch"), ("keras", "tensorflow")])
+def test_init_writes_the_template_that_is_asked_for(project: Project, template: str, framework: str) -> None:
+    project.hvdcloud("init", "x", "--template", template)
+    assert f"framework: {framework}" in (project.folder / "x/hvdcloud.yaml").read_text()
+    assert f"import horovod.{framework}" in (project.folder / "x/train.py").read_text()
+
+
 def test_init_names_the_cluster(project: Project) -> None:
     assert project.hvdcloud("init", "x", "--name", "other", "--json").json["result"]["name"] == "other"
     assert "name: other" in (project.folder / "x" / "hvdcloud.yaml").read_text()

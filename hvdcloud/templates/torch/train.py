@@ -38,9 +38,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=int, default=12, help="train up to this epoch, resumed ones included")
     parser.add_argument("--batch-size", type=int, default=32, help="images per step and per rank")
+    parser.add_argument("--optimizer", choices=["sgd", "lars"], default="sgd", help="lars: for large batches")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank; multiplied by their number")
     parser.add_argument("--warmup-epochs", type=float, default=3, help="epochs until that product is reached")
-    parser.add_argument("--momentum", type=float, default=0.9, help="momentum of SGD")
+    parser.add_argument("--momentum", type=float, default=0.9, help="momentum of the optimizer")
+    parser.add_argument("--trust", type=float, default=0.3, help="trust coefficient of LARS")
     parser.add_argument("--seed", type=int, default=1, help="first weights, order of the images, dropout")
     return parser.parse_args()
 
@@ -63,6 +65,18 @@ def build_model() -> nn.Module:
         nn.Dropout(0.5),
         nn.Linear(64 * 2 * 2, 10),
     )
+
+
+def build_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.Optimizer:
+    """SGD; or LARS, whose step in each layer is measured by the layer's weights, which keeps large batches stable.
+
+    You, Gitman, Ginsburg 2017, https://arxiv.org/abs/1708.03888
+    """
+    if options.optimizer == "lars":
+        from pytorch_optimizer import LARS  # here, because it takes a second
+
+        return LARS(model.parameters(), lr=options.lr, momentum=options.momentum, trust_coefficient=options.trust)
+    return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
@@ -210,10 +224,7 @@ def main() -> None:
     test_loader = DataLoader(Subset(test_set, range(hvd.rank(), len(test_set), hvd.size())), batch_size=256)
 
     model = build_model().to(device)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum),
-        named_parameters=model.named_parameters(),
-    )
+    optimizer = hvd.DistributedOptimizer(build_optimizer(model, options), named_parameters=model.named_parameters())
     folder = Path(os.environ.get("HVDCLOUD_CHECKPOINT_DIR", "checkpoints"))
     first = resume(folder, model, optimizer)
 

@@ -1,0 +1,89 @@
+"""Whether the user's Python would train with Keras 3, which Horovod 0.28.1 does not know.
+
+There `hvd.DistributedOptimizer` does not average gradients and does not say so: the job succeeds, with different
+weights on every rank. Looked up in the names of installed packages, since importing TensorFlow takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PYTHON_SECONDS = 10.0
+_SYS_PATH = "import sys; print(*sys.path, sep='\\n')"
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# https://github.com/tensorflow/tensorflow/blob/v2.16.1/tensorflow/python/util/lazy_loader.py
+_LEGACY = "TF_USE_LEGACY_KERAS"
+_TRUE = ("true", "True", "1")
+
+
+class _Package(NamedTuple):
+    version: str
+    folder: Path
+
+
+def problem(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Why this command must not be started, and what to do about it; None where nothing speaks against it.
+
+    A program of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as well: only
+    tf.keras reads it.
+
+    Args:
+        command: program and arguments; or one text for the shell.
+        environment: of the rank.
+    """
+    if environment.get(_LEGACY) in _TRUE:
+        return None
+    folders = _import_folders(_python_of(command), environment)
+    if not any(any(folder.glob("horovod/tensorflow/mpi_lib*.so")) for folder in folders):
+        return None
+    keras = _installed("keras", folders)
+    if keras is None or int(keras.version.partition(".")[0]) < 3:
+        return None
+    return (
+        f"Keras {keras.version} (in {keras.folder}) does not work with Horovod: gradients would not be averaged, "
+        "without any error, and each rank would end with weights of its own. Set image.version to 2.15.1 and leave "
+        f'keras out of requirements.txt; or have tf-keras in the image and {_LEGACY}: "1" in run.env'
+    )
+
+
+def _python_of(command: Sequence[str]) -> str:
+    """The Python that a command starts; where it starts something else, the one that `python` is."""
+    try:
+        first = (shlex.split(command[0]) if len(command) == 1 else list(command))[0]
+    except (ValueError, IndexError):
+        return "python"
+    return first if _PYTHON.fullmatch(Path(first).name) else "python"
+
+
+def _import_folders(python: str, environment: Mapping[str, str]) -> list[Path]:
+    """That Python's sys.path; empty where there is no such Python, as the command itself will say."""
+    try:
+        answer = subprocess.run(
+            # `env` looks it up in the rank's PATH, not in this process's.
+            ["/usr/bin/env", python, "-c", _SYS_PATH],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PYTHON_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode:
+        return []
+    return [folder for folder in map(Path, filter(None, answer.stdout.splitlines())) if folder.is_dir()]
+
+
+def _installed(name: str, folders: Iterable[Path]) -> _Package | None:
+    """The package that an import finds: the first one on sys.path. Versions are in the names of metadata folders
+    (https://packaging.python.org/en/latest/specifications/recording-installed-packages/)."""
+    for folder in folders:
+        for entry in folder.glob(f"{name}-*-info"):
+            if found := re.fullmatch(rf"{name}-(\d[^-]*)(-py[\d.]+)?\.(dist|egg)-info", entry.name):
+                return _Package(found[1], folder)
+    return None
