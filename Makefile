@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo test lint bench bench-gce clean clean-images
+.PHONY: help setup engine base-image registry demo test test-images test-gpu lint bench bench-gce bench-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -29,11 +29,18 @@ demo: setup base-image ## one experiment's whole life on this machine, in a new 
 test: setup base-image registry ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-images: setup base-image ## the images for GPUs and newer TensorFlow, really built; no GPU needed
+	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
+
+test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
+	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
+
 lint: setup ## ruff, mypy --strict and shellcheck
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/startup/*.sh
+	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
 	@$(BIN)/shellcheck tests/emulator/machine/init tests/emulator/machine/runc tests/emulator/machine/nvidia-smi tests/emulator/machine/bin/*
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
@@ -41,6 +48,9 @@ bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-writte
 
 bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
 	@$(BIN)/python -m tests.bench.gce
+
+bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
+	@$(BIN)/python -m tests.bench.images
 
 .cache/bench/.complete: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench

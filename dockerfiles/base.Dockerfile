@@ -14,17 +14,29 @@ RUN apt-get update -q -o Acquire::Retries=3 \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
         ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
-    && mkdir -p /run/sshd /workspace /var/lib/hvdcloud
+    && mkdir -p /run/sshd /workspace /var/lib/hvdcloud \
+    # The driver on Container-Optimized OS: the entrypoint looks there, and so does who comes in over SSH.
+    && echo /usr/local/nvidia/lib64 > /etc/ld.so.conf.d/hvdcloud-driver.conf
 COPY --from=builder /opt/venv /opt/venv
 COPY --from=builder /opt/horovod /opt/venv
 COPY --from=builder /opt/hvdcloud /opt/hvdcloud
 COPY dockerfiles/files/hvdcloud_requirements.* /opt/venv/lib/python3.11/site-packages/
 COPY dockerfiles/files/check_horovod.py /opt/hvdcloud/
 ENV PATH=/opt/requirements/bin:/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    LANG=C.UTF-8
+    LANG=C.UTF-8 \
+    # For containers that are not started as nodes are.
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib64
+# What NVIDIA's container toolkit goes by; `void` is a container without GPUs.
+ARG NVIDIA_VISIBLE_DEVICES=void
+ENV NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES} NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ARG CUDA
+ARG NCCL
+ARG CAPABILITIES
 # `horovodrun --check-build` alone is no proof (it lists PyTorch without looking): two ranks reduce a tensor, with either
 # controller.
-RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi && rm -rf /tmp/* /root/.horovod
+RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi \
+        ${CUDA:+--cuda "$CUDA" --nccl "$NCCL" --capabilities "$CAPABILITIES"} \
+    && rm -rf /tmp/* /root/.horovod
 COPY dockerfiles/files/sshd_config /etc/hvdcloud/
 COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
 COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/

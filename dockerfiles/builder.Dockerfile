@@ -29,6 +29,7 @@ FROM tools AS framework
 # FRAMEWORK_INDEX_URL, and can never be PyPI's wheel with its gigabytes of CUDA libraries.
 ARG FRAMEWORK_PACKAGE
 ARG FRAMEWORK_LOCK
+ARG FRAMEWORK_ENVIRONMENT
 ARG FRAMEWORK_INDEX_URL
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -44,15 +45,20 @@ ARG FRAMEWORK
 ARG HOROVOD_VERSION
 ARG HOROVOD_SHA256
 ARG HOROVOD_PATCHES
+# With CUDA: what Horovod is compiled for, and the wheels with the toolkit where there is no donor.
+ARG CAPABILITIES
+ARG CUDA_DONOR
+ARG TOOLKIT_LOCK
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY --from=donor /usr/local/cuda/ /usr/local/cuda/
-COPY dockerfiles/build/horovod.sh /opt/build/
-COPY dockerfiles/locks/horovod.txt /opt/locks/
+COPY dockerfiles/build/ /opt/build/
+COPY dockerfiles/locks/horovod.txt dockerfiles/locks/toolkit-*.txt /opt/locks/
 COPY dockerfiles/patches/ /opt/patches/
+RUN [ -z "$CAPABILITIES" ] || /opt/build/toolkit.sh "$CUDA_DONOR" ${TOOLKIT_LOCK:+"/opt/locks/$TOOLKIT_LOCK"}
 RUN set -eu; \
     site=$(echo /opt/venv/lib/python3.*/site-packages); \
-    for part in /opt/framework-dev/*; do [ ! -d "$part" ] || ln -s "$part" "$site/$FRAMEWORK/"; done; \
+    cp -rs /opt/framework-dev/. "$site/"; \
     # setup.py runs under the tools' Python, with their CMake, and finds the framework through this.
     echo "$site" > "$(echo /opt/tools/lib/python3.*/site-packages)/venv.pth"; \
     mkdir /tmp/horovod; cd /tmp/horovod; \

@@ -26,7 +26,9 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -35,7 +37,7 @@ from hvdcloud.errors import UsageError
 CONFIG_FILE = "hvdcloud.yaml"
 ENV_PREFIX = "HVDCLOUD_"
 # Read elsewhere and not configuration keys: the state folder, what a run sets inside its nodes, who tells this
-# machine's public address, and which registries take Google's tokens.
+# machine's public address, which registries take Google's tokens, and what builds images.
 ENV_NOT_CONFIG = frozenset(
     {
         "HVDCLOUD_STATE_DIR",
@@ -43,6 +45,7 @@ ENV_NOT_CONFIG = frozenset(
         "HVDCLOUD_RUN",
         "HVDCLOUD_ADDRESS_URL",
         "HVDCLOUD_GOOGLE_REGISTRIES",
+        "HVDCLOUD_BUILDER",
     }
 )
 
@@ -125,17 +128,47 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class RemoteBuildConfig(Section):
+    """How `build --remote` uses Cloud Build, in `gce.project`."""
+
+    region: str = Field(default="global", min_length=1, description="where it builds: global, or e.g. us-central1")
+    machine_type: Literal["E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32"] = Field(
+        default="E2_HIGHCPU_8", description="what it builds on; compiling Horovod uses every core"
+    )
+    service_account: str | None = Field(
+        default=None, min_length=1, description="e-mail address of the account that runs it; default: Cloud Build's own"
+    )
+    endpoint: str | None = Field(default=None, description="another Cloud Build API endpoint")
+
+
 class ImageConfig(Section):
     """What the nodes' containers run."""
 
+    base: str | None = Field(
+        default=None,
+        min_length=1,
+        description="another image than hvdcloud's own to make the nodes' image of: any with Python >= 3.10 and the "
+        "framework, on Debian or Ubuntu; Horovod is compiled in if it has none",
+    )
+    dockerfile: str | None = Field(
+        default=None,
+        min_length=1,
+        description="your own Dockerfile on top of the image, in the project's folder: ARG BASE, FROM ${BASE}, more",
+    )
     framework: Literal["torch", "tensorflow"] = Field(
-        default="torch", description="the framework that Horovod is built against"
+        default="torch", description="the framework that Horovod is built against; image.base has to have it"
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="what the framework computes on")
     version: str | None = Field(
         default=None,
         min_length=1,
-        description="the framework's version, one that an image can be built for; default: the first",
+        description="the framework's version, one that an image can be built for; default: the first; not with base",
+    )
+    cuda_donor: str | None = Field(
+        default=None,
+        min_length=1,
+        description="image whose /usr/local/cuda compiles Horovod for device cuda; default: one of NVIDIA's, or none "
+        "where PyPI has the compiler",
     )
     repository: str | None = Field(
         default=None,
@@ -150,6 +183,14 @@ class ImageConfig(Section):
         default=None,
         description="CA certificates for the build; default: what SSL_CERT_FILE, PIP_CERT or REQUESTS_CA_BUNDLE names",
     )
+    remote: RemoteBuildConfig = Field(default_factory=lambda: RemoteBuildConfig())
+
+    @field_validator("version")
+    @classmethod
+    def _a_base_has_its_own_version(cls, version: str | None, info: ValidationInfo) -> str | None:
+        if version is not None and info.data.get("base"):
+            raise ValueError("image.base brings the framework, in its own version; take version or base out")
+        return version
 
 
 class ElasticConfig(Section):

@@ -1,10 +1,14 @@
-"""Google credentials that will not do: what to type next."""
+"""Google credentials: where they come from, and what to type if they will not do."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
+
+from hvdcloud.errors import CredentialsError, UsageError
 
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def login_hint() -> str:
@@ -15,3 +19,29 @@ def login_hint() -> str:
     if KEY_VARIABLE in os.environ:
         return f"name another key in {KEY_VARIABLE}, or unset it and gcloud auth application-default login"
     return "gcloud auth application-default login"
+
+
+def google_credentials(project: str | None) -> tuple[Any, str]:
+    """This machine's Application Default Credentials, and the project to work in.
+
+    Args:
+        project: None: the credentials' own.
+
+    Raises:
+        CredentialsError: there are none, or they cannot be read.
+        UsageError: neither the configuration nor the credentials name a project.
+    """
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        credentials, default_project = google.auth.default(scopes=[SCOPE])
+    except (GoogleAuthError, ValueError) as error:
+        raise CredentialsError(f"there are no usable Google credentials: {error}", hint=login_hint()) from None
+    chosen = project or default_project
+    if not chosen:
+        raise UsageError(
+            "no project is named, neither in gce.project nor by the credentials",
+            hint="set gce.project in hvdcloud.yaml, or run gcloud config set project PROJECT",
+        )
+    return credentials, chosen

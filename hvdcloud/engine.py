@@ -56,20 +56,40 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         ) from error
 
 
+def command_environment() -> dict[str, str]:
+    """This process's environment, with which the docker command talks to the very engine that `connect` does.
+
+    docker-py does not know DOCKER_CONTEXT, so it is set here and never inherited.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "DOCKER_CONTEXT"}
+    if not environment.get("DOCKER_HOST"):
+        environment.pop("DOCKER_HOST", None)
+        context = _context()
+        environment["DOCKER_CONTEXT"] = context.Name if context else "default"
+    return environment
+
+
 def _settings() -> dict[str, Any]:
     """docker-py's arguments. It reads DOCKER_HOST, but knows of the docker command's contexts only on request."""
-    from docker.context import ContextAPI
     from docker.utils import kwargs_from_env
 
     settings: dict[str, Any] = {**kwargs_from_env()}
     if "base_url" in settings or os.environ.get("DOCKER_HOST"):
         return settings
-    context = ContextAPI.get_current_context()
-    if context is not None and context.Name != "default" and context.Host:
+    context = _context()
+    if context is not None:
         settings["base_url"] = context.Host
         if context.TLSConfig is not None:
             settings["tls"] = context.TLSConfig
     return settings
+
+
+def _context() -> Any:
+    """The docker command's current context; None if that is no engine of its own."""
+    from docker.context import ContextAPI
+
+    context = ContextAPI.get_current_context()
+    return context if context is not None and context.Name != "default" and context.Host else None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""A cloud on this machine: Compute Engine's stand-in, a registry and a bucket that know its service accounts."""
+"""A cloud on this machine: stand-ins of Compute Engine and Cloud Build, a registry and a bucket that know who asks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cloudbuild import BUILDER, CloudBuildServer
 from tests.emulator import Emulator
 from tests.emulator.errors import ApiError
 from tests.emulator.machines import Machines
@@ -28,6 +29,7 @@ class Cloud:
     emulator: Emulator
     machines: Machines | None
     storage: StorageServer
+    builds: CloudBuildServer
     tokens: TokenServer
     registry: str
     """127.0.0.1:PORT, here and on the machines."""
@@ -84,7 +86,12 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
                 return ""
 
         def registry_roles(token: str) -> Sequence[str] | None:
-            roles = {emulator.keys.email: ("pull", "push"), NODES_ACCOUNT: ("pull",), "": None}
+            roles = {
+                emulator.keys.email: ("pull", "push"),
+                BUILDER: ("pull", "push"),
+                NODES_ACCOUNT: ("pull",),
+                "": None,
+            }
             return roles.get(account(token), ())
 
         addresses = tuple({"127.0.0.1", here})
@@ -98,9 +105,10 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
                 folder / "bucket",
                 host=here,
                 # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
-                authorize=lambda token: not token or account(token) == NODES_ACCOUNT,
+                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, BUILDER),
             )
         )
+        builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))
         said = (here if machines else "198.51.100.7").encode()
         address = stack.enter_context(answering(lambda _: Reply(said)))
         environ = {
@@ -113,6 +121,7 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
             emulator=emulator,
             machines=backing,
             storage=storage,
+            builds=builds,
             tokens=tokens,
             registry=f"127.0.0.1:{port}",
             environ=environ,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -30,10 +30,20 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
+    return _built("torch", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The TensorFlow CPU image with scikit-learn, likewise."""
+    return _built("tensorflow", tmp_path_factory)
+
+
+def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:
     from hvdcloud.config import ImageConfig
     from hvdcloud.image.build import build
     from hvdcloud.image.stream import ignore
 
-    project = tmp_path_factory.mktemp("image")
+    project = tmp_path_factory.mktemp(framework)
     (project / "requirements.txt").write_text("scikit-learn\n")
-    return build(ImageConfig(), project_dir=project, progress=ignore).reference
+    return build(ImageConfig(framework=framework), project_dir=project, progress=ignore).reference

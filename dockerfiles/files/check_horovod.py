@@ -1,24 +1,88 @@
 """Proves that Horovod works in this image: `check_horovod.py CONTROLLER…`, with gloo or mpi.
 
 For each controller: it is in the Controllers rows of `horovodrun --check-build`, and two ranks started by `horovodrun`
-on this machine sum a tensor. The image's build runs it, and so can anybody on a node. Exit code 0: all is well.
+on this machine sum a tensor with each framework that Horovod was compiled for, and with TensorFlow train a Keras model.
+The image's build runs it, and so can anybody on a node. Exit code 0: all is well.
+
+`--cuda`, `--nccl` and `--capabilities` say what an image for GPUs has to hold: so much can be seen without a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
+import importlib.util
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 DEADLINE_SECONDS = 180
 CONTROLLERS = {"gloo": "Gloo", "mpi": "MPI"}
-RANK = """
+# Framework: its name in Horovod's metadata.json.
+FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow"}
+RANKS = {
+    "torch": """
 import horovod.torch as hvd, torch
 hvd.init()
 total = float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)[0])
 assert (hvd.size(), total) == (2, 3.0), f"size {hvd.size()}, sum {total}"
 hvd.shutdown()
+""",
+    # With Keras 3 Horovod's optimizer does not average gradients, and says nothing: from weight 0 and targets 1 and 2,
+    # the ranks would go to 2 and 4 instead of 3 and 3.
+    "tensorflow": """
+import importlib.util, os, sys
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import horovod.tensorflow.keras as hvd, tensorflow as tf
+keras = sys.modules[tf.keras.Model.__module__.partition(".")[0]].__version__
+assert keras.startswith("2."), f"tf.keras is Keras {keras}, whose gradients Horovod does not average: use Keras 2"
+if importlib.util.find_spec("keras"):
+    import horovod.keras
+hvd.init()
+total = float(hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum)[0])
+assert (hvd.size(), total) == (2, 3.0), f"size {hvd.size()}, sum {total}"
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(1,))])
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)), "mse")
+model.fit(tf.constant([[1.0]]), tf.constant([[hvd.rank() + 1.0]]), verbose=0)
+weights = hvd.allgather(model.trainable_weights[0].numpy()).numpy().flatten().tolist()
+assert weights == [3.0, 3.0], f"after one step the ranks' weights are {weights}"
+hvd.shutdown()
+""",
+}
+# What the framework's own CUDA code is for, as JSON: `cuda` ("" without) and `capabilities`.
+FACTS = {
+    "torch": """
+import json, torch
+flags = torch._C._cuda_getArchFlags().split() if torch.version.cuda else []
+compiled = [flag.removeprefix("sm_") for flag in flags if flag.startswith("sm_")]
+print(json.dumps({"cuda": torch.version.cuda or "", "capabilities": [f"{each[:-1]}.{each[-1]}" for each in compiled]}))
+""",
+    "tensorflow": """
+import json, tensorflow as tf
+build = tf.sysconfig.get_build_info()
+# sm_75 is code, compute_80 is code and PTX: https://github.com/tensorflow/tensorflow/blob/v2.15.1/configure.py
+compiled = [each.rpartition("_")[2] for each in build.get("cuda_compute_capabilities", [])]
+print(json.dumps({
+    "cuda": build.get("cuda_version", ""), "capabilities": [f"{each[:-1]}.{each[-1]}" for each in compiled]
+}))
+""",
+}
+# Which NCCL a process has once Horovod has started, and the version that this NCCL says it is, as JSON.
+NCCL = """
+import ctypes, importlib, json, sys
+module = importlib.import_module(f"horovod.{sys.argv[1]}")
+module.init()
+files = sorted({line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps") if "/libnccl.so" in line})
+version = ctypes.c_int()
+for file in files:
+    ctypes.CDLL(file).ncclGetVersion(ctypes.byref(version))
+print(json.dumps({"files": files, "version": version.value, "built": bool(module.nccl_built())}))
 """
+# The driver's library, which comes with the GPU.
+DRIVER = "libcuda.so.1"
 
 
 def run(*command: str) -> str:
@@ -34,20 +98,99 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def main(controllers: list[str]) -> None:
+def horovod_folder() -> Path:
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or spec.origin is None:
+        sys.exit("there is no Horovod in this Python")
+    return Path(spec.origin).parent
+
+
+def frameworks() -> list[str]:
+    """Those that Horovod was compiled for; exits unless each is here, in the version that it was compiled with."""
+    compiled = json.loads((horovod_folder() / "metadata.json").read_text())
+    found = [framework for framework, name in FRAMEWORKS.items() if compiled.get(name)]
+    projects = importlib.metadata.packages_distributions()
+    for framework in found:
+        # tensorflow may come from a project of another name: tensorflow-cpu.
+        (project, *_) = projects.get(framework, [framework])
+        version, wanted = importlib.metadata.version(project), compiled[FRAMEWORKS[framework]]
+        if version.partition("+")[0] != wanted.partition("+")[0]:
+            sys.exit(f"Horovod was compiled with {framework} {wanted}, but {framework} {version} is here")
+    return found or sys.exit(f"Horovod was compiled for none of {', '.join(FRAMEWORKS)}")
+
+
+def ticked(report: str, title: str) -> list[str]:
+    """What `horovodrun --check-build` has ticked below a title."""
+    rows = re.search(rf"{title}:\n(.*?)\n\s*\n", f"{report}\n\n", re.DOTALL)
+    return re.findall(r"\[X\] (\w+)", rows[1]) if rows else []
+
+
+def answer(code: str, *arguments: str) -> dict[str, Any]:
+    """The JSON object in the last line that a Python program prints."""
+    found: dict[str, Any] = json.loads(run(sys.executable, "-c", code, *arguments).splitlines()[-1])
+    return found
+
+
+def check_cuda(framework: str, *, cuda: str, nccl: str, capabilities: list[str]) -> None:
+    """The framework's CUDA, the GPUs that it has code for, and the one NCCL that it and Horovod have."""
+    facts = answer(FACTS[framework])
+    if facts["cuda"] != cuda:
+        sys.exit(f"{framework} is built for CUDA {facts['cuda'] or 'none'}, not {cuda}")
+    if missing := [each for each in capabilities if each not in facts["capabilities"]]:
+        sys.exit(f"{framework} has no code for GPUs of {missing}, only for {facts['capabilities']}")
+    found = answer(NCCL, framework)
+    if len(found["files"]) != 1 or not found["built"]:
+        sys.exit(f"Horovod and {framework} do not have one NCCL: {found}")
+    # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
+    major, minor, patch = (int(part) for part in nccl.split("."))
+    if found["version"] != major * 10000 + minor * 100 + patch:
+        sys.exit(f"{found['files'][0]} is NCCL {found['version']}, not {nccl}")
+    sys.stdout.write(f"{framework}: CUDA {cuda} for {', '.join(capabilities)}; one NCCL {nccl}: {found['files'][0]}\n")
+
+
+def check_libraries(found: list[str]) -> None:
+    """Nothing that Horovod's compiled parts need is missing, but for the GPU's driver."""
+    folders = [Path(spec.origin).parent for spec in map(importlib.util.find_spec, found) if spec and spec.origin]
+    # TensorFlow's are not on the linker's path: they are there because Python has imported it before Horovod's.
+    later = {DRIVER, *(file.name for folder in folders for file in folder.rglob("lib*.so*"))}
+    for file in sorted(horovod_folder().rglob("*.so")):
+        lines = [line.strip() for line in run("ldd", str(file)).splitlines()]
+        missing = [line for line in lines if "not found" in line and line.split()[0] not in later]
+        if missing:
+            sys.exit(f"{file} needs what is not there: {missing}")
+        sys.stdout.write(f"{file.name}: none of its {len(lines)} libraries is missing\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="proves that Horovod works in this image")
+    parser.add_argument("controllers", nargs="+", choices=sorted(CONTROLLERS))
+    parser.add_argument("--cuda", default="", help="the framework's CUDA: 12.6")
+    parser.add_argument("--nccl", default="", help="the NCCL that framework and Horovod share: 2.26.2")
+    parser.add_argument("--capabilities", default="", help="compute capabilities that it has code for: '7.5 8.0'")
+    wanted = parser.parse_args()
+    controllers: list[str] = wanted.controllers
+    found = frameworks()
     report = run("horovodrun", "--check-build")
-    rows = re.search(r"Available Controllers:\n(.*?)\n\s*\n", report, re.DOTALL)
-    built = re.findall(r"\[X\] (\w+)", rows[1]) if rows else []
+    built = ticked(report, "Available Controllers")
     for controller in controllers:
         if CONTROLLERS[controller] not in built:
             sys.exit(f"Horovod was built without {CONTROLLERS[controller]}:\n{report}")
+    if wanted.cuda:
+        if "NCCL" not in ticked(report, "Available Tensor Operations"):
+            sys.exit(f"Horovod was built without NCCL:\n{report}")
+        check_libraries(found)
+        for framework in found:
+            check_cuda(framework, cuda=wanted.cuda, nccl=wanted.nccl, capabilities=wanted.capabilities.split())
     for controller in controllers:
-        run(
-            "horovodrun", f"--{controller}", "-np", "2", "-H", "localhost:2", "--network-interface", "lo",
-            "--disable-cache", sys.executable, "-c", RANK,
-        )  # fmt: skip
-        sys.stdout.write(f"Horovod works with {CONTROLLERS[controller]}: two ranks summed a tensor\n")
+        for framework in found:
+            run(
+                "horovodrun", f"--{controller}", "-np", "2", "-H", "localhost:2", "--network-interface", "lo",
+                "--disable-cache", sys.executable, "-c", RANKS[framework],
+            )  # fmt: skip
+            sys.stdout.write(
+                f"Horovod works with {CONTROLLERS[controller]}: two ranks summed a tensor of {framework}\n"
+            )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -25,7 +25,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on from the clus
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The new project's folder.")] = Path(),
-    template: Annotated[str, typer.Option(help="What to start from: torch.")] = "torch",
+    template: Annotated[str, typer.Option(help="What to start from: torch, keras.")] = "torch",
 ) -> None:
     """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt."""
     from hvdcloud.lifecycle.init import init as start
@@ -43,15 +43,32 @@ def init(
 def build(
     context: typer.Context,
     push: Annotated[bool, typer.Option("--push", help="Push it as well.")] = False,
-    cache_from: Annotated[str | None, typer.Option(help="An image whose layers may be used.")] = None,
+    cache_from: Annotated[
+        str | None,
+        typer.Option(
+            help="A registry's repository: images that it has are pulled, not built.", metavar="HOST/PATH[:TAG]"
+        ),
+    ] = None,
+    cache_to: Annotated[
+        str | None, typer.Option(help="A repository to send them to, for --cache-from.", metavar="HOST/PATH")
+    ] = None,
+    sbom: Annotated[
+        Path | None, typer.Option(help="Write what Python packages are in it here: CycloneDX, JSON.", metavar="PATH")
+    ] = None,
+    remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build do it, and push it.")] = False,
 ) -> None:
     """Build the image that the nodes run; print its digest."""
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.build import build as build_image
+    from hvdcloud.lifecycle.build_remote import build_remote
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        invocation.result = result = build_image(experiment, push=push, cache_from=cache_from)
+        invocation.result = result = (
+            build_remote(experiment, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+            if remote
+            else build_image(experiment, push=push, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+        )
         render.build(invocation.console, result)
 
 

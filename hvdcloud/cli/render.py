@@ -38,10 +38,15 @@ def size(count: int) -> str:
 
 
 def build(console: Console, result: BuildOutcome) -> None:
-    """The digest, and where it is."""
+    """The digest, and where its SBOM is."""
     how = "was there already" if result.cached else f"built in {seconds(result.seconds)}"
     console.answer(f"{result.reference} {how}")
     console.answer(result.digest or result.image_id)
+    if result.sbom is not None:
+        places = [f"in {result.sbom.path}"] if result.sbom.path else []
+        places += ["beside it at the registry"] if result.sbom.digest else []
+        if places:
+            console.answer(f"the SBOM of its {result.sbom.packages} Python packages is {' and '.join(places)}")
 
 
 def plan(console: Console, what: Plan) -> None:

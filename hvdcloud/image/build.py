@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import engine
+from hvdcloud.errors import ImageError
+from hvdcloud.image import cache, own
+from hvdcloud.image.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.classic import ClassicBuilder
 from hvdcloud.image.lock import alone
-from hvdcloud.image.plan import LABEL, ImagePlan, Step, plan_image
+from hvdcloud.image.plan import ImagePlan, Step, plan_image
+from hvdcloud.image.provenance import source_labels
 from hvdcloud.image.stream import BuildEvent, Progress
 
 if TYPE_CHECKING:
@@ -46,69 +51,135 @@ def build(
     project_dir: Path,
     progress: Progress,
     cache_from: str | None = None,
+    cache_to: str | None = None,
+    needs: own.Needs | None = None,
 ) -> BuildResult:
     """Builds the image, unless it is there already.
 
     Args:
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
         progress: called for every step and every line of output.
-        cache_from: reference of an image that an earlier build pushed: if it is the one wanted, it is pulled instead.
+        cache_from: `HOST/PATH[:TAG]`, a repository: what it has of the images needed is pulled instead of built.
+        cache_to: `HOST/PATH`: what it lacks of the images that the engine has is sent there, for `cache_from`.
+        needs: what `image.base` has to be able to do.
 
     Raises:
-        UsageError: no such framework and device, or a file that the configuration names is not there.
+        UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
+            repository.
         NodeError, CredentialsError: the engine, see `engine.connect`.
-        ImageError: a step failed; `details` has its last lines.
+        ImageError: `image.base` can't be pulled or can't be a node, or a step failed; `details` has its last lines.
     """
     started = time.monotonic()
-    plan = plan_image(image_config, project_dir=project_dir)
+    source, target = cache.cache_from(cache_from), cache.cache_to(cache_to)
+    # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
+    base = own.Base(reference=image_config.base, identity="") if image_config.base else None
+    plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
-        work = _Work(api=api, plan=plan, progress=progress)
-        image_id = _image_id(api, plan.reference)
-        cached = image_id is not None
-        if image_id is None:
-            # Not the engine's own ID: engines that share /etc/docker have the same.
-            with alone(progress, engine=os.environ.get("DOCKER_HOST", "")):
-                # Another process may have built it while this one waited.
-                image_id = _image_id(api, plan.reference) or _pulled(api, cache_from, plan, progress=progress)
-                cached = image_id is not None
-                image_id = image_id or work.do()
-        return BuildResult(
-            reference=plan.reference,
-            image_id=image_id,
-            digest=_digest(api, image_id, repository=image_config.repository),
-            cached=cached,
-            seconds=time.monotonic() - started,
-            steps=work.steps,
+        if base is not None:
+            base = own.have(api, base.reference, progress=progress)
+            plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+        built = carry_out(
+            api,
+            plan,
+            progress=progress,
+            source=source,
+            target=target,
+            repository=image_config.repository,
+            labels=lambda: source_labels(project_dir, os.environ),
         )
+    return replace(built, seconds=time.monotonic() - started)
 
 
-def image_reference(image_config: ImageConfig, *, project_dir: Path) -> str:
-    """The reference that `build` gives the image; no engine is asked.
+def carry_out(
+    api: Any,
+    plan: ImagePlan,
+    *,
+    progress: Progress,
+    source: cache.Cache | None = None,
+    target: cache.Cache | None = None,
+    repository: str | None = None,
+    labels: Callable[[], Mapping[str, str]] = dict,
+) -> BuildResult:
+    """Builds what a plan says, as far as neither the engine nor a cache has it.
+
+    Args:
+        api: docker-py's low-level client.
+        progress: called for every step and every line of output.
+        source: where images are taken from instead of built.
+        target: where images are sent.
+        repository: where the result's digest is looked for.
+        labels: more labels for a project's own image; asked for when it is built. No part of its content.
+
+    Raises:
+        ImageError, UsageError: as `build`.
+    """
+    started = time.monotonic()
+    work = _Work(api=api, plan=plan, progress=progress, labels=labels)
+    image_id = _image_id(api, plan.reference)
+    if image_id is None:
+        # Not the engine's own ID: engines that share /etc/docker have the same.
+        with alone(progress, engine=os.environ.get("DOCKER_HOST", "")):
+            # Another process may have built it while this one waited.
+            image_id = _image_id(api, plan.reference) or work.do(source)
+    if target is not None:
+        cache.store(api, target, plan=plan, progress=progress)
+    return BuildResult(
+        reference=plan.reference,
+        image_id=image_id,
+        digest=_digest(api, image_id, repository=repository),
+        cached=not work.built,
+        seconds=time.monotonic() - started,
+        steps=work.steps,
+    )
+
+
+def image_reference(image_config: ImageConfig, *, project_dir: Path, needs: own.Needs | None = None) -> str:
+    """The reference that `build` gives the image; no engine is asked, except for what tag `image.base` stands for.
 
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is not there.
+        ImageError: `image.base` is not in the engine.
+        NodeError, CredentialsError: the engine, see `engine.connect`.
     """
-    return plan_image(image_config, project_dir=project_dir).reference
+    base = None
+    if image_config.base and not own.is_pinned(image_config.base):
+        with contextlib.closing(engine.connect()) as client:
+            base = own.find(client.api, image_config.base)
+        if base is None:
+            raise ImageError(
+                f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
+            )
+    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs).reference
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """Builds the steps of a plan, each only if its image is not there."""
+    """Builds the steps of a plan, each only if its image is neither here nor in the cache."""
 
     api: Any
     plan: ImagePlan
     progress: Progress
+    labels: Callable[[], Mapping[str, str]]
+    built: int = 0
     steps: int = 0
+    _cache: cache.Reader | None = None
+    _builder: ClassicBuilder | BuildKitBuilder | None = None
 
-    def do(self) -> str:
+    def do(self, source: cache.Cache | None) -> str:
         """Returns the id of the image wanted."""
-        self._have(self.plan.last)
+        with contextlib.ExitStack() as stack:
+            if source is not None:
+                self._cache = cache.Reader(self.api, source, plan=self.plan, progress=self.progress)
+                stack.callback(self._cache.tidy)
+            self._have(self.plan.last)
         return _tagged(self.api, self.plan.last.reference, self.plan.reference)
 
     def _have(self, step: Step) -> None:
         if _image_id(self.api, step.reference) is not None:
+            return
+        if self._cache is not None and self._cache.take(step):
             return
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
@@ -120,11 +191,16 @@ class _Work:
             last = event.step if event.kind == "step" else last
             self.progress(event)
 
+        if step is self.plan.last:
+            step = self.plan.labelled(self.labels()).last
         self.progress(BuildEvent(kind="image", text=step.what))
+        # Looked for when there is something to build, and once.
+        self._builder = self._builder or find_builder(self.api) or ClassicBuilder(self.api)
         try:
-            ClassicBuilder(self.api).build(step, progress=count)
+            self._builder.build(step, progress=count)
         finally:
             self.steps += last
+        self.built += 1
 
 
 def _image_id(api: Any, reference: str) -> str | None:
@@ -151,26 +227,3 @@ def _tagged(api: Any, image: str, reference: str) -> str:
     repository, _, tag = reference.rpartition(":")
     api.tag(image, repository, tag)
     return str(api.inspect_image(reference)["Id"])
-
-
-def _pulled(api: Any, source: str | None, plan: ImagePlan, *, progress: Progress) -> str | None:
-    """Pulls `source`; its id if it is the image wanted, else None: then there is something to build."""
-    if source is None:
-        return None
-    from docker.errors import DockerException
-    from docker.utils import parse_repository_tag
-
-    repository, tag = parse_repository_tag(source)
-    try:
-        for item in api.pull(repository, tag=tag or "latest", stream=True, decode=True):
-            if "error" in item:
-                progress(BuildEvent(kind="output", text=f"{source} is of no use as a cache: {item['error']}"))
-                return None
-        labels = api.inspect_image(source)["Config"].get("Labels") or {}
-    except DockerException as error:
-        progress(BuildEvent(kind="output", text=f"{source} is of no use as a cache: {error}"))
-        return None
-    if labels.get(LABEL) != plan.digest:
-        progress(BuildEvent(kind="output", text=f"{source} holds something else than what is wanted now"))
-        return None
-    return _tagged(api, source, plan.reference)

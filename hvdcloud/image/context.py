@@ -40,12 +40,14 @@ class Entry:
         path: in the context.
         source: the file on this disk that has the content; read when the context is sent.
         content: the content itself.
+        link: the file is a symbolic link to this.
         identity: stands for the content in the hash, for files too large to be read each time; "" reads it.
     """
 
     path: str
     source: Path | None = None
     content: bytes | None = None
+    link: str | None = None
     executable: bool = False
     identity: str = ""
 
@@ -70,7 +72,7 @@ class Context:
         for value in self.salt:
             total.update(f"salt {len(value)} {value}\n".encode())
         for entry in sorted(self.hashed, key=lambda entry: entry.path):
-            identity = entry.identity or hashlib.sha256(_read(entry)).hexdigest()
+            identity = entry.identity or _hash(entry)
             total.update(f"{entry.path} {entry.executable:d} {identity}\n".encode())
         return total.hexdigest()[:12]
 
@@ -82,7 +84,9 @@ class Context:
         ):
             yield _header(folder, size=None, executable=True)
         for entry in entries:
-            if entry.source is None and entry.content is None:
+            if entry.link is not None:
+                yield _header(entry.path, size=0, executable=True, link=entry.link)
+            elif entry.source is None and entry.content is None:
                 yield _header(entry.path, size=None, executable=True)
             elif entry.content is not None:
                 yield _header(entry.path, size=len(entry.content), executable=entry.executable)
@@ -92,10 +96,16 @@ class Context:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _read(entry: Entry) -> bytes:
-    if entry.content is not None:
-        return entry.content
-    return entry.source.read_bytes() if entry.source else b""
+def _hash(entry: Entry) -> str:
+    if entry.link is not None:
+        return f"link {entry.link}"
+    if entry.source is None:
+        return hashlib.sha256(entry.content or b"").hexdigest()
+    total = hashlib.sha256()
+    with entry.source.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            total.update(chunk)
+    return total.hexdigest()
 
 
 def _stream_file(entry: Entry) -> Iterator[bytes]:
@@ -117,9 +127,10 @@ def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-def _header(path: str, *, size: int | None, executable: bool) -> bytes:
+def _header(path: str, *, size: int | None, executable: bool, link: str = "") -> bytes:
     info = tarfile.TarInfo(path)
-    info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    info.type = tarfile.SYMTYPE if link else tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    info.linkname = link
     info.size = size or 0
     info.mode = 0o755 if executable else 0o644
     info.mtime = MTIME
@@ -146,22 +157,26 @@ def builder_context(row: Row, sources: Sources) -> Context:
     names = [Path(BUILDER_DOCKERFILE).name, *(f"locks/{lock}" for lock in _locks(row))]
     names += sorted(f"build/{script.name}" for script in (folder / "build").iterdir())
     names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
-    files = tuple(_dockerfile_entry(folder, name) for name in names)
+    files = tuple(dockerfile_entry(folder, name) for name in names)
     pinned = _pinned(folder, row)
     wheels = [
         wheel
-        for wheel in _local_wheels(sources)
-        if _project_of(wheel) in pinned and (_project_of(wheel) != row.project or _is_framework(wheel, row))
+        for wheel in local_wheels(sources)
+        if project_of(wheel) in pinned and (project_of(wheel) != row.project or _is_framework(wheel, row))
     ]
     return Context(
         hashed=files,
         unhashed=(
-            _ca_entry(sources),
+            ca_entry(sources),
             Entry(path="dockerfiles/patches"),
             Entry(path="wheels"),
-            *(_wheel_entry(wheel) for wheel in wheels),
+            *(wheel_entry(wheel) for wheel in wheels),
         ),
-        salt=(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
+        salt=(
+            *(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
+            *row.capabilities,
+            *(f"{name}={value}" for name, value in row.environment),
+        ),
     )
 
 
@@ -175,8 +190,8 @@ def base_context(row: Row, sources: Sources, *, builder: str) -> Context:
     names = [Path(BASE_DOCKERFILE).name]
     names += sorted(f"files/{file.name}" for file in (folder / "files").iterdir() if file.is_file())
     return Context(
-        hashed=(*(_dockerfile_entry(folder, name) for name in names), *_node_program()),
-        salt=(row.label, builder, sources.machine),
+        hashed=(*(dockerfile_entry(folder, name) for name in names), *node_program()),
+        salt=(row.label, builder, sources.machine, row.cuda, row.nccl),
     )
 
 
@@ -191,18 +206,18 @@ def project_context(row: Row, sources: Sources, *, project_dir: Path, requiremen
         UsageError: a file is not there, or not below `project_dir`.
     """
     folder = dockerfiles()
-    pinned = _pinned(folder, row)
-    # What the base image has is not needed again.
-    wheels = [wheel for wheel in _local_wheels(sources) if _project_of(wheel) not in pinned]
+    # What the base image has is not needed again, and TensorFlow's other name stands for what it has.
+    there = _pinned(folder, row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
+    wheels = [wheel for wheel in local_wheels(sources) if project_of(wheel) not in there]
     constraints = "\n".join(_constraints(folder, row)) + "\n"
     return Context(
         hashed=(
-            _dockerfile_entry(folder, Path(PROJECT_DOCKERFILE).name),
+            dockerfile_entry(folder, Path(PROJECT_DOCKERFILE).name),
             Entry(path="constraints.txt", content=constraints.encode()),
-            *_requirement_files(project_dir, requirements),
-            *(_wheel_entry(wheel) for wheel in wheels),
+            *requirement_files(project_dir, requirements),
+            *(wheel_entry(wheel) for wheel in wheels),
         ),
-        unhashed=(_ca_entry(sources), Entry(path="wheels")),
+        unhashed=(ca_entry(sources), Entry(path="wheels")),
         salt=(base, requirements),
     )
 
@@ -221,23 +236,26 @@ def has_requirements(project_dir: Path, requirements: str | None) -> bool:
 
 def has_framework(row: Row, sources: Sources) -> bool:
     """Whether the framework's own wheel is among the user's: then its index is not asked at all."""
-    return any(_is_framework(wheel, row) for wheel in _local_wheels(sources))
+    return any(_is_framework(wheel, row) for wheel in local_wheels(sources))
 
 
-def _dockerfile_entry(folder: Path, name: str) -> Entry:
+def dockerfile_entry(folder: Path, name: str) -> Entry:
+    """A file below `dockerfiles()`."""
     # Not the file's own mode: a wheel of hvdcloud need not have kept it.
-    executable = name.startswith("build/") or name == "files/hvdcloud-node"
+    executable = name.startswith("build/") or name in ("files/hvdcloud-node", "own/prepare.sh")
     return Entry(path=f"dockerfiles/{name}", source=folder / name, executable=executable)
 
 
-def _node_program() -> Iterator[Entry]:
+def node_program() -> Iterator[Entry]:
+    """The part of hvdcloud that runs on nodes."""
     for name in NODE_PROGRAM:
         path = PACKAGE / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             yield Entry(path=f"hvdcloud/{file.relative_to(PACKAGE).as_posix()}", source=file)
 
 
-def _ca_entry(sources: Sources) -> Entry:
+def ca_entry(sources: Sources) -> Entry:
+    """The CA certificates that downloads are checked with; empty where none are needed."""
     if sources.ca_bundle is None:
         return Entry(path="ca-bundle.crt", content=b"")
     return Entry(path="ca-bundle.crt", source=sources.ca_bundle)
@@ -256,7 +274,7 @@ def _requirements_file(project_dir: Path, requirements: str) -> Path:
     return path
 
 
-def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
+def requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
     """The file and those it names, as `project/…` with the same relative paths."""
     root = project_dir.resolve()
     found: dict[str, Entry] = {}
@@ -288,16 +306,20 @@ def _constraints(folder: Path, row: Row) -> Iterator[str]:
     """For pip: what a requirement may not replace."""
     yield row.package
     yield f"horovod=={row.horovod}"
-    for name, version in _locked(folder / "locks" / row.lock):
+    yield from row.constraints
+    for name, version in locked(folder / "locks" / row.lock):
         if name == "numpy":
             major = int(version.partition(".")[0])
             yield f"numpy>={major},<{major + 1}"
+        elif name.startswith("nvidia-nccl-"):
+            yield f"{name}=={version}"
 
 
 # --- local wheels --------------------------------------------------------------------------------------------------
 
 
-def _locked(lock: Path) -> Iterator[tuple[str, str]]:
+def locked(lock: Path) -> Iterator[tuple[str, str]]:
+    """Projects of a lock, each with its one version."""
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):
@@ -306,42 +328,45 @@ def _locked(lock: Path) -> Iterator[tuple[str, str]]:
 
 def _pinned(folder: Path, row: Row) -> set[str]:
     """Projects that builder and base install, each at one version."""
-    return {row.project, *(name for lock in _locks(row) for name, _ in _locked(folder / "locks" / lock))}
+    return {row.project, *(name for lock in _locks(row) for name, _ in locked(folder / "locks" / lock))}
 
 
 def _locks(row: Row) -> tuple[str, ...]:
-    return "tools.txt", row.lock, "horovod.txt", "node.txt"
+    return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
 
 
-def _local_wheels(sources: Sources) -> list[Path]:
-    """The wheels that Python in the image could install, in order."""
+def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> list[Path]:
+    """The wheels that this version of Python could install, in order; None: any version."""
     # Of two wheels with one name the first folder's counts, as with pip.
     found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in folder.glob("*.whl")}
-    return [found[name] for name in sorted(found) if _fits(name, sources.machine)]
+    return [found[name] for name in sorted(found) if _fits(name, sources.machine, python)]
 
 
-def _fits(name: str, machine: str) -> bool:
+def _fits(name: str, machine: str, python: str | None) -> bool:
     """Whether a wheel's tags may fit the image's Python; pip has the last word."""
     parts = name.removesuffix(".whl").split("-")
     if len(parts) < 5:
         return False
-    python, platform = parts[-3], parts[-1]
-    mine = f"cp{PYTHON_VERSION.replace('.', '')}"
-    fits_python = parts[-2] == "abi3" or not {mine, "py3", "py2.py3"}.isdisjoint({python, *python.split(".")})
+    tag, platform = parts[-3], parts[-1]
+    mine = f"cp{python.replace('.', '')}" if python else tag
+    fits_python = parts[-2] == "abi3" or not {mine, "py3", "py2.py3"}.isdisjoint({tag, *tag.split(".")})
     return fits_python and (platform == "any" or ("linux" in platform and platform.endswith(machine)))
 
 
 def _is_framework(wheel: Path, row: Row) -> bool:
-    return wheel.name.startswith(f"{row.package.replace('==', '-')}-")
+    project, _, version = row.package.partition("==")
+    return wheel.name.startswith(f"{project.replace('-', '_')}-{version}-")
 
 
-def _wheel_entry(wheel: Path) -> Entry:
+def wheel_entry(wheel: Path) -> Entry:
+    """A local wheel."""
     # Reading gigabytes for a hash would take longer than everything else; a file that is replaced has another time.
     stat = wheel.stat()
     return Entry(path=f"wheels/{wheel.name}", source=wheel, identity=f"{stat.st_size} {stat.st_mtime_ns}")
 
 
-def _project_of(wheel: Path) -> str:
+def project_of(wheel: Path) -> str:
+    """The name of what it installs, as package indexes spell it."""
     return _normalized(wheel.name.partition("-")[0])
 
 

@@ -29,13 +29,16 @@ class Sources:
     machine: str = "x86_64"
 
 
-def find_sources(*, find_links: str | None, ca_bundle: str | None, project_dir: Path) -> Sources:
+def find_sources(
+    *, find_links: str | None, ca_bundle: str | None, project_dir: Path, machine: str | None = None
+) -> Sources:
     """What hvdcloud.yaml names, else what pip's and OpenSSL's environment variables do.
 
     Args:
         find_links: `image.find_links`, relative to `project_dir`. None: the folders in PIP_FIND_LINKS that exist.
         ca_bundle: `image.ca_bundle`, likewise. None: the first file that SSL_CERT_FILE, PIP_CERT or REQUESTS_CA_BUNDLE
             names and that exists.
+        machine: the processor that the image is for, as in wheel names. None: this machine's.
 
     Raises:
         UsageError: what hvdcloud.yaml names is not there, or is something else.
@@ -43,7 +46,7 @@ def find_sources(*, find_links: str | None, ca_bundle: str | None, project_dir: 
     return Sources(
         find_links=_find_links(find_links, project_dir),
         ca_bundle=_ca_bundle(ca_bundle, project_dir),
-        machine=_machine(),
+        machine=machine or _machine(),
     )
 
 

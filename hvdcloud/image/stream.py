@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hvdcloud.errors import ImageError
@@ -17,6 +17,8 @@ from hvdcloud.errors import ImageError
 KEPT_LINES = 20
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# What the scripts in dockerfiles/own/ end a build with: the cause and the next command.
+_REFUSAL = re.compile(r".*hvdcloud: refused: (.+)\n.*hvdcloud: next: (.+)")
 _PIP_ERROR = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
 # Names of the classic builder's own chatter, of no use in an error's last lines.
 _CHATTER = re.compile(r" ?---> |Removing intermediate container |Successfully (built|tagged) ")
@@ -28,21 +30,22 @@ class BuildEvent:
 
     Attributes:
         kind: `image` one of several images is begun; `step` a step of its Dockerfile; `output` a line that a step
-            prints; `layer` the state of one layer that is pulled or pushed.
+            prints; `layer` the state of one layer that is pulled or pushed; `warning` what the user has to know
+            although the image is fine.
         text: the image, the instruction, the line or the layer's state.
         step: the step's number, from 1; for a layer the bytes done. 0: not known.
         steps: how many there are; for a layer its bytes. 0: not known.
     """
 
-    kind: Literal["image", "step", "output", "layer"]
+    kind: Literal["image", "step", "output", "layer", "warning"]
     text: str
     step: int = 0
     steps: int = 0
 
 
 @dataclass(slots=True)
-class _Tail:
-    """Where a build is and what it said last, for the error if there is one."""
+class Tail:
+    """Where a build is (`at step 2/6: RUN …`) and what it said last, for the error if there is one."""
 
     where: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -69,25 +72,25 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
     Raises:
         ImageError: a step failed, the disk is full, or the engine hung up; `details` has the step's last lines.
     """
-    tail = _Tail(where="before its first step")
+    tail = Tail(where="before its first step")
     image_id = ""
     unfinished = ""
     for item in _received(items, what=f"the build of {image}", tail=tail):
         if "error" in item:
-            tail.lines.extend(_lines(unfinished))
-            raise _build_error(_error_text(item), image=image, tail=tail, pip_hint=pip_hint)
+            tail.lines.extend(lines_of(unfinished))
+            raise build_error(_error_text(item), image=image, tail=tail, pip_hint=pip_hint)
         if "aux" in item:
             image_id = str(item["aux"].get("ID", image_id))
         if "id" in item:
             progress(_layer(item))
         # An item holds what one write of the step's process carried, which need not end where a line does.
         whole, newline, unfinished = (unfinished + str(item.get("stream") or "")).rpartition("\n")
-        for line in _lines(whole + newline):
+        for line in lines_of(whole + newline):
             step = _STEP.match(line)
             if step:
-                tail.where = f"at step {step[1]}/{step[2]}: {_short(step[3])}"
+                tail.where = f"at step {step[1]}/{step[2]}: {short(step[3])}"
                 tail.lines.clear()
-                progress(BuildEvent(kind="step", text=_short(step[3]), step=int(step[1]), steps=int(step[2])))
+                progress(BuildEvent(kind="step", text=short(step[3]), step=int(step[1]), steps=int(step[2])))
             elif not _CHATTER.match(line):
                 tail.lines.append(line)
                 progress(BuildEvent(kind="output", text=line))
@@ -107,7 +110,7 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
         ImageError: the registry refused, cannot be reached, or the engine hung up.
     """
     digest = ""
-    tail = _Tail()
+    tail = Tail()
     for item in _received(items, what=f"the push of {reference}", tail=tail):
         if "error" in item:
             raise push_error(_error_text(item), reference=reference)
@@ -128,6 +131,23 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
             details=tail.text(),
         )
     return digest
+
+
+def follow_pull(items: Iterable[Mapping[str, Any]], *, reference: str, progress: Progress) -> None:
+    """Reads a pull's stream to its end; of a layer's states each is told once, not every megabyte.
+
+    Raises:
+        ImageError: the registry refused or cannot be reached, or the engine hung up.
+    """
+    told: dict[str, BuildEvent] = {}
+    for item in _received(items, what=f"the pull of {reference}", tail=Tail()):
+        if "error" in item:
+            raise ImageError(f"{reference} was not pulled: {_error_text(item)}", hint="hvdcloud build tries again")
+        if "id" in item:
+            layer = replace(_layer(item), step=0, steps=0)
+            if told.get(str(item["id"])) != layer:
+                told[str(item["id"])] = layer
+                progress(layer)
 
 
 def push_error(text: str, *, reference: str) -> ImageError:
@@ -156,7 +176,7 @@ def disk_full(text: str, *, image: str) -> ImageError | None:
     )
 
 
-def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: _Tail) -> Iterator[Mapping[str, Any]]:
+def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: Tail) -> Iterator[Mapping[str, Any]]:
     """The items; a connection that breaks becomes an ImageError, an APIError stays what it is."""
     from docker.errors import APIError, DockerException
     from docker.errors import StreamParseError as BrokenItemError
@@ -176,12 +196,24 @@ def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: _Tail) -> 
         ) from error
 
 
-def _build_error(text: str, *, image: str, tail: _Tail, pip_hint: str) -> ImageError:
+def build_error(text: str, *, image: str, tail: Tail, pip_hint: str) -> ImageError:
+    """The error of a build, with what to do about it.
+
+    Args:
+        text: what the engine says of the instruction that failed.
+        image: what was built, for the message.
+        tail: that instruction and its last lines.
+        pip_hint: what to do if it is pip that failed.
+    """
     where = tail.where
     everything = f"{tail.text()}\n{text}"
     full = disk_full(everything, image=image)
     if full:
         return full
+    refusal = _REFUSAL.search(everything)
+    if refusal:
+        details = _REFUSAL.sub("", tail.text()).strip()
+        return ImageError(f"{image} can't be a node: {refusal[1]}", hint=refusal[2], details=details)
     pip = _PIP_ERROR.findall(everything)
     if pip:
         return ImageError(
@@ -208,11 +240,13 @@ def _error_text(item: Mapping[str, Any]) -> str:
     return _ANSI.sub("", str(text or item["error"])).strip()
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
+    """The lines that are not empty, without colours."""
     return [line for line in (_ANSI.sub("", raw).rstrip() for raw in text.splitlines()) if line]
 
 
-def _short(instruction: str, width: int = 100) -> str:
+def short(instruction: str, width: int = 100) -> str:
+    """An instruction in one line."""
     text = " ".join(instruction.split())
     return text if len(text) <= width else text[: width - 1] + "…"
 

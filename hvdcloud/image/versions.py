@@ -28,9 +28,13 @@ class Row:
         cuda: version of the CUDA libraries that the framework brings; "" without.
         capabilities: compute capabilities of GPUs that the framework's wheels and Horovod hold code for, ascending.
         nccl: version of the NCCL that framework and Horovod share; "" without.
-        donor: image with the CUDA toolkit, in /usr/local/cuda, that Horovod is compiled with; "" without.
+        donor: image with the CUDA toolkit, in /usr/local/cuda, that Horovod is compiled with, unless `image.cuda_donor`
+            names another; "" without.
+        toolkit: file in dockerfiles/locks/ with wheels that hold a CUDA toolkit: then no donor is needed; "" without.
         keras: the Keras that Horovod's callbacks and optimizer work with; "" without.
-        environment: variables that every process in the image needs.
+        environment: variables that every Python process in the image needs, unless they are set already.
+        constraints: for pip, when it installs a project's requirements: what they may not replace, besides the
+            framework, Horovod, its NCCL and numpy's major version.
         horovod: version of the source package that is compiled.
         horovod_sha256: of that source package on PyPI.
         evidence: how we know that the row works.
@@ -47,8 +51,10 @@ class Row:
     capabilities: tuple[str, ...] = ()
     nccl: str = ""
     donor: str = ""
+    toolkit: str = ""
     keras: str = ""
     environment: tuple[tuple[str, str], ...] = ()
+    constraints: tuple[str, ...] = ()
     horovod: str = "0.28.1"
     horovod_sha256: str = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
     evidence: str
@@ -64,6 +70,19 @@ class Row:
         return self.package.partition("==")[0]
 
 
+# What TensorFlow's own metadata asks for. With Keras 3 Horovod's optimizer would not average gradients; where tf_keras
+# is used there is no `keras` at all: https://github.com/horovod/horovod/issues/4290
+_TENSORFLOW_2_15 = (
+    *("tensorflow==2.15.1", "tensorflow-cpu==2.15.1", "keras==2.15.0"),
+    *("ml-dtypes<0.4", "protobuf<5", "tensorboard<2.16", "wrapt<1.15"),
+)
+_TENSORFLOW_2_21 = (
+    *("tensorflow==2.21.0", "tensorflow-cpu==2.21.0", "tf-keras==2.21.0", "keras<0"),
+    *("h5py<3.15", "ml-dtypes<1", "protobuf<8"),
+)
+# tf.keras is tf_keras, which is Keras 2: https://www.tensorflow.org/guide/keras#tensorflow_+_keras_2_backwards_compatibility
+_LEGACY_KERAS = (("TF_USE_LEGACY_KERAS", "1"),)
+
 ROWS = (
     Row(
         framework="torch",
@@ -74,6 +93,85 @@ ROWS = (
         lock="torch-cpu.txt",
         patches=("cxx17",),
         evidence="g++ 12.2, Open MPI 4.1.4, numpy 2.4.6, the C++17 patch; tests/e2e trains on it with Gloo and MPI",
+    ),
+    Row(
+        framework="torch",
+        version="2.7.1",
+        device="cuda",
+        package="torch==2.7.1",
+        lock="torch-2.7.1-cuda.txt",
+        patches=("cxx17",),
+        cuda="12.6",
+        capabilities=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
+        nccl="2.26.2",
+        donor="nvidia/cuda:12.6.3-devel-ubuntu22.04",
+        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
+    ),
+    Row(
+        framework="torch",
+        version="2.13.0",
+        device="cuda",
+        package="torch==2.13.0",
+        lock="torch-2.13.0-cuda.txt",
+        patches=("cxx17",),
+        cuda="13.0",
+        capabilities=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
+        nccl="2.29.7",
+        toolkit="toolkit-13.0.txt",
+        evidence="tests/images: PyPI's nvcc 13.0 with g++ 12.2, NCCL, Gloo and MPI initialise without a GPU",
+    ),
+    Row(
+        framework="tensorflow",
+        version="2.15.1",
+        device="cpu",
+        package="tensorflow-cpu==2.15.1",
+        lock="tensorflow-2.15.1-cpu.txt",
+        keras="keras 2.15.0",
+        constraints=_TENSORFLOW_2_15,
+        evidence="g++ 12.2, Open MPI 4.1.4, numpy 1.26.4, no patch; tests/e2e trains on it",
+    ),
+    Row(
+        framework="tensorflow",
+        version="2.21.0",
+        device="cpu",
+        package="tensorflow-cpu==2.21.0",
+        lock="tensorflow-2.21.0-cpu.txt",
+        patches=("tensorflow-2.21", "tf-keras"),
+        keras="tf-keras 2.21.0",
+        environment=_LEGACY_KERAS,
+        constraints=_TENSORFLOW_2_21,
+        evidence="g++ 12.2, Open MPI 4.1.4, numpy 2.4.6; tests/images: two ranks train a Keras model",
+    ),
+    Row(
+        framework="tensorflow",
+        version="2.15.1",
+        device="cuda",
+        package="tensorflow==2.15.1",
+        lock="tensorflow-2.15.1-cuda.txt",
+        cuda="12.2",
+        # Its code for 8.0 is also there as PTX, which newer GPUs compile when they load it; that takes minutes.
+        capabilities=("5.0", "6.0", "7.0", "7.5", "8.0"),
+        nccl="2.16.5",
+        donor="nvidia/cuda:12.2.2-devel-ubuntu22.04",
+        keras="keras 2.15.0",
+        constraints=(*_TENSORFLOW_2_15, "nvidia-nccl-cu12==2.16.5"),
+        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
+    ),
+    Row(
+        framework="tensorflow",
+        version="2.21.0",
+        device="cuda",
+        package="tensorflow==2.21.0",
+        lock="tensorflow-2.21.0-cuda.txt",
+        patches=("tensorflow-2.21", "tf-keras"),
+        cuda="12.5.1",
+        capabilities=("6.0", "7.0", "8.0", "8.9", "9.0"),
+        nccl="2.27.7",
+        donor="nvidia/cuda:12.5.1-devel-ubuntu22.04",
+        keras="tf-keras 2.21.0",
+        environment=_LEGACY_KERAS,
+        constraints=(*_TENSORFLOW_2_21, "nvidia-nccl-cu12==2.27.7"),
+        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
     ),
 )
 
@@ -98,6 +196,38 @@ def find(framework: str, device: str, version: str | None = None) -> Row:
         f"there is no image for {framework} on {device}",
         hint=f"set image.framework and image.device to one of: {known}",
     )
+
+
+def check_fits(row: Row, *, gpu: str, capability: str) -> None:
+    """Makes sure that a row's image runs on a GPU. An image for CPUs runs beside any GPU.
+
+    Compiled code runs on GPUs of its own major version and the same minor version or a higher one:
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
+
+    Args:
+        gpu: its name, for messages.
+        capability: its compute capability: "7.5".
+
+    Raises:
+        UsageError: it does not; the hint names the row that does.
+    """
+    if not row.cuda or _runs_on(row, capability):
+        return
+    others = [other for other in ROWS if (other.framework, other.device) == (row.framework, row.device)]
+    fitting = [other.version for other in others if _runs_on(other, capability)]
+    raise UsageError(
+        f"{row.framework} {row.version} for CUDA {row.cuda} does not run on {gpu}, whose compute capability is "
+        f"{capability}: it has code for {_listed(row.capabilities)}",
+        hint=f"set image.version: {fitting[0]}, whose image does"
+        if fitting
+        else f"take another GPU: none of hvdcloud's images with {row.framework} runs on this one",
+    )
+
+
+def _runs_on(row: Row, capability: str) -> bool:
+    major, minor = (int(part) for part in capability.split("."))
+    compiled = [tuple(int(part) for part in each.split(".")) for each in row.capabilities]
+    return any(its_major == major and its_minor <= minor for its_major, its_minor in compiled)
 
 
 def _listed(names: Sequence[str]) -> str:

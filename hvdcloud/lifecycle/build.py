@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.errors import CredentialsError, ImageError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
+    from hvdcloud.image.own import Needs
+    from hvdcloud.image.sbom import Contents
+    from hvdcloud.image.scan import Vulnerabilities
     from hvdcloud.image.stream import BuildEvent
     from hvdcloud.lifecycle.context import Context
+
+_SBOM_TITLE = "sbom.cdx.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SbomOutcome:
+    """The SBOM of an image's Python packages."""
+
+    path: Path | None
+    """The file; None if none was asked for."""
+    digest: str | None
+    """Of the artifact beside the image at the registry; None if it is not there."""
+    packages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,25 +38,60 @@ class BuildOutcome:
 
     reference: str
     image_id: str
+    tag: str | None = None
+    """`HOST/PATH:TAG`, where it was pushed to; None if it was not pushed."""
     digest: str | None
     """At the registry; None if it was not pushed."""
     cached: bool
     """Nothing had to be built."""
     seconds: float
+    sbom: SbomOutcome | None = None
+    """None if it was neither asked for nor pushed."""
+    vulnerabilities: Vulnerabilities | None = None
+    """Known ones of the packages in the SBOM; None without a file for the SBOM, or a scanner on this machine."""
 
 
-def build(context: Context, *, push: bool = False, cache_from: str | None = None) -> BuildOutcome:
+def build(
+    context: Context,
+    *,
+    push: bool = False,
+    cache_from: str | None = None,
+    cache_to: str | None = None,
+    sbom: Path | None = None,
+) -> BuildOutcome:
     """Build what the configuration asks for; with the same content as before, do nothing.
+
+    Args:
+        push: push it too, and its SBOM beside it.
+        cache_from: repository from which images are pulled instead of built.
+        cache_to: repository to which they are sent for that.
+        sbom: write the SBOM to this file, and what a scanner says about it beside it.
 
     Raises:
         ImageError: a step failed, or the registry refused; details hold the last lines.
-        UsageError: a file that the configuration names is missing, or there is nowhere to push to.
+        UsageError: a file that the configuration names is missing, `sbom` can't be written, or there is nowhere to push
+            to.
         NodeError: no Docker engine answers.
     """
+    if sbom is not None:
+        _check_writable(sbom)
+    built = _build(context, push=push, cache_from=cache_from, cache_to=cache_to)
+    if not push and sbom is None:
+        return built
+    found = _contents(context, built.reference, wanted=sbom is not None)
+    if push:
+        built = _push(context, built, _repository(context.config))
+    return built if found is None else _with_sbom(context, built, found, path=sbom)
+
+
+def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
+    """The image in the engine; `push`: it is to be pushed afterwards."""
     from hvdcloud.image.build import build as build_image
+    from hvdcloud.lifecycle.gpus import check_gpus
 
     started = time.monotonic()
     config = context.config
+    check_gpus(config)
     repository = config.image.repository
     if push and repository is None:
         raise UsageError(
@@ -49,29 +102,46 @@ def build(context: Context, *, push: bool = False, cache_from: str | None = None
         def progress(event: BuildEvent) -> None:
             if event.kind == "step":
                 steps.update("image", event.text, done=event.step, total=event.steps)
+            elif event.kind == "warning":
+                context.console.warn(event.text)
             else:
                 context.console.detail(event.text)
 
-        built = build_image(config.image, project_dir=config.project_dir, progress=progress, cache_from=cache_from)
+        built = build_image(
+            config.image,
+            project_dir=config.project_dir,
+            progress=progress,
+            cache_from=cache_from,
+            cache_to=cache_to,
+            needs=needs_of(config),
+        )
         steps.update("image", "ready")
-    outcome = BuildOutcome(
+    return BuildOutcome(
         reference=built.reference,
         image_id=built.image_id,
         digest=None,
         cached=built.cached,
         seconds=time.monotonic() - started,
     )
-    return _push(context, outcome, repository) if push and repository is not None else outcome
 
 
 def push(context: Context) -> BuildOutcome:
-    """Push the image; it is built first if it is not there.
+    """Push the image and its SBOM; it is built first if it is not there.
 
     Raises:
         UsageError: `image.repository` is not set.
         ImageError: the registry refused or cannot be reached.
     """
     return build(context, push=True)
+
+
+def needs_of(config: Config) -> Needs:
+    """What an image that is not ours has to be able to do for this configuration."""
+    from hvdcloud.image.own import Needs
+    from hvdcloud.lifecycle.gpus import gpu_of
+
+    gpu = gpu_of(config) if config.image.device == "cuda" else None
+    return Needs(controller=config.run.controller, capability=gpu.compute_capability if gpu else "")
 
 
 def image_to_be(context: Context) -> str:
@@ -83,7 +153,7 @@ def image_to_be(context: Context) -> str:
     from hvdcloud.image.build import image_reference
 
     config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir)
+    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
     if config.provider == "local":
         return reference
     from hvdcloud.image.registry import target_of
@@ -102,7 +172,7 @@ def image_of_nodes(context: Context) -> str:
     from hvdcloud.image.build import image_reference
 
     config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir)
+    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
     if config.provider == "local":
         return reference
     from hvdcloud.image import registry
@@ -126,14 +196,17 @@ def _repository(config: Config) -> str:
 
 
 def ensure_image(context: Context) -> BuildOutcome:
-    """Build if needed; push where nodes pull from a registry."""
+    """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM."""
     if context.config.provider != "local":
         _repository(context.config)
-    return build(context, push=context.config.image.repository is not None)
+    repository = context.config.image.repository
+    built = _build(context, push=repository is not None)
+    return built if repository is None else _push(context, built, repository)
 
 
 def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
     from hvdcloud.image.push import push as push_image
+    from hvdcloud.image.registry import target_of
 
     with context.console.steps() as steps:
         layers: dict[str, tuple[float, float]] = {}
@@ -151,4 +224,88 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
 
         digest = push_image(built.reference, repository, progress=progress)
         steps.update("push", "done")
-    return replace(built, digest=digest)
+    return replace(built, digest=digest, tag=target_of(built.reference, repository))
+
+
+# --- the SBOM ------------------------------------------------------------------------------------------------------
+
+
+def _check_writable(path: Path) -> None:
+    """Before a build that may take long."""
+    folder = path.parent
+    if path.is_dir():
+        why = "that is a folder"
+    elif not folder.is_dir():
+        why = f"there is no folder {folder}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = "permission denied"
+    else:
+        return
+    raise UsageError(
+        f"the SBOM can't be written to {path}: {why}", hint=f"--sbom {_SBOM_TITLE} writes it into the current folder"
+    )
+
+
+def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | None:
+    """What is in the image; None if that can't be said and nobody asked for it."""
+    from hvdcloud.image import sbom
+
+    try:
+        return sbom.contents(reference)
+    except ImageError as error:
+        if wanted:
+            raise
+        context.console.warn(f"there will be no SBOM: {error.message}")
+        return None
+
+
+def _with_sbom(context: Context, built: BuildOutcome, found: Contents, *, path: Path | None) -> BuildOutcome:
+    """Writes the SBOM to where it is wanted: a file, and the registry if the image is there."""
+    from docker.utils import parse_repository_tag
+
+    from hvdcloud.image import sbom
+
+    name = parse_repository_tag(built.tag or built.reference)[0]
+    content = sbom.document(found, name=name, digest=built.digest)
+    if path is not None:
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise ImageError(
+                f"the SBOM was not written to {path}: {error.strerror}", hint="free space there, then build again"
+            ) from error
+    outcome = SbomOutcome(path=path, digest=_attach(context, built, content), packages=len(found.packages))
+    vulnerabilities = None if path is None else _scan(context, path)
+    return replace(built, sbom=outcome, vulnerabilities=vulnerabilities)
+
+
+def _attach(context: Context, built: BuildOutcome, content: bytes) -> str | None:
+    """Puts the SBOM beside the image; a registry that takes none does not undo the push."""
+    if built.tag is None or built.digest is None:
+        return None
+    from hvdcloud.image import referrers, sbom
+
+    try:
+        return referrers.attach(built.tag, built.digest, content, media_type=sbom.MEDIA_TYPE, title=_SBOM_TITLE)
+    except (ImageError, CredentialsError) as error:
+        context.console.warn(f"the image is pushed, but its SBOM is not beside it: {error.message}; {error.hint}")
+        return None
+
+
+def _scan(context: Context, sbom: Path) -> Vulnerabilities | None:
+    """What a scanner on this machine knows of the packages. It says; it fails nothing."""
+    from hvdcloud.image import scan
+
+    try:
+        found = scan.scan(sbom, report=sbom.with_suffix(".vulnerabilities.json"))
+    except (ImageError, OSError) as error:
+        said = f"{error.message}; {error.hint} shows why" if isinstance(error, ImageError) else str(error)
+        context.console.warn(f"there is no report on vulnerabilities: {said}")
+        return None
+    if found is None:
+        context.console.detail(f"no scanner for vulnerabilities is here; {scan.HOW_TO_GET_ONE}")
+        return None
+    context.console.say(
+        f"known vulnerabilities of its Python packages ({found.scanner}): {found.summary}; {found.report}"
+    )
+    return found

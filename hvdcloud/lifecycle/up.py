@@ -117,11 +117,11 @@ def up(context: Context) -> UpResult:
 
 
 def _check(context: Context, spec: ClusterSpec) -> None:
-    config = context.config
-    if config.provider == "gce" and config.image.device == "cpu" and config.gce.gpu is not None:
-        context.console.warn(
-            "image.device is cpu: the nodes' GPUs would be paid for and not used; gce.gpu: null drops them"
-        )
+    from hvdcloud.lifecycle.gpus import check_gpus, wasted
+
+    check_gpus(context.config)
+    if said := wasted(context.config):
+        context.console.warn(said)
     problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems

@@ -26,6 +26,9 @@ from hvdcloud.node.files import write_json
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
 HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
+DRIVER = Path("/usr/local/nvidia/lib64")
+"""Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
+LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
@@ -58,6 +61,7 @@ def main() -> int:
         _step("authorized key", _authorize)
         _step("node.json", _write_node_file)
         _step("left-overs", _forget_dead_runs)
+        _step("GPU driver", _find_driver)
         host_key = _step("host key", _host_key)
         sshd = _step("sshd", _start_sshd)
         if not _wait_until_ready(sshd):
@@ -192,6 +196,15 @@ def _host_key() -> str:
             raise OSError("ssh-keygen failed")
     kind, key = HOST_KEY.with_name(HOST_KEY.name + ".pub").read_text().split()[:2]
     return f"{kind} {key}"
+
+
+def _find_driver() -> None:
+    """Take a mounted GPU driver into the loader's cache: who comes in over SSH has no LD_LIBRARY_PATH."""
+    if not DRIVER.is_dir():
+        return
+    _, status = os.waitpid(os.posix_spawn(LDCONFIG, [LDCONFIG], os.environ, setsigmask=()), 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise OSError(f"{LDCONFIG} failed")
 
 
 def _start_sshd() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -37,7 +38,10 @@ _QUIET_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
 _READ_SIZE = 1 << 18
 _PIPE_SIZE = 1 << 20
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
+_MPI_SETTINGS = "OMPI_MCA_"
+_DAEMON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "OPAL_PREFIX")
+_NEEDS_NO_QUOTES = re.compile(r"[\w./:@%+=,-]+")
 _DEFAULT_PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -64,7 +68,9 @@ def silence_limit(gloo_timeout: float) -> float:
 def launcher_environment(run: str) -> dict[str, str]:
     """All that horovodrun gets to know: its Gloo launcher puts every value on ssh command lines."""
     image = image_environment()
-    passed = {name: image[name] for name in _PASSED_ON if name in image}
+    passed = {name: image[name] for name in image if name in _PASSED_ON or name.startswith(_MPI_SETTINGS)}
+    # An image may have its Open MPI where sshd's sessions do not look.
+    daemon = [f"{name}={passed[name]}" for name in _DAEMON_NEEDS if _NEEDS_NO_QUOTES.fullmatch(passed.get(name, ""))]
     if paths.ROOT_VARIABLE in os.environ:
         passed[paths.ROOT_VARIABLE] = os.environ[paths.ROOT_VARIABLE]
     return {
@@ -75,7 +81,7 @@ def launcher_environment(run: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         paths.RUN_VARIABLE: run,
         # Open MPI's daemon on the other nodes, started over ssh, has no other mark of belonging to this run.
-        "OMPI_MCA_orte_launch_agent": f"env {paths.RUN_VARIABLE}={run} orted",
+        "OMPI_MCA_orte_launch_agent": " ".join(["env", f"{paths.RUN_VARIABLE}={run}", *daemon, "orted"]),
     }
 
 

@@ -19,10 +19,11 @@ import pytest
 from google.oauth2 import service_account
 
 from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.credentials import SCOPE
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress, NodeState, UnseenError
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import SCOPE, ComputeClient
+from hvdcloud.providers.gce.client import ComputeClient
 from hvdcloud.providers.gce.plan import request_id
 from hvdcloud.remote.keys import new_key_pair
 from hvdcloud.state import Journal

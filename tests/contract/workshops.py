@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.credentials import SCOPE
 from hvdcloud.providers.base import ClusterSpec, Provider
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import SCOPE, ComputeClient
+from hvdcloud.providers.gce.client import ComputeClient
 from hvdcloud.providers.local import LocalProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.emulator import Emulator

@@ -68,6 +68,15 @@ def test_open_mpi_does_the_same(project: Project) -> None:
     assert "[1] rank 1 of 2 sums 1\n" in out
 
 
+def test_arguments_for_mpirun_arrive(project: Project) -> None:
+    configure(project, controller="mpi", mpi_args="--oversubscribe -x FROM_MPIRUN=yes")
+    try:
+        out = project.hvdcloud("run", "--", "sh", "-c", "echo rank says $FROM_MPIRUN").out
+    finally:
+        configure(project)
+    assert out.count("rank says yes") == 2
+
+
 def test_what_a_rank_finds_around_it(project: Project) -> None:
     out = run(project, jobs.ENVIRONMENT).out
     facts = [json.loads(line.partition("] ")[2]) for line in out.splitlines() if '{"rank"' in line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import tarfile
@@ -131,6 +132,37 @@ def test_no_requirement_can_replace_torch_or_horovod(tmp_path: Path) -> None:
     assert lines == ["torch==2.13.0+cpu", "horovod==0.28.1", "numpy>=2,<3"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("version", "keras"), [("2.15.1", "keras==2.15.0"), ("2.21.0", "keras<0")])
+def test_no_requirement_brings_keras_3_or_the_other_tensorflow(
+    tmp_path: Path, device: str, version: str, keras: str
+) -> None:
+    row = versions.find("tensorflow", device, version)
+    (tmp_path / "requirements.txt").write_text("idna\n")
+    sent = context.project_context(row, Sources(), project_dir=tmp_path, requirements="requirements.txt", base="b")
+    lines = content(sent, "constraints.txt").splitlines()
+    assert {keras, f"tensorflow=={version}", f"tensorflow-cpu=={version}"} <= set(lines)
+    locked = dict(context.locked(context.dockerfiles() / "locks" / row.lock))
+    assert locked.get("keras") == (keras.partition("==")[2] or None)
+
+
+def test_a_framework_with_a_hyphen_in_its_name_is_found_among_the_local_wheels(tmp_path: Path) -> None:
+    row = versions.find("tensorflow", "cpu", "2.15.1")
+    wheel = "tensorflow_cpu-2.15.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    sources = wheels(tmp_path / "wheels", wheel, wheel.replace("_cpu", ""), wheel.replace("2.15.1", "2.14.0"))
+    sent = [name for name in members(context.builder_context(row, sources)) if name.startswith("wheels/")]
+    assert sent == [f"wheels/{wheel}"]
+    (tmp_path / "requirements.txt").write_text("tensorflow\n")
+    project = context.project_context(row, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    assert [name for name in members(project) if name.startswith("wheels/")] == []
+
+
+def test_a_rows_environment_is_part_of_the_builder_images_name() -> None:
+    row = versions.find("tensorflow", "cpu", "2.21.0")
+    bare = dataclasses.replace(row, environment=())
+    assert context.builder_context(row, Sources()).digest() != context.builder_context(bare, Sources()).digest()
+
+
 def test_files_that_requirements_include_come_along(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "base.txt").write_text("-c limits.txt\nidna\n")
@@ -152,10 +184,10 @@ def test_a_missing_requirements_file_is_named_with_its_key(tmp_path: Path) -> No
         image_reference(ImageConfig(), project_dir=tmp_path)
 
 
-def test_a_framework_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="tensorflow on cpu") as raised:
-        image_reference(ImageConfig(framework="tensorflow"), project_dir=tmp_path)
-    assert "torch on cpu" in raised.value.hint
+def test_a_version_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"tensorflow 2\.16\.1 on cpu") as raised:
+        image_reference(ImageConfig(framework="tensorflow", version="2.16.1"), project_dir=tmp_path)
+    assert "2.15.1, 2.21.0" in raised.value.hint
 
 
 @pytest.mark.parametrize("key", ["find_links", "ca_bundle"])

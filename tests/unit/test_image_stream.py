@@ -9,7 +9,7 @@ import pytest
 from requests.exceptions import ChunkedEncodingError
 
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.stream import BuildEvent, follow_build, follow_push, ignore
+from hvdcloud.image.stream import BuildEvent, follow_build, follow_pull, follow_push, ignore
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -101,6 +101,21 @@ def test_an_engine_that_hangs_up_fails_the_build() -> None:
 
 def test_a_stream_that_ends_without_an_image_is_no_success() -> None:
     assert "without an image" in failing_build(step(1, "FROM base")).message
+
+
+def test_a_pull_tells_each_state_of_a_layer_once() -> None:
+    events: list[BuildEvent] = []
+    loading = [
+        {"status": "Downloading", "id": "abc", "progressDetail": {"current": done, "total": 9}} for done in range(9)
+    ]
+    items = [*loading, {"status": "Pull complete", "id": "abc"}, {"status": f"Digest: {DIGEST}"}]
+    follow_pull(items, reference="localhost:5000/digits", progress=events.append)
+    assert [event.text for event in events] == ["abc: Downloading", "abc: Pull complete"]
+
+
+def test_a_pull_that_fails_in_its_stream_is_none() -> None:
+    with pytest.raises(ImageError, match="digits:1 was not pulled: unexpected EOF"):
+        follow_pull([error("unexpected EOF")], reference="digits:1", progress=ignore)
 
 
 def test_a_push_yields_the_registrys_digest_and_the_layers_progress() -> None:

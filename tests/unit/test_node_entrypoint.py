@@ -83,3 +83,26 @@ def test_a_node_that_is_told_to_end_does_not_wait_for_the_metadata_server(tmp_pa
         began = time.monotonic()
         node.communicate(timeout=30)
     assert time.monotonic() - began < 10
+
+
+def test_a_driver_that_is_mounted_is_taken_into_the_loaders_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = tmp_path / "called"
+    ldconfig = tmp_path / "ldconfig"
+    ldconfig.write_text(f"#!/bin/sh\ntouch {called}\n")
+    ldconfig.chmod(0o755)
+    monkeypatch.setattr(entrypoint, "LDCONFIG", str(ldconfig))
+    monkeypatch.setattr(entrypoint, "DRIVER", tmp_path / "lib64")
+    entrypoint._find_driver()
+    assert not called.exists()
+    (tmp_path / "lib64").mkdir()
+    entrypoint._find_driver()
+    assert called.exists()
+
+
+def test_a_loader_that_does_not_take_the_driver_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrypoint, "LDCONFIG", "/bin/false")
+    monkeypatch.setattr(entrypoint, "DRIVER", tmp_path)
+    with pytest.raises(OSError, match="/bin/false failed"):
+        entrypoint._find_driver()

@@ -281,6 +281,24 @@ def test_horovodrun_sees_an_allow_list_only(node_root: Path, monkeypatch: pytest
     assert environment["HVDCLOUD_RUN"] == RUN
 
 
+def test_what_open_mpi_and_python_need_of_the_images_environment_gets_there(node_root: Path) -> None:
+    image = {
+        "PATH": "/opt/mpi/bin:/usr/bin",
+        "LD_LIBRARY_PATH": "/opt/mpi/lib; reboot",
+        "PYTHONPATH": "/opt/lib",
+        "OMPI_MCA_pml": "ucx",
+        "OPAL_PREFIX": "/opt/mpi",
+    }
+    write_json(node_root / "var/lib/hvdcloud/node.json", {"name": "n0", "cores": None, "environment": image})
+
+    environment = launcher_environment(RUN)
+
+    assert {name: environment[name] for name in image} == image
+    # sshd's sessions know none of it, and this goes through a shell.
+    started = environment["OMPI_MCA_orte_launch_agent"]
+    assert started == f"env HVDCLOUD_RUN={RUN} PATH=/opt/mpi/bin:/usr/bin OPAL_PREFIX=/opt/mpi orted"
+
+
 @pytest.mark.parametrize(("gloo", "silence"), [(30, 26), (10, 6), (8, 4), (4, 3)])
 def test_a_frozen_node_is_given_up_in_time_for_the_run_to_end_within_the_gloo_timeout(
     gloo: float, silence: float

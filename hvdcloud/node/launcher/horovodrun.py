@@ -3,7 +3,7 @@
 Before it starts a rank, Horovod 0.28.1's launcher asks whether the controller was built in
 (horovod/runner/launch.py, run_controller). The answer comes from a new process that imports the framework
 (horovod/common/util.py, gloo_built and mpi_built): seconds on a small machine, for every run. The image's build fails
-without both controllers, so here the answer is yes.
+if the configuration's controller does not work, so here the answer is yes.
 
 Everything that Horovod starts with multiprocessing imports the main program again; this one is empty then.
 

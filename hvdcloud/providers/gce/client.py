@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.credentials import login_hint
-from hvdcloud.errors import CredentialsError, UsageError
+from hvdcloud.credentials import google_credentials
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.providers.gce import batch
@@ -30,7 +29,6 @@ from hvdcloud.providers.gce.transport import (
     ignore_retry,
 )
 
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
 STATUS_BURST = 600
@@ -334,19 +332,7 @@ def connect_client(*, project: str | None, endpoint: str | None) -> ComputeClien
         CredentialsError: there are none, or they cannot be read.
         UsageError: neither the configuration nor the credentials name a project.
     """
-    import google.auth
-    from google.auth.exceptions import GoogleAuthError
-
-    try:
-        credentials, default_project = google.auth.default(scopes=[SCOPE])
-    except (GoogleAuthError, ValueError) as error:
-        raise CredentialsError(f"there are no usable Google credentials: {error}", hint=login_hint()) from None
-    chosen = project or default_project
-    if not chosen:
-        raise UsageError(
-            "no project is named, neither in gce.project nor by the credentials",
-            hint="set gce.project in hvdcloud.yaml, or run gcloud config set project PROJECT",
-        )
+    credentials, chosen = google_credentials(project)
     return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)
 
 

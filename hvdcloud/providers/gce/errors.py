@@ -30,6 +30,7 @@ class ApiError(Exception):
         metadata: of the answer's ErrorInfo: permission, activationUrl …
         quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
         project: where it happened.
+        catalogue: what it may mean, for the user; another API than Compute has its own.
     """
 
     message: str
@@ -39,6 +40,7 @@ class ApiError(Exception):
     metadata: Mapping[str, str] = field(default_factory=dict)
     quota: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
+    catalogue: tuple[Rule, ...] = CATALOGUE
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -60,7 +62,7 @@ class ApiError(Exception):
             # The machine-readable part says more than the wording: a quota without a region is the project's.
             scope = "" if self.region else "globally"
             message = f"{self.quota.get('metricName', '')} {scope} {message}"
-        return next(rule for rule in CATALOGUE if rule.holds(names, message, self.status))
+        return next(rule for rule in self.catalogue if rule.holds(names, message, self.status))
 
     @property
     def action(self) -> Action:

@@ -1,0 +1,31 @@
+# image.base as a node: its image, sshd, Open MPI and Horovod where it has none, the node program. Nothing else.
+# `builder` is the image of own-builder.Dockerfile.
+ARG BUILDER
+ARG OWN
+
+FROM ${BUILDER} AS builder
+
+FROM ${OWN}
+USER root
+SHELL ["/bin/sh", "-c"]
+COPY --from=builder /opt/horovod /opt/horovod
+COPY --from=builder /opt/hvdcloud /opt/hvdcloud
+COPY dockerfiles/files/hvdcloud_requirements.* dockerfiles/own/install.py /opt/hvdcloud/
+# First what run.command finds in the image without us.
+ENV PATH=/opt/requirements/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/opt/horovod/bin:/opt/hvdcloud/bin
+RUN /opt/hvdcloud/python -B /opt/hvdcloud/install.py
+COPY dockerfiles/files/sshd_config /etc/hvdcloud/
+COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
+COPY dockerfiles/files/check_horovod.py dockerfiles/own/check_node.py /opt/hvdcloud/
+COPY hvdcloud/ /opt/hvdcloud/program/hvdcloud/
+ARG CONTROLLER
+ARG CAPABILITY
+RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/program \
+    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node' \
+    && HOME=/tmp/hvdcloud python -B /opt/hvdcloud/check_node.py "$CONTROLLER" ${CAPABILITY:+--gpu "$CAPABILITY"} \
+    && rm -rf /tmp/hvdcloud
+WORKDIR /workspace
+EXPOSE 2222
+HEALTHCHECK NONE
+CMD []
+ENTRYPOINT ["/usr/local/bin/hvdcloud-node", "entrypoint"]

@@ -1,0 +1,97 @@
+"""A build's log: read from the bucket as it grows, and understood as far as progress and errors need.
+
+    BUILD
+    Starting Step #0 - "builder"
+    Step #0 - "builder": Step 3/9 : RUN pip install …
+    Finished Step #0 - "builder"
+    ERROR
+    ERROR: build step 0 "gcr.io/cloud-builders/docker" failed: step exited with non-zero status: 1
+
+A build with one step has neither the lines around it nor what stands before its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hvdcloud.checkpoints.bucket import BucketUnreachableError
+from hvdcloud.image.cloudbuild.request import DOCKER
+from hvdcloud.image.stream import BuildEvent, Progress, Tail, lines_of, short
+
+if TYPE_CHECKING:
+    from hvdcloud.checkpoints.gcs import GcsBucket
+
+_BEGIN = re.compile(r'Starting Step #\d+ - "(.+)"')
+_PREFIX = re.compile(r'Step #\d+(?: - "[^"]*")?: ?')
+_OVER = frozenset({"DONE", "ERROR", "TIMEOUT", "CANCELLED"})
+_OWN_LINES = re.compile(r"FETCHSOURCE|BUILD|Finished Step #.*|ERROR: (?:build step \d+ |context ).*")
+# What the classic builder says of an instruction, and what BuildKit does.
+_INSTRUCTION = re.compile(r"(?:Step |#\d+ \[(?:\S+ )?)(?P<step>\d+)/(?P<steps>\d+)(?: : |\] )(?P<text>.+)")
+_BUILDKIT = re.compile(r"#\d+ (?:\d+\.\d+ )?")
+_CHATTER = re.compile(
+    r"$| ?---> |Removing intermediate container |Successfully (?:built|tagged) |Sending build context |"
+    rf"DEPRECATED: The legacy builder |\s+Install the buildx component |\s+https://docs\.docker\.com/go/buildx/|"
+    rf"Already have image .*{re.escape(DOCKER)}"
+)
+
+
+class BuildLog:
+    """One build's log.
+
+    Args:
+        bucket: where it is, opened with little patience: what can't be read now is read the next time.
+        name: of the object.
+        names: a step's id, BUILD or PUSH → what is done then, for people.
+        progress: called for every line and every instruction.
+    """
+
+    def __init__(self, bucket: GcsBucket, name: str, *, names: Mapping[str, str], progress: Progress) -> None:
+        self._bucket = bucket
+        self._name = name
+        self._names = names
+        self._progress = progress
+        self._read = 0
+        self._unfinished = b""
+        self.complete = False
+        """Its last line is here."""
+        self.tail = Tail()
+        """Of the step at hand, or of the push at the end."""
+
+    def poll(self) -> None:
+        """Takes in what is new.
+
+        Raises:
+            CredentialsError: it may not be read.
+        """
+        try:
+            new = self._bucket.read_from(self._name, self._read)
+        except BucketUnreachableError:
+            # A log is not worth failing for; the build's status is.
+            return
+        self._read += len(new)
+        whole, newline, self._unfinished = (self._unfinished + new).rpartition(b"\n")
+        for line in lines_of((whole + newline).decode(errors="replace")):
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        begin = _BEGIN.fullmatch(line)
+        if begin or line in ("BUILD", "PUSH"):
+            what = self._names.get(begin[1] if begin else line)
+            self.tail = Tail(where="before its first step")
+            if what is not None:
+                self._progress(BuildEvent(kind="image", text=what))
+            return
+        self.complete = self.complete or line in _OVER
+        said = _PREFIX.sub("", line, count=1)
+        if line in _OVER or _OWN_LINES.fullmatch(line) or _CHATTER.match(said):
+            return
+        if found := _INSTRUCTION.fullmatch(said):
+            step, steps, text = int(found["step"]), int(found["steps"]), short(found["text"])
+            self.tail = Tail(where=f"at step {step}/{steps}: {text}")
+            self._progress(BuildEvent(kind="step", text=text, step=step, steps=steps))
+            return
+        said = _BUILDKIT.sub("", said, count=1)
+        self._progress(BuildEvent(kind="output", text=said))
+        self.tail.lines.append(said)

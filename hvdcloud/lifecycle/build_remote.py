@@ -1,0 +1,116 @@
+"""`hvdcloud build --remote`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle.interrupts import interrupted_once
+
+if TYPE_CHECKING:
+    from hvdcloud.checkpoints.gcs import GcsBucket
+    from hvdcloud.image.stream import BuildEvent
+    from hvdcloud.lifecycle.build import BuildOutcome
+    from hvdcloud.lifecycle.context import Context
+
+MACHINE = "x86_64"
+"""What Cloud Build runs on, and every VM with a GPU that Horovod's images are for."""
+LOG_RETRY_SECONDS = 5.0
+
+
+def build_remote(
+    context: Context, *, cache_from: str | None = None, cache_to: str | None = None, sbom: Path | None = None
+) -> BuildOutcome:
+    """Let Cloud Build build what the configuration asks for and push it; with the same content as before, do nothing.
+
+    Args:
+        cache_from, cache_to, sbom: refused; they are for images of this machine.
+
+    Raises:
+        UsageError: image.repository or a bucket of Cloud Storage is not set, or a file that the configuration names is
+            missing.
+        CredentialsError: the Cloud Build API is switched off, or a role is missing.
+        ImageError: a step failed (details hold its last lines), or Cloud Build cannot be reached.
+        InterruptedByUserError: Ctrl-C; the build is cancelled.
+    """
+    from hvdcloud.checkpoints.bucket import RETRY_SECONDS
+    from hvdcloud.image.cloudbuild.build import RemoteBuilder
+    from hvdcloud.image.cloudbuild.client import connect
+    from hvdcloud.image.plan import plan_image
+    from hvdcloud.image.provenance import source_labels
+    from hvdcloud.lifecycle.build import BuildOutcome, needs_of
+    from hvdcloud.lifecycle.gpus import check_gpus
+
+    started = time.monotonic()
+    config = context.config
+    for flag, value in (("--cache-from", cache_from), ("--cache-to", cache_to), ("--sbom", sbom)):
+        if value is not None:
+            raise UsageError(
+                f"{flag} is for images that are built on this machine, with --remote there is none",
+                hint=f"leave {flag} out (image.repository is the cache), or --remote",
+            )
+    if config.image.repository is None:
+        raise UsageError(
+            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
+        )
+    check_gpus(config)
+    bucket = _bucket(context, retry_seconds=RETRY_SECONDS)
+    plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
+    plan = plan.labelled(source_labels(config.project_dir, os.environ))
+    with interrupted_once(), context.console.steps() as steps:
+
+        def progress(event: BuildEvent) -> None:
+            if event.kind == "image":
+                steps.update("image", event.text)
+            elif event.kind == "step":
+                steps.update("image", event.text, done=event.step, total=event.steps)
+            elif event.kind == "warning":
+                context.console.warn(event.text)
+            else:
+                context.console.detail(event.text)
+
+        builder = RemoteBuilder(
+            client=connect(
+                project=config.gce.project,
+                region=config.image.remote.region,
+                endpoint=config.image.remote.endpoint,
+                on_retry=context.console.say,
+            ),
+            bucket=bucket,
+            log_bucket=_bucket(context, retry_seconds=LOG_RETRY_SECONDS),
+            config=config.image,
+            progress=progress,
+        )
+        result = builder.build(plan, repository=config.image.repository)
+        steps.update("image", "ready")
+    return BuildOutcome(
+        reference=plan.reference,
+        image_id="",
+        tag=result.reference,
+        digest=result.digest,
+        cached=result.cached,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
+    """The bucket for checkpoints: Cloud Build gets its source through it, and writes its log there.
+
+    Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and whoever makes a bucket of that name first,
+    in whatever project, would be sent the source.
+    """
+    from hvdcloud.checkpoints.bucket import open_bucket
+    from hvdcloud.checkpoints.gcs import GcsBucket
+
+    url = context.config.checkpoints.bucket or ""
+    if not url.startswith("gs://"):
+        raise UsageError(
+            "Cloud Build gets its source through a bucket of Cloud Storage, and checkpoints.bucket names none",
+            hint="set checkpoints.bucket to gs://BUCKET[/PREFIX] in hvdcloud.yaml",
+        )
+    bucket = open_bucket(url, endpoint=context.storage_endpoint, retry_seconds=retry_seconds)
+    assert isinstance(bucket, GcsBucket)
+    return bucket

@@ -1,0 +1,34 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from hvdcloud.image.buildkit import BUILDER_VARIABLE, find_builder
+
+
+@pytest.fixture
+def buildkit(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BuildKit builds; with whichever docker command on PATH has it."""
+    monkeypatch.delenv(BUILDER_VARIABLE, raising=False)
+    path = os.environ["PATH"]
+    for folder in path.split(os.pathsep):
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{path}")
+        if find_builder(engine.api) is not None:
+            monkeypatch.setenv(BUILDER_VARIABLE, "buildkit")
+            return
+    pytest.skip("no docker command here has BuildKit: neither buildx nor a version from 20.10 to 22")
+
+
+@pytest.fixture(params=["classic", "buildkit"])
+def builder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What builds: either of the two."""
+    name: str = request.param
+    if name == "buildkit":
+        request.getfixturevalue("buildkit")
+    else:
+        monkeypatch.setenv(BUILDER_VARIABLE, name)
+    return name

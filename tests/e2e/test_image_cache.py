@@ -1,0 +1,256 @@
+"""A registry as the cache of builds: two engines that share nothing else, as two CI jobs do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from hvdcloud import engine as engines
+from hvdcloud.config import ImageConfig
+from hvdcloud.errors import UsageError
+from hvdcloud.image import cache
+from hvdcloud.image.build import BuildResult, build, carry_out
+from hvdcloud.image.context import Context, Entry
+from hvdcloud.image.plan import LABEL, ImagePlan, Step
+from hvdcloud.image.stream import BuildEvent, ignore
+from hvdcloud.image.versions import ROWS
+from tests.engines import SecondEngine, second_engine
+from tests.registry import free_port, running_registry
+
+
+@pytest.fixture(scope="module")
+def other_engine() -> Iterator[SecondEngine]:
+    with second_engine() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory, other_engine: SecondEngine) -> Iterator[int]:
+    """Of a registry that both engines reach, this machine's at 127.0.0.1 and the other at its gateway."""
+    folder = tmp_path_factory.mktemp("registry")
+    with running_registry(folder, {}, addresses=("127.0.0.1", other_engine.gateway)) as host:
+        yield int(host.rpartition(":")[2])
+
+
+class Project:
+    """A plan like a project's: builder, base and the layer with requirements. Its images are like no other's.
+
+    Args:
+        name: of the repository that is the cache.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.salt = secrets.token_hex(6)
+        self.requirement = "one"
+        self.builder_arguments: dict[str, str] = {}
+        self.made: set[str] = set()
+
+    def plan(self) -> ImagePlan:
+        builder = self._step(
+            "builder",
+            "the compilers",
+            "FROM debian:bookworm-slim\nARG PIP_INDEX_URL\nRUN echo compiled > /made\n",
+            arguments=self.builder_arguments,
+        )
+        base = self._step(
+            "base",
+            "the base image",
+            f"FROM {builder.reference} AS builder\nFROM debian:bookworm-slim\nCOPY --from=builder /made /made\n",
+            needs=(builder.reference,),
+            labelled=True,
+        )
+        project = self._step(
+            "project",
+            "the layer",
+            f"FROM {builder.reference} AS requirements\nRUN echo {self.requirement} > /wanted\n"
+            f"FROM {base.reference}\nCOPY --from=requirements /wanted /wanted\n",
+            needs=(builder.reference, base.reference),
+            labelled=True,
+            throw_away="requirements",
+        )
+        digest = project.context.digest()
+        return ImagePlan(
+            reference=f"hvdcloud/project:{digest}", digest=digest, row=ROWS[0], steps=(builder, base, project)
+        )
+
+    def _step(self, kind: str, what: str, dockerfile: str, *, labelled: bool = False, **more: Any) -> Step:
+        sent = Context(hashed=(Entry(path="Dockerfile", content=dockerfile.encode()),), salt=(self.salt,))
+        tag = sent.digest() if kind == "project" else f"torch-1-cpu-{sent.digest()}"
+        return Step(
+            reference=f"hvdcloud/{kind}:{tag}",
+            what=what,
+            context=sent,
+            dockerfile="Dockerfile",
+            labels={LABEL: sent.digest()} if labelled else {},
+            **more,
+        )
+
+
+@pytest.fixture
+def project(engine: Any) -> Iterator[Project]:
+    found = Project(f"cache/t{secrets.token_hex(4)}")
+    yield found
+    here = {tag for image in engine.images.list() for tag in image.tags}
+    for tag in sorted(here):
+        if tag in found.made or f"/{found.name}:" in tag:
+            engine.images.remove(tag, force=True)
+
+
+def job(
+    project: Project,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    repository: str | None = None,
+) -> tuple[BuildResult, list[BuildEvent]]:
+    """One build on the engine that DOCKER_HOST names."""
+    events: list[BuildEvent] = []
+    plan = project.plan()
+    project.made.update(step.reference for step in plan.steps)
+    client = engines.connect()
+    try:
+        result = carry_out(
+            client.api,
+            plan,
+            progress=events.append,
+            source=cache.cache_from(source),
+            target=cache.cache_to(target),
+            repository=repository,
+        )
+    finally:
+        client.close()
+    # That somebody else builds on this engine is no matter here.
+    return result, [event for event in events if not event.text.startswith("waiting for another")]
+
+
+def texts(events: Sequence[BuildEvent], kind: str) -> list[str]:
+    return [event.text for event in events if event.kind == kind]
+
+
+def tags(port: int, project: Project) -> set[str]:
+    listed = requests.get(f"http://127.0.0.1:{port}/v2/{project.name}/tags/list", timeout=10)
+    return set(listed.json().get("tags") or ())
+
+
+def tag_of(step: Step) -> str:
+    """In the cache."""
+    kind, _, tag = step.reference.removeprefix("hvdcloud/").partition(":")
+    return tag if kind == "project" else f"{kind}-{tag}"
+
+
+def names(part: str) -> set[str]:
+    """What the engine that DOCKER_HOST names calls its images, as far as `part` is in it."""
+    client = engines.connect()
+    try:
+        return {tag for image in client.images.list() for tag in image.tags if part in tag}
+    finally:
+        client.close()
+
+
+def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer(
+    project: Project, port: int, other_engine: SecondEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = (f"{host}:{port}/{project.name}" for host in ("127.0.0.1", other_engine.gateway))
+    first, events = job(project, target=here)
+    assert texts(events, "image")[:3] == ["the compilers", "the base image", "the layer"]
+    builder, base, layer = project.plan().steps
+    assert tags(port, project) == {tag_of(builder), tag_of(base), tag_of(layer)}
+    assert names(project.name) == set(), "the cache's names stay behind"
+
+    # The second engine has neither debian:bookworm-slim nor a network: it can only pull from the cache.
+    monkeypatch.setenv("DOCKER_HOST", other_engine.docker_host)
+    same, events = job(project, source=there, repository=there)
+    assert (same.image_id, same.cached, same.steps) == (first.image_id, True, 0)
+    assert same.digest, "the digest by which nodes pull it"
+    assert names("hvdcloud/builder") == names("hvdcloud/base") == set(), "what is not needed is not pulled"
+    assert any(text.startswith("from the cache: ") for text in texts(events, "output"))
+
+    project.requirement = "two"
+    changed, events = job(project, source=there, target=there)
+    assert texts(events, "image")[0] == "the layer"
+    assert not changed.cached
+    assert changed.reference != same.reference
+    assert not any("compiled" in event.text for event in events)
+    pulled = [text for text in texts(events, "output") if text.startswith("from the cache")]
+    assert pulled == [
+        f"from the cache: {there}:{tag_of(builder)}, the compilers",
+        f"from the cache: {there}:{tag_of(base)}, the base image",
+    ]
+    # Its own layer is there for the job after it; what was there already is not sent again.
+    assert texts(events, "image")[1:] == [f"the layer, to the cache as {there}:{tag_of(project.plan().last)}"]
+    assert names(project.name) == {f"{there}:{tag_of(layer)}"}, "the image wanted keeps its name, the others none"
+
+
+def test_an_image_under_a_tag_of_its_own_is_taken_if_it_is_the_one_wanted(
+    project: Project, port: int, other_engine: SecondEngine, monkeypatch: pytest.MonkeyPatch, engine: Any
+) -> None:
+    here, there = (f"{host}:{port}/{project.name}" for host in ("127.0.0.1", other_engine.gateway))
+    first, _ = job(project)
+    engine.api.tag(first.reference, here, "latest")
+    engine.api.push(here, tag="latest")
+    project.requirement = "two"
+    job(project, target=here)
+    monkeypatch.setenv("DOCKER_HOST", other_engine.docker_host)
+    # Not the one wanted any more; that one is there too, under its content's tag.
+    second, events = job(project, source=f"{there}:latest")
+    assert second.cached
+    assert [text for text in texts(events, "output") if "cache" in text] == [
+        f"not from the cache: {there}:latest holds something else than the layer",
+        f"from the cache: {there}:{project.plan().digest}, the layer",
+    ]
+    assert f"{there}:latest" not in names(project.name)
+    project.requirement = "one"
+    back, _ = job(project, source=f"{there}:latest")
+    assert (back.image_id, back.cached) == (first.image_id, True)
+
+
+def test_a_cache_that_cannot_be_read_costs_time_and_nothing_else(project: Project) -> None:
+    down = f"127.0.0.1:{free_port()}/{project.name}"
+    result, events = job(project, source=down)
+    assert not result.cached
+    why = [text for text in texts(events, "output") if text.startswith("not from the cache")]
+    assert len(why) == 3, "for each image that is missing"
+    assert all(down in text and "refused" in text for text in why)
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(project: Project) -> None:
+    down = f"127.0.0.1:{free_port()}/{project.name}"
+    result, events = job(project, target=down)
+    assert result.image_id
+    warnings = texts(events, "warning")
+    assert [text.partition(" is not in the cache: ")[0] for text in warnings] == [
+        "the compilers",
+        "the base image",
+        "the layer",
+    ]
+    assert all("refused" in text and "check that" in text for text in warnings)
+
+
+def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) -> None:
+    project.builder_arguments = {"PIP_INDEX_URL": "https://someone:hunter2@index.example/simple"}
+    _, events = job(project, target=f"127.0.0.1:{port}/{project.name}")
+    [warning] = texts(events, "warning")
+    assert warning.startswith("the compilers is not in the cache: its history holds the password of a package index")
+    assert "hunter2" not in warning
+    assert {tag.partition("-")[0] for tag in tags(port, project)} == {"base", project.plan().digest}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("cache_from", "Not A Repository"),
+        ("cache_from", "https://host.example/path"),
+        ("cache_from", "host.example/path:tag:tag"),
+        ("cache_to", "host.example/path:latest"),
+        ("cache_to", "path"),
+    ],
+)
+def test_what_is_no_repository_is_refused_before_anything_is_built(option: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} '?{value}"):
+        build(ImageConfig(requirements=None), project_dir=tmp_path, progress=ignore, **{option: value})  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""The template `keras` on two nodes: it learns, all ranks agree, it resumes; and Keras 3 is not let through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Project, labelled, project_in
+
+FINAL = re.compile(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks")
+LOADS = """
+import tensorflow as tf
+from pathlib import Path
+for path in sorted(Path("/pulled").glob("checkpoint-*.keras")):
+    tf.keras.models.load_model(path, compile=False)
+    print(path.name)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, tensorflow_image: str) -> Iterator[Project]:
+    """The template as `init` writes it, with a cluster that is not up, and of which nothing is left after the test."""
+    project = project_in(tmp_path, "t-keras")
+    for path in project.folder.iterdir():
+        path.unlink()
+    project.hvdcloud("init", "--template", "keras", "--name", project.name)
+    # What the image of these tests has.
+    project.write("requirements.txt", "scikit-learn\n")
+    yield project
+    if labelled(engine, project.name):
+        project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+def test_the_template_learns_and_its_checkpoints_are_pulled(
+    project: Project, engine: Any, tensorflow_image: str
+) -> None:
+    ended = project.hvdcloud("launch")
+    assert labelled(engine, project.name) == []
+    found = FINAL.search(ended.out)
+    assert found, ended.out
+    assert float(found[1]) >= 0.97
+    assert "[0] weights are equal on 2 ranks" in ended.out.splitlines()
+    (folder,) = (path for path in (project.folder / "checkpoints").iterdir() if path.is_dir())
+    volumes = {str(folder): {"bind": "/pulled", "mode": "ro"}}
+    loaded = engine.containers.run(tensorflow_image, ["-c", LOADS], entrypoint="python", volumes=volumes, remove=True)
+    assert loaded.decode().split() == [f"checkpoint-{epoch:03}.keras" for epoch in range(1, 13)]
+
+
+def test_a_second_run_goes_on_and_large_batches_train_with_lars(project: Project) -> None:
+    large = ["python", "train.py", "--optimizer", "lars", "--batch-size", "256", "--epochs"]
+    project.hvdcloud("up")
+    project.hvdcloud("run", "--", *large, "2")
+    out = project.hvdcloud("run", "--", *large, "16").out
+    assert "[0] resumed from checkpoint-002.keras: 2 epochs are done" in out
+    assert "[0] weights are equal on 2 ranks" in out
+    found = re.search(r"final: accuracy (\d\.\d+), \d+ images/s, 2 ranks", out)
+    assert found, out
+    assert float(found[1]) >= 0.95
+    finished = project.hvdcloud("run", "--", *large, "16").out
+    assert "nothing left to train" in finished
+    assert "[0] weights are equal on 2 ranks" in finished
+
+
+def test_keras_3_ends_the_run_before_it_starts(project: Project) -> None:
+    # What `keras>=3` in requirements.txt leaves behind, as far as it is looked at.
+    (project.folder / "packages/keras-3.11.3.dist-info").mkdir(parents=True)
+    project.write("packages/keras-3.11.3.dist-info/METADATA", "Name: keras\nVersion: 3.11.3\n")
+    project.configure(
+        image={"framework": "tensorflow"}, run={"command": "echo started", "env": {"PYTHONPATH": "/workspace/packages"}}
+    )
+    project.hvdcloud("up")
+    ended = project.hvdcloud("run", "--json", expect=7)
+    assert ended.json["result"]["exit_code"] == 78
+    log = project.hvdcloud("logs").out
+    assert "Keras 3.11.3 (in /workspace/packages) does not work with Horovod" in log
+    assert "started" not in log

@@ -1,0 +1,312 @@
+"""Images that are not ours, and Dockerfiles on top of ours: they become nodes, or are refused when they are built."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import ImageConfig
+from hvdcloud.errors import ExitCode, ImageError
+from hvdcloud.image import own
+from hvdcloud.image.build import BuildResult, build
+from hvdcloud.image.plan import ImagePlan, plan_image
+from hvdcloud.image.stream import BuildEvent, ignore
+from tests.harness import labelled, project_in
+
+Make = Callable[..., str]
+Build = Callable[..., BuildResult]
+
+# Python, torch and Horovod, and nothing of a node: no sshd, no Open MPI programs, no pip, root locked, another user.
+THEIRS = r"""
+RUN apt-get purge -y openssh-server openssh-client iproute2 openmpi-bin > /dev/null \
+    && rm -rf /opt/hvdcloud /etc/hvdcloud /usr/local/bin/hvdcloud-node /workspace /var/lib/hvdcloud \
+        /opt/venv/lib/python3.11/site-packages/hvdcloud_requirements.* \
+    && useradd alice && passwd -l root
+ENV FLAVOUR=theirs PYTHONPATH=/srv/lib PATH=/opt/venv/bin:/usr/bin:/bin
+ENTRYPOINT ["/bin/false"]
+CMD ["nothing"]
+HEALTHCHECK CMD /bin/false
+WORKDIR /srv
+SHELL ["/bin/false"]
+USER alice
+"""
+BARE = "debian:bookworm-slim"
+OLD_PYTHON = "RUN printf '#!/bin/sh\\n[ \"$1\" != --version ] || { echo Python 3.8.20; exit 0; }\\nexit 1\\n'"
+OLD_PYTHON += " > /usr/bin/python3 && chmod +x /usr/bin/python3"
+REDUCES = """
+import os
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+total = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum).item()
+found = f"{os.environ['FLAVOUR']} {os.environ['PYTHONPATH']}"
+print(f"rank {hvd.rank()} of {hvd.size()} sums {total:.0f} {found}", flush=True)
+"""
+
+
+def remove(engine: Any, references: list[str]) -> None:
+    """Removes images by name or id, and what failed builds have left on top of them; what has other names stays."""
+    mine = set()
+    for reference in dict.fromkeys(references):
+        for found in [] if reference.startswith("sha256:") else engine.images.list(reference):
+            mine.add(found.id)
+            engine.images.remove(reference, force=True, noprune=True)
+    mine |= {reference for reference in references if reference.startswith("sha256:")}
+    nameless = [each for each in engine.api.images(all=True) if "<none>" in (each["RepoTags"] or ["<none>"])[0]]
+    mine &= {each["Id"] for each in nameless}
+    before = 0
+    while before != len(mine):
+        before = len(mine)
+        mine |= {each["Id"] for each in nameless if each["ParentId"] in mine}
+    # An image goes after those that begin with it.
+    while mine:
+        found = engine.api.images(all=True)
+        mine &= {each["Id"] for each in found}
+        last = mine - {each["ParentId"] for each in found}
+        for image in last:
+            engine.images.remove(image, force=True, noprune=True)
+        if not last:
+            # What is left is a part of images with other names.
+            return
+
+
+@pytest.fixture(scope="module")
+def make(engine: Any) -> Iterator[Make]:
+    """Builds an image of a Dockerfile's lines; all are removed after the tests."""
+    made: list[str] = []
+
+    def call(base: str, lines: str = "", *, tag: str) -> str:
+        name = f"hvdcloud-tests/own:{tag}"
+        # Without an instruction of its own it would be the base itself.
+        dockerfile = f"FROM {base}\nLABEL hvdcloud-tests={tag}\n{lines}\n".encode()
+        built, _ = engine.images.build(fileobj=io.BytesIO(dockerfile), tag=name, rm=True, forcerm=True)
+        made.extend([name, built.id])
+        return name
+
+    yield call
+    remove(engine, made)
+
+
+@pytest.fixture(scope="module")
+def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image that has Python, torch and Horovod, and knows nothing of nodes."""
+    ours = build(ImageConfig(requirements=None), project_dir=tmp_path_factory.mktemp("ours"), progress=ignore)
+    return make(ours.reference, THEIRS, tag="theirs")
+
+
+def plan_of(engine: Any, image_config: ImageConfig, folder: Path) -> ImagePlan:
+    base = own.find(engine.api, image_config.base) if image_config.base else None
+    return plan_image(image_config, project_dir=folder, base=base)
+
+
+@pytest.fixture(scope="module")
+def remover(engine: Any) -> Iterator[list[str]]:
+    """References of images that are removed after the tests."""
+    references: list[str] = []
+    yield references
+    remove(engine, references)
+
+
+@pytest.fixture
+def built(tmp_path: Path, engine: Any, image: str, remover: list[str]) -> Build:
+    """Builds an image for a project in `tmp_path`, of which nothing is left after the tests."""
+
+    def call(*, progress: Callable[[BuildEvent], None] = ignore, **config: Any) -> BuildResult:
+        image_config = ImageConfig(**{"requirements": None, **config})
+        # Before the build, so that what a failed one leaves is removed too; what our own image is made of stays.
+        plan = plan_of(engine, image_config, tmp_path)
+        ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=tmp_path)
+        remover.extend({step.reference for step in plan.steps} - {step.reference for step in ours.steps})
+        remover.append(plan.reference)
+        return build(image_config, project_dir=tmp_path, progress=progress)
+
+    return call
+
+
+def inside(engine: Any, image: str, script: str) -> str:
+    """What a shell in the image prints."""
+    output: bytes = engine.containers.run(image, ["-c", script], entrypoint="sh", remove=True)
+    return output.decode().strip()
+
+
+def test_an_image_with_horovod_becomes_a_node_and_gets_nothing_else(
+    engine: Any, theirs: str, built: Build, tmp_path: Path
+) -> None:
+    result = built(base=theirs)
+    before, after = (engine.images.get(name).attrs for name in (theirs, result.reference))
+    assert after["RootFS"]["Layers"][: len(before["RootFS"]["Layers"])] == before["RootFS"]["Layers"]
+    config = after["Config"]
+    assert config["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
+    assert (config["Cmd"], config["User"], config["WorkingDir"]) == (None, "root", "/workspace")
+    assert config["Healthcheck"]["Test"] == ["NONE"]
+    assert {"FLAVOUR=theirs", "PYTHONPATH=/srv/lib"} <= set(config["Env"])
+    tools = inside(engine, result.reference, "for tool in gcc g++ make cmake pip; do command -v $tool; done; true")
+    assert tools == ""
+    left = "ls -A /root/.ssh /etc/ssh/ssh_host_* /etc/hvdcloud/ssh_host_* /opt/own /opt/tools /opt/wheels /tmp/* "
+    assert inside(engine, result.reference, f"{left} /var/lib/hvdcloud/* /var/lib/apt/lists/* 2> /dev/null; true") == ""
+    # sshd, Open MPI and what they need; the node program with a Python environment of its own.
+    assert after["Size"] - before["Size"] < 60e6
+    assert inside(engine, result.reference, "command -v python; grep ^root: /etc/shadow").startswith(
+        "/opt/venv/bin/python\nroot:*:"
+    )
+
+
+def test_it_is_found_by_its_content_and_a_tag_that_moved_is_another_image(
+    engine: Any, theirs: str, built: Build, make: Make, tmp_path: Path
+) -> None:
+    moving = make(theirs, "LABEL version=1", tag="moving")
+    first = plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path)
+    assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference == first.reference
+    make(theirs, "LABEL version=2", tag="moving")
+    assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference != first.reference
+    assert built(base=theirs).reference == built(base=theirs).reference
+    assert built(base=theirs).cached
+
+
+def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
+    engine: Any, theirs: str, tmp_path: Path, remover: list[str]
+) -> None:
+    project = project_in(tmp_path, "t-own-image")
+    project.write("requirements.txt", "tabulate\npackaging==25.0\n")
+    project.write("assets/word.txt", "from the project\n")
+    project.write(
+        "node.Dockerfile",
+        "ARG BASE\nFROM debian:bookworm-slim AS other\nRUN echo from a stage > /stage.txt\n\nFROM ${BASE}\n"
+        "COPY assets/ /srv/assets/\nCOPY --from=other /stage.txt /srv/\nENV FLAVOUR=mine\nUSER nobody\n",
+    )
+    image = {"base": theirs, "dockerfile": "node.Dockerfile"}
+    project.configure(image=image, checkpoints={"keep_every": 0.2})
+    plan = plan_of(engine, ImageConfig(**image), project.folder)
+    remover.extend(step.reference for step in plan.steps)
+    reference = project.hvdcloud("build", "--json", timeout=600).json["result"]["reference"]
+    assert reference == plan.reference
+    assert inside(engine, reference, "cat /srv/assets/word.txt /srv/stage.txt") == "from the project\nfrom a stage"
+    script = "python -c 'import packaging; print(packaging.__version__)'; command -v tabulate"
+    assert inside(engine, reference, script) == "25.0\n/opt/requirements/bin/tabulate"
+    project.write("train.py", REDUCES)
+    try:
+        project.hvdcloud("up")
+        for controller in ("gloo", "mpi"):
+            out = project.hvdcloud("run", "--controller", controller).out
+            for rank in range(2):
+                assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
+    finally:
+        project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "command"),
+    [
+        ("RUN touch /lib/ld-musl-x86_64.so.1", "it has musl instead of glibc", "image.base"),
+        ("RUN rm /usr/bin/apt-get", "it has no apt-get", "image.base"),
+        ("", "there is no Python on its PATH (/usr/local/sbin:", "image.base"),
+        (OLD_PYTHON, "its Python is too old: /usr/bin/python3 is Python 3.8.20; 3.10 is needed", "image.base"),
+    ],
+    ids=["musl", "no-apt", "no-python", "old-python"],
+)
+def test_an_image_that_cannot_be_a_node_says_why(
+    make: Make, built: Build, lines: str, cause: str, command: str
+) -> None:
+    name = make(BARE, lines, tag="refused")
+    with pytest.raises(ImageError) as raised:
+        built(base=name)
+    assert raised.value.code == ExitCode.IMAGE
+    assert raised.value.message.startswith(f"image.base {name} can't be a node: {cause}")
+    assert command in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("lines", "config", "cause"),
+    [
+        ("", {"device": "cuda"}, "image.device is cuda, but its torch 2.13.0+cpu is built without CUDA"),
+        ("", {"framework": "tensorflow"}, "image.framework is tensorflow, but /opt/venv/bin/python can't import it: "),
+        (
+            'USER root\nSHELL ["/bin/sh", "-c"]\nRUN rm /opt/venv/lib/python3.11/site-packages/horovod/torch/*.so',
+            {},
+            "its Horovod does not work with its torch: ",
+        ),
+    ],
+    ids=["cpu-torch", "no-tensorflow", "broken-horovod"],
+)
+def test_what_the_configuration_wants_of_it_has_to_be_there(
+    make: Make, built: Build, theirs: str, lines: str, config: dict[str, str], cause: str
+) -> None:
+    name = make(theirs, lines, tag="wanting")
+    with pytest.raises(ImageError, match="can't be a node") as raised:
+        built(base=name, **config)
+    assert cause in raised.value.message
+
+
+def test_an_image_that_is_nowhere_is_named_with_its_key(tmp_path: Path, engine: Any) -> None:
+    name = "127.0.0.1:1/nothing:1"
+    with pytest.raises(ImageError) as raised:
+        build(ImageConfig(base=name, requirements=None), project_dir=tmp_path, progress=ignore)
+    assert raised.value.message.startswith(f"image.base: {name} is not in the engine and can't be pulled: ")
+    assert raised.value.code == ExitCode.IMAGE
+    assert "docker login 127.0.0.1:1" in raised.value.hint
+
+
+def dockerfile(folder: Path, lines: str) -> None:
+    (folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{lines}\n")
+
+
+def test_a_dockerfile_on_top_of_ours_changes_no_layer_of_ours_and_is_built_once(
+    engine: Any, image: str, built: Build, tmp_path: Path
+) -> None:
+    dockerfile(tmp_path, "RUN echo mine > /mine.txt\nENV MINE=1")
+    (tmp_path / "requirements.txt").write_text("scikit-learn\n")
+    events: list[BuildEvent] = []
+    first = built(dockerfile="Dockerfile", requirements="requirements.txt")
+    again = built(dockerfile="Dockerfile", requirements="requirements.txt", progress=events.append)
+    assert (again.image_id, again.cached, events) == (first.image_id, True, [])
+    layers = engine.images.get(first.reference).attrs["RootFS"]["Layers"]
+    ours = engine.images.get(image).attrs["RootFS"]["Layers"]
+    assert layers[: len(ours)] == ours
+    config = engine.images.get(first.reference).attrs["Config"]
+    assert config["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
+    assert "MINE=1" in config["Env"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ("RUN rm /usr/sbin/sshd", "the node program does not come up at its step sshd: "),
+        ("RUN rm -r /opt/hvdcloud/venv", "the node program does not come up: "),
+        ("RUN usermod -s /usr/sbin/nologin root", "root can't log in and use the node program: "),
+        ("ENV PATH=/usr/bin:/bin", "horovodrun is not on its PATH (/usr/bin:/bin)"),
+        (
+            "RUN sed -i 's/^Version: .*/Version: 2.12.0/' /opt/venv/lib/python3.11/site-packages/torch-*/METADATA",
+            "Horovod does not work with run.controller gloo: "
+            "Horovod was compiled with torch 2.13.0+cpu, but torch 2.12.0",
+        ),
+    ],
+    ids=["no-sshd", "no-node-program", "no-shell", "no-path", "another-torch"],
+)
+def test_a_dockerfile_that_breaks_the_node_says_so(built: Build, tmp_path: Path, lines: str, cause: str) -> None:
+    dockerfile(tmp_path, lines)
+    with pytest.raises(ImageError) as raised:
+        built(dockerfile="Dockerfile")
+    assert raised.value.message.startswith(f"image.dockerfile Dockerfile can't be a node: {cause}")
+
+
+def test_a_dockerfile_whose_own_step_fails_is_named_with_its_last_lines(built: Build, tmp_path: Path) -> None:
+    dockerfile(tmp_path, "RUN echo no luck >&2; exit 7")
+    with pytest.raises(ImageError, match=r"image\.dockerfile Dockerfile was not built: at step 3/3") as raised:
+        built(dockerfile="Dockerfile")
+    assert "no luck" in raised.value.details
+
+
+def test_a_refused_build_ends_with_exit_code_6_and_the_next_command(tmp_path: Path, engine: Any) -> None:
+    project = project_in(tmp_path, "t-own-refused")
+    project.write("requirements.txt", "")
+    project.configure(image={"base": BARE})
+    document = project.hvdcloud("build", "--json", expect=int(ExitCode.IMAGE)).json
+    assert "there is no Python on its PATH" in json.dumps(document["error"]["message"])
+    assert document["error"]["hint"] == "set image.base to an image on Debian or Ubuntu with Python 3.10 or newer"

@@ -1,0 +1,53 @@
+"""The CUDA images of the version matrix: built once, and found by their content the next time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import ImageConfig
+from hvdcloud.image.build import build
+from hvdcloud.image.stream import BuildEvent
+from hvdcloud.image.versions import Row
+from tests.images.donors import donor_for
+
+Build = Callable[[Row], str]
+
+
+@pytest.fixture(scope="session")
+def built(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Builds a row's image, with the best donor that can be had; takes minutes the first time."""
+    references: dict[str, str] = {}
+
+    def call(row: Row) -> str:
+        if row.label not in references:
+            donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference if row.donor else None
+            wanted = {"framework": row.framework, "device": row.device, "version": row.version, "cuda_donor": donor}
+            config = ImageConfig.model_validate({**wanted, "requirements": None})
+            project = tmp_path_factory.mktemp(row.label)
+            references[row.label] = build(config, project_dir=project, progress=_show).reference
+        return references[row.label]
+
+    return call
+
+
+def _show(event: BuildEvent) -> None:
+    if event.kind in ("image", "step"):
+        sys.stderr.write(f"{event.text}\n")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """A folder as Container-Optimized OS mounts it, with a libcuda.so.1 that only says its version: 12345."""
+    source = tmp_path / "driver.c"
+    source.write_text("int cuDriverGetVersion(int *version) { *version = 12345; return 0; }\n")
+    folder = tmp_path / "lib64"
+    folder.mkdir()
+    library = folder / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
+    return folder

@@ -1,0 +1,77 @@
+"""An image that has no code for the nodes' GPUs is refused before anything is built or costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import Config, load_config
+from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle import up
+from hvdcloud.lifecycle.gpus import check_gpus, wasted
+
+OLD_GPU_NEW_IMAGE = {
+    "gce.machine_type": "n1-standard-8",
+    "gce.gpu": {"type": "nvidia-tesla-p4", "count": 1},
+    "image.device": "cuda",
+    "image.version": "2.13.0",
+}
+
+
+def config(folder: Path, **settings: object) -> Config:
+    (folder / "hvdcloud.yaml").write_text("name: t\nprovider: gce\ngce: {project: my-project}\n")
+    return load_config(folder / "hvdcloud.yaml", flags=settings, environ={})
+
+
+def test_a_gpu_that_the_image_has_no_code_for_is_refused_naming_the_row_that_has(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_gpus(config(tmp_path, **OLD_GPU_NEW_IMAGE))
+    assert "torch 2.13.0 for CUDA 13.0 does not run on nvidia-tesla-p4" in refused.value.message
+    assert refused.value.hint == "set image.version: 2.7.1, whose image does"
+
+
+def test_the_gpu_that_a_machine_type_comes_with_counts_too(tmp_path: Path) -> None:
+    settings = {**OLD_GPU_NEW_IMAGE, "gce.machine_type": "g2-standard-8", "gce.gpu": None}
+    check_gpus(config(tmp_path, **settings))
+
+
+def test_the_default_image_and_the_default_gpu_go_together(tmp_path: Path) -> None:
+    check_gpus(config(tmp_path, **{"image.device": "cuda"}))
+
+
+def test_what_an_image_of_the_users_has_code_for_only_the_image_knows(tmp_path: Path) -> None:
+    settings = {name: value for name, value in OLD_GPU_NEW_IMAGE.items() if name != "image.version"}
+    check_gpus(config(tmp_path, **settings, **{"image.base": "registry.example/mine:1"}))
+
+
+def test_a_gpu_that_is_not_in_the_table_is_left_for_preflight(tmp_path: Path) -> None:
+    check_gpus(config(tmp_path, **{**OLD_GPU_NEW_IMAGE, "gce.gpu": {"type": "nvidia-tesla-x1", "count": 1}}))
+
+
+def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None:
+    provider = SimpleNamespace(preflight=lambda _: pytest.fail("the provider was asked"))
+    context: Any = SimpleNamespace(config=config(tmp_path, **OLD_GPU_NEW_IMAGE), provider=provider)
+    spec: Any = None
+    with pytest.raises(UsageError, match="does not run on nvidia-tesla-p4"):
+        up._check(context, spec)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"image.device": "cpu"}, "would be paid for and not used"),
+        ({"image.device": "cuda"}, None),
+        ({"image.device": "cuda", "gce.gpu": {"type": "nvidia-tesla-t4", "count": 0}}, "the nodes have no GPU"),
+        ({"image.device": "cpu", "gce.gpu": {"type": "nvidia-tesla-t4", "count": 0}}, None),
+        ({"image.device": "cpu", "provider": "local"}, None),
+        ({"image.device": "cuda", "provider": "local"}, None),
+    ],
+)
+def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
+    tmp_path: Path, settings: dict[str, object], said: str | None
+) -> None:
+    found = wasted(config(tmp_path, **settings))
+    assert (found is None) if said is None else (found is not None and said in found)

@@ -1,0 +1,292 @@
+"""What is built for `image.base` and `image.dockerfile`, and what is refused before anything is; without an engine."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config import ImageConfig, load_config
+from hvdcloud.errors import UsageError
+from hvdcloud.image import own, stream, versions
+from hvdcloud.image.plan import ImagePlan, Step, plan_image
+from hvdcloud.image.sources import Sources
+
+DIGEST = "sha256:" + "1" * 64
+PINNED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
+
+
+def planned(folder: Path, *, base: own.Base | None = None, needs: own.Needs | None = None, **config: str) -> ImagePlan:
+    """The plan of a project; without a requirements.txt there is none to install."""
+    requirements = "requirements.txt" if (folder / "requirements.txt").exists() else None
+    if base is not None:
+        config["base"] = base.reference
+    image_config = ImageConfig(**{"requirements": requirements, **config})
+    return plan_image(image_config, project_dir=folder, base=base, needs=needs)
+
+
+def sent(step: Step) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(step.context.stream()))) as archive:
+        return {member.name: member for member in archive.getmembers()}
+
+
+def dockerfile(folder: Path, *lines: str, name: str = "Dockerfile") -> None:
+    (folder / name).write_text("\n".join(["ARG BASE", "FROM ${BASE}", *lines]) + "\n")
+
+
+def refusal(folder: Path, text: str) -> UsageError:
+    (folder / "Dockerfile").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        planned(folder, dockerfile="Dockerfile")
+    return raised.value
+
+
+# --- image.base -----------------------------------------------------------------------------------------------------
+
+
+def test_a_base_is_built_on_twice_and_requirements_go_on_top(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("idna\n")
+    builder, node, project = planned(tmp_path, base=own.Base(reference="theirs:1", identity="sha256:a")).steps
+    assert builder.arguments["OWN"] == node.arguments["OWN"] == "theirs:1"
+    assert node.arguments["BUILDER"] == project.arguments["BUILDER"] == builder.reference
+    assert project.arguments["BASE"] == node.reference
+    assert (node.needs, project.needs) == ((builder.reference,), (builder.reference, node.reference))
+    assert builder.reference.startswith("hvdcloud/own-builder:torch-cpu-")
+    assert builder.what == node.what == "image.base theirs:1"
+
+
+def test_nothing_that_compiles_is_sent_for_the_image_that_nodes_run(tmp_path: Path) -> None:
+    builder, node = planned(tmp_path, base=own.Base(reference="theirs:1", identity="sha256:a")).steps
+    assert {"dockerfiles/own/prepare.py", "dockerfiles/build/horovod.sh"} <= set(sent(builder))
+    assert not [name for name in sent(node) if name.startswith(("dockerfiles/build", "dockerfiles/patches", "wheels"))]
+    assert {"dockerfiles/own/check_node.py", "hvdcloud/node/entrypoint.py"} <= set(sent(node))
+    assert sent(builder)["dockerfiles/own/prepare.sh"].mode & 0o111
+
+
+def test_what_is_in_the_base_decides_the_name_and_not_how_it_is_called(tmp_path: Path) -> None:
+    names = {
+        planned(tmp_path, base=own.Base(reference=reference, identity=identity)).reference
+        for reference, identity in [("theirs:1", "sha256:a"), ("theirs:1", "sha256:b"), ("also:1", "sha256:a")]
+    }
+    assert len(names) == 2
+
+
+def test_a_digest_needs_no_engine_and_a_tag_says_how_to_get_one(tmp_path: Path) -> None:
+    image_config = ImageConfig(base=PINNED, requirements=None)
+    known = plan_image(image_config, project_dir=tmp_path)
+    assert known.steps[0].arguments["OWN"] == PINNED
+    with pytest.raises(UsageError, match="a tag: only an engine") as raised:
+        plan_image(ImageConfig(base="theirs:1", requirements=None), project_dir=tmp_path)
+    assert "docker pull theirs:1" in raised.value.hint
+
+
+def test_the_controller_that_runs_are_to_use_has_to_work_in_it(tmp_path: Path) -> None:
+    base = own.Base(reference="theirs:1", identity="sha256:a")
+    gloo, mpi = (planned(tmp_path, base=base, needs=own.Needs(controller=name)) for name in ("gloo", "mpi"))
+    assert (gloo.last.arguments["CONTROLLER"], mpi.last.arguments["CONTROLLER"]) == ("gloo", "mpi")
+    assert gloo.reference != mpi.reference
+    assert gloo.steps[0].reference == mpi.steps[0].reference, "what is compiled is the same"
+    # Ours work with either.
+    assert len({planned(tmp_path, needs=own.Needs(controller=name)).reference for name in ("gloo", "mpi")}) == 1
+
+
+def test_the_gpus_of_the_nodes_are_what_it_has_to_have_code_for(tmp_path: Path) -> None:
+    base = own.Base(reference="theirs:1", identity="sha256:a")
+    known, unknown = (planned(tmp_path, base=base, needs=own.Needs(capability=name)) for name in ("7.5", ""))
+    assert (known.last.arguments["CAPABILITY"], unknown.last.arguments["CAPABILITY"]) == ("7.5", "")
+    assert known.steps[0].reference == unknown.steps[0].reference
+
+
+def test_patches_are_known_for_every_version_of_a_framework() -> None:
+    for row in versions.ROWS:
+        assert f"{row.version}:{','.join(row.patches)}" in own.horovod_patches(row.framework).split()
+
+
+def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) -> None:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    mine = "mine-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    ours = "cffi-2.1.1-cp310-cp310-manylinux_2_28_x86_64.whl"
+    for name in (mine, ours, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"):
+        (folder / name).write_bytes(b"wheel")
+    (tmp_path / "requirements.txt").write_text("mine\n")
+    sources = Sources(find_links=(folder,))
+    base = own.Base(reference="theirs:1", identity="sha256:a")
+    builder = own.builder_context(base, sources, framework="torch", device="cpu")
+    project = own.project_context(sources, project_dir=tmp_path, requirements="requirements.txt", node="x")
+    assert [entry.path for entry in builder.unhashed if entry.path.endswith(".whl")] == [f"wheels/{ours}"]
+    assert [entry.path for entry in project.hashed if entry.path.endswith(".whl")] == [f"wheels/{mine}"]
+
+
+def test_a_version_beside_a_base_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "hvdcloud.yaml"
+    file.write_text("name: x\nimage:\n  version: 2.13.0\n  base: theirs:1\n")
+    with pytest.raises(UsageError) as raised:
+        load_config(file)
+    assert raised.value.message.startswith(f"{file}:3: image.version: image.base brings the framework")
+
+
+def test_what_a_build_refuses_is_the_error_itself() -> None:
+    tail = stream.Tail(where="at step 9/9: RUN x")
+    tail.lines.extend(["noise", "hvdcloud: refused: it has no apt-get", "hvdcloud: next: set image.base"])
+    error = stream.build_error("returned 3", image="image.base theirs:1", tail=tail, pip_hint="")
+    assert (error.message, error.hint) == ("image.base theirs:1 can't be a node: it has no apt-get", "set image.base")
+    # As BuildKit has it: each line behind its step and time.
+    tail.lines.clear()
+    tail.lines.extend(["#9 0.3 hvdcloud: refused: no Python", "#9 0.3 hvdcloud: next: install it"])
+    error = stream.build_error("returned 3", image="x", tail=tail, pip_hint="")
+    assert (error.message, error.hint) == ("x can't be a node: no Python", "install it")
+
+
+# --- image.dockerfile -----------------------------------------------------------------------------------------------
+
+
+def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is_checked_last(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("idna\n")
+    dockerfile(tmp_path, "RUN true", name="node.Dockerfile")
+    plan = planned(tmp_path, dockerfile="node.Dockerfile")
+    _, _, project, user, checked = plan.steps
+    assert user.arguments == {"BASE": project.reference}
+    assert (user.dockerfile, user.what) == ("node.Dockerfile", "image.dockerfile node.Dockerfile")
+    assert checked.arguments == {"IMAGE": user.reference, "CONTROLLERS": "gloo mpi"}
+    assert plan.reference == checked.reference
+
+
+def test_only_what_it_copies_is_sent_and_counts(tmp_path: Path) -> None:
+    for name in ("data/a.txt", "data/deep/b.txt", "data/cache/c.txt", "train.py", "glob-1.txt", "quoted dir/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "data" / "link").symlink_to("a.txt")
+    (tmp_path / "data" / "empty").mkdir()
+    (tmp_path / "data" / "deep" / "b.txt").chmod(0o755)
+    (tmp_path / ".dockerignore").write_text("# no caches\n**/cache\n")
+    dockerfile(
+        tmp_path,
+        "COPY --chown=1:1 data \\",
+        "  # a comment between",
+        "  /data/",
+        'COPY ["quoted dir/d.txt", "/d"]',
+        "ADD https://example.org/x /x",
+        "COPY --from=debian:bookworm-slim /etc/motd /motd",
+    )
+    before = planned(tmp_path, dockerfile="Dockerfile")
+    members = sent(before.steps[-2])
+    assert sorted(name for name, member in members.items() if not member.isdir()) == [
+        "Dockerfile",
+        "data/a.txt",
+        "data/deep/b.txt",
+        "data/link",
+        "quoted dir/d.txt",
+    ]
+    assert members["data/empty"].isdir()
+    assert (members["data/link"].issym(), members["data/link"].linkname) == (True, "a.txt")
+    assert (members["data/deep/b.txt"].mode, members["data/a.txt"].mode) == (0o755, 0o644)
+    (tmp_path / "train.py").write_text("new")
+    (tmp_path / "data" / "cache" / "c.txt").write_text("new")
+    assert planned(tmp_path, dockerfile="Dockerfile").reference == before.reference
+    (tmp_path / "data" / "a.txt").write_text("new")
+    assert planned(tmp_path, dockerfile="Dockerfile").reference != before.reference
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("COPY . /src", {"a/x.txt", "a/y.py", "b.txt"}),
+        ("COPY a/*.txt /src", {"a/x.txt", "a/y.py"}),
+        ("COPY $WHAT /src", {"a/x.txt", "a/y.py", "b.txt"}),
+        ("COPY ./b.txt ../../b.txt /src", {"b.txt"}),
+        ("RUN --mount=type=bind,target=/src ls /src", {"a/x.txt", "a/y.py", "b.txt"}),
+        ("RUN --mount=type=cache,target=/root/.cache ls", set()),
+        ("ONBUILD COPY b.txt /", {"b.txt"}),
+        ("RUN <<END\nCOPY a /\nEND", set()),
+        ("COPY <<END /b.txt\ntext\nEND", set()),
+    ],
+)
+def test_every_way_to_name_what_is_copied(tmp_path: Path, line: str, names: set[str]) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a/x.txt", "a/y.py", "b.txt"):
+        (tmp_path / name).write_text(name)
+    dockerfile(tmp_path, line)
+    members = sent(planned(tmp_path, dockerfile="Dockerfile").steps[-2])
+    assert {name for name, member in members.items() if not member.isdir()} == {"Dockerfile", *names}
+
+
+def test_dockerignore_may_bring_something_back(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "data" / name).write_text(name)
+    (tmp_path / ".dockerignore").write_text("data\n!data/b.txt\n")
+    dockerfile(tmp_path, "COPY . /src")
+    members = sent(planned(tmp_path, dockerfile="Dockerfile").steps[-2])
+    assert {"data/b.txt", "Dockerfile"} <= set(members)
+    assert "data/a.txt" not in members
+
+
+def test_a_dockerfile_in_dockerignore_is_sent_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / ".dockerignore").write_text("Dockerfile\n")
+    dockerfile(tmp_path, "COPY . /src")
+    assert "Dockerfile" in sent(planned(tmp_path, dockerfile="Dockerfile").steps[-2])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "secret").chmod(0)
+    dockerfile(tmp_path, "COPY secret /")
+    with pytest.raises(UsageError, match=r"secret can't be read for image\.dockerfile"):
+        planned(tmp_path, dockerfile="Dockerfile")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ARG BASE\nFROM $BASE\n",
+        'ARG BASE=ubuntu\nFROM --platform=linux/amd64 "${BASE}" AS last\nRUN true\n',
+        "# syntax=docker/dockerfile:1\narg BASE\nFROM debian AS x\nCMD x\nFROM ${BASE} as ours\nfrom ours\n",
+        "# escape=`\nARG BASE\nFROM ${BASE}\nRUN a `\n  b\n",
+    ],
+)
+def test_every_way_to_begin_with_our_image(tmp_path: Path, text: str) -> None:
+    (tmp_path / "Dockerfile").write_text(text)
+    assert planned(tmp_path, dockerfile="Dockerfile").steps[-2].dockerfile == "Dockerfile"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FROM ubuntu:24.04\n", "Dockerfile:1: its image begins with ubuntu:24.04, which has neither sshd"),
+        ("ARG BASE\nFROM ${BASE}\nFROM debian\n", "Dockerfile:3: its image begins with debian"),
+        ("FROM ${BASE}\nARG BASE\n", "Dockerfile uses ${BASE} without ARG BASE before its first FROM"),
+        ("RUN true\n", "Dockerfile has no FROM"),
+        ('ARG BASE\nFROM ${BASE}\nRUN a \\\n  b\nENTRYPOINT ["x"]\n', "Dockerfile:5: ENTRYPOINT would replace what"),
+        ("ARG BASE\nFROM ${BASE} AS a\ncmd x\nFROM a\n", "Dockerfile:3: CMD would replace what a node starts"),
+    ],
+)
+def test_a_dockerfile_that_cannot_become_a_node_is_refused_before_anything_is_built(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    error = refusal(tmp_path, text)
+    assert error.message.startswith(f"{tmp_path}/{message}")
+    assert "ARG BASE, then FROM ${BASE}" in error.hint or "run.command" in error.hint
+
+
+def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    with pytest.raises(UsageError, match=r"Dockerfile is not there, but image\.dockerfile names it"):
+        planned(project, dockerfile="Dockerfile")
+    dockerfile(tmp_path)
+    with pytest.raises(UsageError, match="is not below the project's folder"):
+        planned(project, dockerfile="../Dockerfile")
+
+
+def test_a_dockerfile_is_refused_before_a_base_is_looked_for(tmp_path: Path) -> None:
+    from hvdcloud.image.build import build
+
+    (tmp_path / "Dockerfile").write_text("FROM debian\n")
+    config = ImageConfig(base="nowhere.invalid/image:1", dockerfile="Dockerfile", requirements=None)
+    with pytest.raises(UsageError, match="its image begins with debian"):
+        build(config, project_dir=tmp_path, progress=stream.ignore)

@@ -1,0 +1,118 @@
+"""Which images can be built, and on which GPUs they run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from hvdcloud.errors import ExitCode, UsageError
+from hvdcloud.image import versions
+from hvdcloud.image.context import dockerfiles, locked
+from hvdcloud.image.versions import ROWS, Row, check_fits, find
+from hvdcloud.providers.gce import catalog
+
+CUDA_ROWS = [row for row in ROWS if row.cuda]
+GPUS = [
+    *("nvidia-tesla-t4", "nvidia-tesla-p4", "nvidia-tesla-v100", "nvidia-l4"),
+    *("nvidia-tesla-a100", "nvidia-a100-80gb", "nvidia-h100-80gb"),
+]
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+each_cuda_row = pytest.mark.parametrize("row", CUDA_ROWS, ids=lambda row: row.label)
+
+
+def test_no_two_rows_are_called_the_same() -> None:
+    assert Counter(row.label for row in ROWS).most_common(1)[0][1] == 1
+
+
+@each_row
+def test_a_rows_files_are_there_and_pin_each_project_once(row: Row) -> None:
+    locks = dockerfiles() / "locks"
+    for name in filter(None, (row.lock, row.toolkit)):
+        projects = Counter(project for project, _ in locked(locks / name))
+        assert {project: count for project, count in projects.items() if count > 1} == {}
+        lines = [line for line in (locks / name).read_text().splitlines() if line and not line.startswith("#")]
+        assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []
+    for patch in row.patches:
+        assert (dockerfiles() / "patches" / f"horovod-{row.horovod}-{patch}.patch").is_file()
+
+
+@each_cuda_row
+def test_a_cuda_row_says_what_it_is_compiled_with_and_for(row: Row) -> None:
+    assert row.device == "cuda"
+    assert bool(row.donor) != bool(row.toolkit)
+    numbers = [tuple(int(part) for part in each.split(".")) for each in row.capabilities]
+    assert numbers, "no GPU would run it"
+    assert all(low < high for low, high in pairwise(numbers))
+    # Horovod is compiled against exactly this NCCL.
+    nccl = {name: version for name, version in locked(dockerfiles() / "locks" / row.lock) if "nvidia-nccl" in name}
+    assert list(nccl.values()) == [row.nccl]
+
+
+def test_only_cuda_rows_know_of_cuda() -> None:
+    others = [row for row in ROWS if not row.cuda]
+    assert [row.label for row in others if row.device != "cpu" or row.capabilities or row.donor or row.nccl] == []
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_default_torch_image_runs_on_every_gpu_that_compute_engine_still_has(gpu: str) -> None:
+    check_fits(find("torch", "cuda"), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
+
+
+@pytest.mark.parametrize(("gpu", "capability"), [("nvidia-tesla-p4", "6.1"), ("nvidia-tesla-v100", "7.0")])
+def test_a_gpu_too_old_for_a_row_is_refused_with_the_row_that_runs_it(gpu: str, capability: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_fits(find("torch", "cuda", "2.13.0"), gpu=gpu, capability=capability)
+    assert refused.value.code == ExitCode.USAGE
+    assert gpu in refused.value.message
+    assert f"compute capability is {capability}" in refused.value.message
+    assert refused.value.hint == "set image.version: 2.7.1, whose image does"
+
+
+def test_a_gpu_too_new_for_a_row_is_refused_with_the_row_that_runs_it() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_fits(find("torch", "cuda", "2.7.1"), gpu="nvidia-b200", capability="10.0")
+    assert refused.value.hint == "set image.version: 2.13.0, whose image does"
+
+
+@pytest.mark.parametrize("gpu", ["nvidia-tesla-t4", "nvidia-tesla-p4", "nvidia-tesla-v100", "nvidia-l4"])
+def test_both_tensorflow_images_run_on_every_gpu_that_n1_and_g2_have(gpu: str) -> None:
+    for version in ("2.15.1", "2.21.0"):
+        check_fits(find("tensorflow", "cuda", version), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
+
+
+def test_a_gpu_too_new_for_the_default_tensorflow_image_is_refused_with_the_newer_row() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_fits(find("tensorflow", "cuda"), gpu="nvidia-h100-80gb", capability="9.0")
+    assert refused.value.hint == "set image.version: 2.21.0, whose image does"
+
+
+def test_a_gpu_that_no_row_runs_on_is_refused_with_another_gpu() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_fits(find("torch", "cuda"), gpu="nvidia-tesla-k80", capability="3.7")
+    assert "another GPU" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [("8.6", True), ("8.9", True), ("8.5", False), ("9.0", False), ("8.10", True), ("7.6", False)],
+)
+def test_code_runs_on_its_own_major_version_from_its_minor_version_on(
+    monkeypatch: pytest.MonkeyPatch, capability: str, runs: bool
+) -> None:
+    row = Row(
+        framework="torch", version="0", device="cuda", package="torch==0", lock="", evidence="", cuda="1.0",
+        capabilities=("7.7", "8.6"),
+    )  # fmt: skip
+    monkeypatch.setattr(versions, "ROWS", (row,))
+    if runs:
+        check_fits(row, gpu="x", capability=capability)
+    else:
+        with pytest.raises(UsageError):
+            check_fits(row, gpu="x", capability=capability)
+
+
+def test_an_image_for_cpus_runs_beside_any_gpu() -> None:
+    check_fits(find("torch", "cpu"), gpu="nvidia-tesla-k80", capability="3.7")
