@@ -223,7 +223,8 @@ def main() -> None:
 
     (train_images, train_labels), (test_images, test_labels) = load_data()
     # Equally many images for each rank, which keeps their steps in pace; a few may be left out. In the test none may
-    # be, and no rank waits for another.
+    # be, and no rank waits for another. An epoch so takes size() times fewer steps: programs in which every rank goes
+    # through all images divide the number of epochs by size() instead.
     share = len(train_images) // hvd.size()
     mine = slice(hvd.rank(), share * hvd.size(), hvd.size())
     test = slice(hvd.rank(), None, hvd.size())
