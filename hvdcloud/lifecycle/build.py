@@ -12,10 +12,11 @@ from hvdcloud.errors import CredentialsError, ImageError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
+    from hvdcloud.console import Console, Steps
     from hvdcloud.image.own import Needs
     from hvdcloud.image.sbom import Contents
     from hvdcloud.image.scan import Vulnerabilities
-    from hvdcloud.image.stream import BuildEvent
+    from hvdcloud.image.stream import BuildEvent, Progress
     from hvdcloud.lifecycle.context import Context
 
 _SBOM_TITLE = "sbom.cdx.json"
@@ -98,19 +99,10 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
         )
     with context.console.steps() as steps:
-
-        def progress(event: BuildEvent) -> None:
-            if event.kind == "step":
-                steps.update("image", event.text, done=event.step, total=event.steps)
-            elif event.kind == "warning":
-                context.console.warn(event.text)
-            else:
-                context.console.detail(event.text)
-
         built = build_image(
             config.image,
             project_dir=config.project_dir,
-            progress=progress,
+            progress=shown_on(context.console, steps),
             cache_from=cache_from,
             cache_to=cache_to,
             needs=needs_of(config),
@@ -123,6 +115,20 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
         cached=built.cached,
         seconds=time.monotonic() - started,
     )
+
+
+def shown_on(console: Console, steps: Steps) -> Progress:
+    """What shows a build's progress: the image that is built and its steps; the lines that these print as details."""
+
+    def progress(event: BuildEvent) -> None:
+        if event.kind in ("image", "step"):
+            steps.update("image", event.text, done=event.step, total=event.steps or None)
+        elif event.kind == "warning":
+            console.warn(event.text)
+        else:
+            console.detail(event.text)
+
+    return progress
 
 
 def push(context: Context) -> BuildOutcome:

@@ -12,7 +12,6 @@ from hvdcloud.lifecycle.interrupts import interrupted_once
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.gcs import GcsBucket
-    from hvdcloud.image.stream import BuildEvent
     from hvdcloud.lifecycle.build import BuildOutcome
     from hvdcloud.lifecycle.context import Context
 
@@ -41,7 +40,7 @@ def build_remote(
     from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan import plan_image
     from hvdcloud.image.provenance import source_labels
-    from hvdcloud.lifecycle.build import BuildOutcome, needs_of
+    from hvdcloud.lifecycle.build import BuildOutcome, needs_of, shown_on
     from hvdcloud.lifecycle.gpus import check_gpus
 
     started = time.monotonic()
@@ -61,17 +60,6 @@ def build_remote(
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
     plan = plan.labelled(source_labels(config.project_dir, os.environ))
     with interrupted_once(), context.console.steps() as steps:
-
-        def progress(event: BuildEvent) -> None:
-            if event.kind == "image":
-                steps.update("image", event.text)
-            elif event.kind == "step":
-                steps.update("image", event.text, done=event.step, total=event.steps)
-            elif event.kind == "warning":
-                context.console.warn(event.text)
-            else:
-                context.console.detail(event.text)
-
         builder = RemoteBuilder(
             client=connect(
                 project=config.gce.project,
@@ -82,7 +70,7 @@ def build_remote(
             bucket=bucket,
             log_bucket=_bucket(context, retry_seconds=LOG_RETRY_SECONDS),
             config=config.image,
-            progress=progress,
+            progress=shown_on(context.console, steps),
         )
         result = builder.build(plan, repository=config.image.repository)
         steps.update("image", "ready")

@@ -225,7 +225,9 @@ def test_two_machines_pull_run_and_reach_each_other_where_a_rule_lets_them(
     assert reached() == ("refused", "refused")
     mesh = ingress("mesh", sourceTags=["mesh"], targetTags=["mesh"])
     lab.machines.firewalls_changed([mesh])
-    until(lambda: call_from(engine, lab, "vm-1", internal) == "this is vm-0", seconds=20, what="vm-0's server")
+    until(
+        lambda: call_from(engine, lab, "vm-1", internal) == "this is vm-0", seconds=BOOT_SECONDS, what="vm-0's server"
+    )
     assert reached() == ("refused", "this is vm-0")
     lab.machines.firewalls_changed([mesh, ingress("laptop", sourceRanges=[f"{lab.machines.gateway}/32"])])
     assert reached() == ("this is vm-0", "this is vm-0")
@@ -276,11 +278,15 @@ def test_a_stop_runs_the_shutdown_script_and_is_no_power_off_of_its_own(lab: Lab
     lab.wait_for("startup-script: ready", on="vm-0")
     lab.records.spot_notice.add("vm-0")
     lab.wait_for("startup-script: preempted=TRUE", on="vm-0")
-    lab.machines.stop(instance, graceful_seconds=20)
+    lab.machines.stop(instance, graceful_seconds=BOOT_SECONDS)
     console = lab.wait_for("init: power down", on="vm-0")
     assert "shutdown-script: flushing" in console
     lab.machines.start(instance, lab.records)
-    until(lambda: lab.records.console["vm-0"].count("startup-script: ready") == 2, seconds=20, what="a second boot")
+    until(
+        lambda: lab.records.console["vm-0"].count("startup-script: ready") == 2,
+        seconds=BOOT_SECONDS,
+        what="a second boot",
+    )
     lab.machines.stop(instance, graceful_seconds=0)
     lab.machines.delete(instance)
     assert lab.records.off == []
