@@ -269,10 +269,12 @@ def test_the_fault_plan_decides_what_is_heard_of_a_machine(
 
 
 def test_a_stop_runs_the_shutdown_script_and_is_no_power_off_of_its_own(lab: Lab) -> None:
-    waits = "curl -s -H 'Metadata-Flavor: Google' $M/instance/preempted?wait_for_change=true"
+    # The notice may come before the script asks: then there is no change to wait for.
+    waits = "curl -s -H 'Metadata-Flavor: Google' \"$M/instance/preempted?wait_for_change=true&timeout_sec=1\""
     instance = lab.boot(
         "vm-0",
-        f"#!/bin/bash\nM=http://metadata.google.internal/computeMetadata/v1\necho ready\necho preempted=$({waits})\n",
+        "#!/bin/bash\nM=http://metadata.google.internal/computeMetadata/v1\necho ready\n"
+        f'until [ "$({waits})" = TRUE ]; do :; done\necho preempted=TRUE\n',
         shutdown_script="#!/bin/bash\necho flushing\n",
     )
     lab.wait_for("startup-script: ready", on="vm-0")
