@@ -231,6 +231,12 @@ class LimitsConfig(Section):
         default=43200.0, description="after which Compute Engine itself deletes the nodes"
     )
     max_cost: float | None = Field(default=None, gt=0, description="dollars; shortens max_run_duration to fit")
+    ask_above: float | None = Field(
+        default=50.0, ge=0, description="dollars at worst above which up and launch ask first; null: never"
+    )
+    idle: Duration | None = Field(
+        default=1800.0, description="without a run and without an SSH session, after which the nodes end; null: never"
+    )
 
 
 class GpuConfig(Section):
@@ -262,7 +268,9 @@ class GceConfig(Section):
     subnetwork: str | None = Field(default=None, description="subnetwork; a terraform output")
     service_account: str | None = Field(default=None, description="the nodes' service account; a terraform output")
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
-    endpoint: str | None = Field(default=None, description="another Compute API endpoint")
+    endpoint: str | None = Field(
+        default=None, description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask"
+    )
 
     @model_validator(mode="after")
     def _a_subnetwork_has_a_network(self) -> GceConfig:

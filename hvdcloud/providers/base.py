@@ -110,7 +110,11 @@ class Cluster:
     other_objects: tuple[str, ...] = ()
     """What else carries the labels, such as a network: `network hvdcloud-digits`."""
     dollars_per_hour: float = 0.0
-    """What the nodes that run cost, by the price table."""
+    """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
+    dollars_so_far: float = 0.0
+    """What the objects that are there have cost since each was made."""
+    worst_case_dollars: float | None = None
+    """If every node lives until its provider deletes it; None: nothing ends it."""
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more of it: `zone us-central1-f`."""
 

@@ -17,6 +17,14 @@ from hvdcloud.providers.gce.rules import CATALOGUE, Action, Rule
 
 __all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]
 
+_TITLES = {
+    "cloudbilling": "Cloud Billing",
+    "cloudresourcemanager": "Resource Manager",
+    "compute": "Compute",
+    "iam": "IAM",
+    "serviceusage": "Service Usage",
+}
+
 
 @dataclass(eq=False)
 class ApiError(Exception):
@@ -30,7 +38,8 @@ class ApiError(Exception):
         metadata: of the answer's ErrorInfo: permission, activationUrl …
         quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
         project: where it happened.
-        catalogue: what it may mean, for the user; another API than Compute has its own.
+        service: the API that said so, as in its address: `compute`, `serviceusage`.
+        catalogue: what it may mean, for the user; Cloud Build has its own.
     """
 
     message: str
@@ -40,6 +49,7 @@ class ApiError(Exception):
     metadata: Mapping[str, str] = field(default_factory=dict)
     quota: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
+    service: str = "compute"
     catalogue: tuple[Rule, ...] = CATALOGUE
 
     def __post_init__(self) -> None:
@@ -115,6 +125,8 @@ class ApiError(Exception):
         limit = self.quota.get("limit", _found(r"Limit: (\d+(?:\.\d+)?)", self.message))
         place = f"zone {self.zone}" if self.zone else f"region {self.region}" if self.region else "this place"
         return {
+            "api": _TITLES.get(self.service, self.service),
+            "service": f"{self.service}.googleapis.com",
             "label": self.label,
             "login": login_hint(),
             "message": " ".join(self.message.split()).rstrip("."),
@@ -123,19 +135,19 @@ class ApiError(Exception):
             "limit": f"{float(limit):g}" if limit is not None else "unknown",
             "permission": self.permission or "the permission",
             "url": self.metadata.get("activationUrl")
-            or f"https://console.cloud.google.com/apis/library/compute.googleapis.com?project={self.project}",
+            or f"https://console.cloud.google.com/apis/library/{self.service}.googleapis.com?project={self.project}",
             "place": place,
         }
 
 
-def answer_error(status: int, body: bytes | str, *, project: str = "") -> ApiError:
+def answer_error(status: int, body: bytes | str, *, project: str = "", service: str = "compute") -> ApiError:
     """What an HTTP answer of 400 or more says. A body that is not the API's JSON, such as a proxy's page, is kept."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
         error = json.loads(text)["error"]
         message, items = str(error.get("message", "")), error.get("errors") or [{}]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return ApiError(message=text.strip()[:500] or f"HTTP {status}", status=status, project=project)
+        return ApiError(message=text.strip()[:500] or f"HTTP {status}", status=status, project=project, service=service)
     info: Mapping[str, Any] = next(
         (
             detail
@@ -151,6 +163,7 @@ def answer_error(status: int, body: bytes | str, *, project: str = "") -> ApiErr
         code=str(info.get("reason", "")),
         metadata=info.get("metadata", {}),
         project=project,
+        service=service,
     )
 
 

@@ -32,7 +32,8 @@ class Action(str, Enum):
 class Rule:
     """One line of the catalogue; it holds if everything that it names is found.
 
-    `cause` and `hint` may use {label}, {message}, {project}, {metric}, {limit}, {permission}, {url}, {place}, {login}.
+    `cause` and `hint` may use {label}, {message}, {project}, {metric}, {limit}, {permission}, {url}, {place}, {login},
+    {api}, {service}.
     """
 
     action: Action
@@ -81,8 +82,8 @@ CATALOGUE: tuple[Rule, ...] = (
         action=Action.STOP,
         error=CredentialsError,
         names=_names("SERVICE_DISABLED accessNotConfigured"),
-        cause="the API is switched off in project {project}",
-        hint="gcloud services enable compute.googleapis.com --project={project}, or {url}; then wait a minute",
+        cause="the {api} API is switched off in project {project}",
+        hint="gcloud services enable {service} --project={project}, or {url}; then wait a minute",
         source=_ERROR_INFO,
     ),
     Rule(
@@ -265,7 +266,7 @@ CATALOGUE: tuple[Rule, ...] = (
         action=Action.RETRY,
         error=NodeError,
         names=_names("connectionError timeout"),
-        cause="the Compute API cannot be reached: {message}",
+        cause="the {api} API cannot be reached: {message}",
         hint="check this machine's network and proxy, then run the command again",
         source="requests: ConnectionError, Timeout; google.auth: TransportError",
     ),
@@ -273,7 +274,7 @@ CATALOGUE: tuple[Rule, ...] = (
         action=Action.STOP,
         error=NodeError,
         names=_names("certificate"),
-        cause="the Compute API's certificate is not trusted: {message}",
+        cause="the {api} API's certificate is not trusted: {message}",
         hint="if a proxy here has its own CA, name its certificates in REQUESTS_CA_BUNDLE",
         source="requests: SSLError",
     ),
@@ -289,7 +290,7 @@ CATALOGUE: tuple[Rule, ...] = (
         action=Action.RETRY,
         error=NodeError,
         statuses=frozenset({429, 500, 502, 503, 504}),
-        cause="the Compute API answers {label}: {message}",
+        cause="the {api} API answers {label}: {message}",
         hint=_AGAIN,
         source="https://cloud.google.com/apis/design/errors#error_retries",
     ),

@@ -1,4 +1,4 @@
-"""One call of the Compute API, with our own time limits, retries and errors.
+"""One call of the Compute API, or of another API of Google's, with our own time limits, retries and errors.
 
 What changes something goes through google-cloud-compute's REST clients. The library would never retry it; its
 long-running operations poll the default endpoint whatever `api_endpoint` says and take an operation that is DONE with
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_ENDPOINT = "https://compute.googleapis.com"
 BASE_PATH = "/compute/v1/"
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -74,11 +73,24 @@ class Transport:
         credentials: of google.auth.
         endpoint: scheme, host and port; None: Google's.
         retry_seconds: after which a call that keeps failing is given up.
+        service: the API, as in its address: `compute`, `serviceusage`. Only Compute has `call`.
+        base_path: before every path of `read` and `post`.
     """
 
-    def __init__(self, *, project: str, credentials: Any, endpoint: str | None, retry_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        project: str,
+        credentials: Any,
+        endpoint: str | None,
+        retry_seconds: float = RETRY_SECONDS,
+        service: str = "compute",
+        base_path: str = BASE_PATH,
+    ) -> None:
         self.project = project
-        self.endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/")
+        self.service = service
+        self.endpoint = (endpoint or f"https://{service}.googleapis.com").rstrip("/")
+        self._base_path = base_path
         self.on_retry: OnRetry = ignore_retry
         # A service account signs its own tokens, as it does in the library: https://google.aip.dev/auth/4111
         own_tokens = getattr(credentials, "with_always_use_jwt_access", None)
@@ -153,12 +165,22 @@ class Transport:
         query = f"?{urlencode(parameters)}" if parameters else ""
 
         def attempt() -> dict[str, Any]:
-            content = self._content(self.send("GET", f"{BASE_PATH}{quote(path, safe='/:')}{query}"))
+            content = self._content(self.send("GET", f"{self._base_path}{quote(path, safe='/:')}{query}"))
             if check is not None:
                 check(content)
             return content
 
         return self.persist(attempt, what=f"GET {path}")
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One POST of a method that changes nothing, such as `…:testIamPermissions`; as `read` otherwise."""
+
+        def attempt() -> dict[str, Any]:
+            sent = json.dumps(body).encode()
+            where = f"{self._base_path}{quote(path, safe='/:')}"
+            return self._content(self.send("POST", where, body=sent, content_type="application/json"))
+
+        return self.persist(attempt, what=f"POST {path}")
 
     def pages(
         self,
@@ -207,7 +229,7 @@ class Transport:
             self.on_retry(f"{what}: {error.label}, again in {state.next_action.sleep:.1f} s")
 
         def translated() -> T:
-            with api_errors(self.project):
+            with api_errors(self.project, service=self.service):
                 return attempt()
 
         retrying = Retrying(
@@ -235,13 +257,13 @@ class Transport:
 
     def _content(self, answer: Answer) -> dict[str, Any]:
         if answer.status >= 400:
-            raise answer_error(answer.status, answer.body, project=self.project)
+            raise answer_error(answer.status, answer.body, project=self.project, service=self.service)
         try:
             content = json.loads(answer.body)
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise _not_json(self.project)
+            raise _not_json(self.project, service=self.service)
         return content
 
     def _session(self) -> Any:
@@ -265,7 +287,7 @@ class Transport:
 
 
 @contextlib.contextmanager
-def api_errors(project: str) -> Iterator[None]:
+def api_errors(project: str, *, service: str = "compute") -> Iterator[None]:
     """Turns the exceptions of google.auth and of requests into `ApiError` and `CredentialsError`."""
     from google.auth.exceptions import GoogleAuthError, TransportError
     from requests.exceptions import RequestException
@@ -274,12 +296,12 @@ def api_errors(project: str) -> Iterator[None]:
         yield
     except GoogleAuthError as error:
         if isinstance(error, TransportError) or error.retryable:
-            raise ApiError(message=_plain(error), reason="connectionError", project=project) from error
+            raise ApiError(message=_plain(error), reason="connectionError", project=project, service=service) from error
         raise CredentialsError(
             f"the Google credentials are not accepted: {_plain(error)}", hint=login_hint()
         ) from error
     except RequestException as error:
-        raise ApiError(message=_plain(error), reason=_reason(error), project=project) from error
+        raise ApiError(message=_plain(error), reason=_reason(error), project=project, service=service) from error
 
 
 @contextlib.contextmanager
@@ -297,10 +319,11 @@ def _library_errors(project: str) -> Iterator[None]:
         raise _not_json(project) from error
 
 
-def _not_json(project: str) -> ApiError:
+def _not_json(project: str, *, service: str = "compute") -> ApiError:
     """A proxy or a captive portal that says 200."""
-    message = "the answer is not the Compute API's JSON"
-    return ApiError(message=message, status=502, reason="notJson", project=project)
+    return ApiError(
+        message="the answer is not the API's JSON", status=502, reason="notJson", project=project, service=service
+    )
 
 
 def _reason(error: Exception) -> str:
