@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.emulator import admin
+from tests.emulator.access import Access
 from tests.emulator.api import Answer, Api, Log, Request
 from tests.emulator.auth import Keys, TokenError
 from tests.emulator.backing import Backing
@@ -42,6 +43,7 @@ class Emulator:
         faults: the fault plan.
         log: the requests.
         keys: who may ask.
+        access: who may do what; the account of `credentials_file` everything, others nothing.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Emulator:
         self.state = World(project=project, networks=networks or {}, delays=delays or Delays(), time_scale=time_scale)
         self.faults: Faults = self.state.faults
         self.keys = Keys(project=project, token_seconds=token_seconds)
+        self.access = Access(self.keys.email)
         self.lifecycle = Lifecycle(self.state, backing or Records(), token=self.keys.issue)
         self.api = Api(self.state, self.lifecycle, self.keys, page_size=page_size)
         self.log: Log = self.api.log
@@ -112,6 +115,7 @@ class Emulator:
 
         # On the clock's thread: nothing else that was due happens meanwhile.
         self.faults.clear()
+        self.access.clear()
         self.state.clock.after(0, clear)
         done.wait()
 
