@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo test test-images test-gpu lint bench bench-gce bench-images clean clean-images
+.PHONY: help setup engine base-image registry demo reference record test test-images test-gpu lint bench bench-gce bench-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -26,8 +26,17 @@ registry: ## Debian's docker-registry, which the push tests start
 demo: setup base-image ## one experiment's whole life on this machine, in a new folder
 	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
 
-test: setup base-image registry ## every test; some: make test PYTEST_ARGS=tests/unit
+test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+reference: setup ## docs/reference.md, from the commands and the configuration's models
+	@$(BIN)/python -m tools.reference docs/reference.md
+
+record: setup base-image ## docs/launch.svg: a terminal in which one experiment is launched on this machine
+	@folder=$$(mktemp -d /tmp/hvdcloud.XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
+		export HVDCLOUD_STATE_DIR="$$folder/state" && \
+		$(BIN)/hvdcloud init "$$folder/digits" && $(BIN)/hvdcloud -c "$$folder/digits/hvdcloud.yaml" build && \
+		$(BIN)/python -m tools.record docs/launch.svg --folder "$$folder/digits" -- hvdcloud launch
 
 test-images: setup base-image ## the images for GPUs and newer TensorFlow, really built; no GPU needed
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
@@ -35,12 +44,13 @@ test-images: setup base-image ## the images for GPUs and newer TensorFlow, reall
 test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
 	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict and shellcheck
+lint: setup ## ruff, mypy --strict, shellcheck and terraform fmt
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
+	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/emulator/machine/init tests/emulator/machine/runc tests/emulator/machine/nvidia-smi tests/emulator/machine/bin/*
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
@@ -54,6 +64,11 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 
 .cache/bench/.complete: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
+	@touch $@
+
+# Terraform itself is not ours to install; without it, the tests of terraform/ are skipped.
+.cache/terraform/.complete: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/terraform terraform
 	@touch $@
 
 clean: ## removes .venv/ and all caches of this folder

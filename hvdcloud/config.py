@@ -36,18 +36,18 @@ from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
 ENV_PREFIX = "HVDCLOUD_"
-# Read elsewhere and not configuration keys: the state folder, what a run sets inside its nodes, who tells this
-# machine's public address, which registries take Google's tokens, and what builds images.
-ENV_NOT_CONFIG = frozenset(
-    {
-        "HVDCLOUD_STATE_DIR",
-        "HVDCLOUD_CHECKPOINT_DIR",
-        "HVDCLOUD_RUN",
-        "HVDCLOUD_ADDRESS_URL",
-        "HVDCLOUD_GOOGLE_REGISTRIES",
-        "HVDCLOUD_BUILDER",
-    }
-)
+ENV_NOT_CONFIG = {
+    "HVDCLOUD_STATE_DIR": "the folder with one folder per cluster: keys, pinned host keys, the journal",
+    "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
+    "HVDCLOUD_RUN": "set in every rank: the run's id",
+    "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
+    "gce.ssh.source: auto",
+    "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
+    "proxies",
+    "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "
+    "command have it",
+}
+"""Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
@@ -41,6 +42,7 @@ class Console:
         verbose: more progress.
         out: for the answer.
         err: for everything else.
+        keyboard: where answers to questions come from.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Console:
         verbose: bool = False,
         out: TextIO | None = None,
         err: TextIO | None = None,
+        keyboard: TextIO | None = None,
     ) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
         self._out = out or sys.stdout
         self._err = err or sys.stderr
+        self._in = keyboard or sys.stdin
         self.live = self._err.isatty() and not quiet and not as_json
         self._drawing: _RichSteps | None = None
 
@@ -87,6 +91,24 @@ class Console:
             self._err.write(text + "\n")
             self._err.flush()
 
+    # --- questions, also on standard error ----------------------------------------------------------------------------
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits there: a terminal on both sides, and no script that reads JSON."""
+        # sys.stdin is None where a process was started without one.
+        return not self.as_json and self._in is not None and self._in.isatty() and self._err.isatty()
+
+    def confirm(self, question: str) -> bool:
+        """Ask a yes-or-no question; whatever is not yes is no, and so is the end of the input.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self._err.write(f"{question} [y/N] ")
+        self._err.flush()
+        return self._in.readline().strip().lower() in ("y", "yes")
+
     @contextlib.contextmanager
     def steps(self) -> Iterator[Steps]:
         """A block in which several things report their steps."""
@@ -114,11 +136,30 @@ class Console:
             binary.write(data)
         stream.flush()
 
-    def answer(self, text: str) -> None:
-        """A line of the answer, for people."""
+    def answer(self, text: str, *, style: str = "") -> None:
+        """A line of the answer, for people.
+
+        Args:
+            style: a terminal's, such as "32" (green); left out elsewhere.
+        """
         if not self.as_json:
+            if style and self._out.isatty():
+                text = f"\033[{style}m{text}\033[0m"
             self._out.write(text + "\n")
             self._out.flush()
+
+    def can_print(self, text: str) -> bool:
+        """Whether the answer's encoding has these characters."""
+        try:
+            text.encode(getattr(self._out, "encoding", None) or "utf-8")
+        except (UnicodeEncodeError, LookupError):
+            return False
+        return True
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that the answer goes to; None: it goes elsewhere, and lines may be of any length."""
+        return shutil.get_terminal_size().columns if self._out.isatty() else None
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table of the answer, for people; columns are as wide as their widest cell."""
@@ -172,7 +213,7 @@ def plain(value: object) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, datetime):
+    if isinstance(value, date):  # A datetime is one.
         return value.isoformat()
     return str(value) if isinstance(value, (Path, BaseException)) else value
 

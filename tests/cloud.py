@@ -19,7 +19,9 @@ from tests.web import Reply, answering
 
 PROJECT = "test-project"
 NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
-"""The VMs' service account: may read images and use the bucket, and nothing else."""
+"""The VMs' service account: may read images and use the bucket, and nothing else unless `emulator.access` allows it."""
+SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
+"""The one that `hvdcloud setup` makes, likewise."""
 
 
 @dataclass
@@ -71,12 +73,14 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
         options: for `Emulator`; without machines, `backing` too.
     """
-    port, token_port = free_port(), free_port()
+    port, token_port, api_port = free_port(), free_port(), free_port()
     for name in ("registry", "bucket"):
         (folder / name).mkdir()
     with ExitStack() as stack:
-        backing = Machines(loopback_ports=[port, token_port]) if machines else None
-        emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **options}))
+        backing = Machines(loopback_ports=[port, token_port, api_port]) if machines else None
+        # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
+        served = {"host": "0.0.0.0", "port": api_port} if machines else {}
+        emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **served, **options}))
         here = backing.gateway if backing else "127.0.0.1"
 
         def account(token: str) -> str:
@@ -90,6 +94,7 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
                 emulator.keys.email: ("pull", "push"),
                 BUILDER: ("pull", "push"),
                 NODES_ACCOUNT: ("pull",),
+                SETUP_ACCOUNT: ("pull",),
                 "": None,
             }
             return roles.get(account(token), ())
@@ -105,7 +110,7 @@ def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Ite
                 folder / "bucket",
                 host=here,
                 # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
-                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, BUILDER),
+                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, SETUP_ACCOUNT, BUILDER),
             )
         )
         builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))

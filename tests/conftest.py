@@ -10,8 +10,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own HVDCLOUD_… variables stay out of the tests."""
+def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The developer's own HVDCLOUD_… variables and price table stay out of the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state-home"))
     for name in os.environ:
         if name.startswith("HVDCLOUD_"):
             monkeypatch.delenv(name)

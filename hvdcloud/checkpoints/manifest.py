@@ -82,6 +82,16 @@ def manifest_name(cluster: str, run: str, node: int) -> str:
     return f"{run_prefix(cluster, run)}{FOLDER}/manifest-{node}.json"
 
 
+def log_name(cluster: str, run: str) -> str:
+    """Where a run's log outlives its nodes; the head puts it there when the run has ended."""
+    return f"{run_prefix(cluster, run)}{FOLDER}/log"
+
+
+def state_name(cluster: str, run: str) -> str:
+    """Where the last state of a run is, as the head knew it; JSON."""
+    return f"{run_prefix(cluster, run)}{FOLDER}/state.json"
+
+
 def object_name(file: str, *, node: int) -> str:
     """Where a node's file goes, relative to `CLUSTER/RUN/`."""
     if node == 0 and not file.startswith(("@node-", f"{FOLDER}/")):

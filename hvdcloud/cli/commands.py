@@ -1,8 +1,14 @@
-"""Every command: its arguments, one call, its rendering."""
+"""Every command: its arguments, one call, its rendering.
+
+A docstring is what `--help` shows. Its first line is for the list of all commands; it ends with an example: a paragraph
+that begins with a backslash and a b, so that its lines stay as they are, then `Example:` and one to three lines
+`  $ hvdcloud …`, each with a comment where the options do not speak for themselves.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +24,7 @@ To = Annotated[Path | None, typer.Option("--to", help="The folder for checkpoint
 Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
 Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newest.")]
 Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever it may cost.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on from the cluster's previous run.")]
 
 
@@ -27,7 +34,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The new project's folder.")] = Path(),
     template: Annotated[str, typer.Option(help="What to start from: torch, keras.")] = "torch",
 ) -> None:
-    """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt."""
+    """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
+
+    \b
+    Example:
+      $ hvdcloud init digits --template keras
+    """
     from hvdcloud.lifecycle.init import init as start
 
     invocation: Invocation = context.obj
@@ -57,7 +69,13 @@ def build(
     ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build do it, and push it.")] = False,
 ) -> None:
-    """Build the image that the nodes run; print its digest."""
+    """Build the image that the nodes run; print its digest.
+
+    \b
+    Example:
+      $ hvdcloud build
+      $ hvdcloud build --push --cache-from us-central1-docker.pkg.dev/my-project/hvdcloud/cache
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.build import build as build_image
     from hvdcloud.lifecycle.build_remote import build_remote
@@ -74,7 +92,12 @@ def build(
 
 @app.command()
 def push(context: typer.Context) -> None:
-    """Push the image to image.repository; print the digest that nodes will run."""
+    """Push the image to image.repository; print the digest that nodes will run.
+
+    \b
+    Example:
+      $ hvdcloud push
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.build import push as push_image
 
@@ -91,10 +114,18 @@ def up(
     provider: Provider = None,
     bucket: Bucket = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact requests; change nothing.")] = False,
+    yes: Yes = False,
 ) -> None:
-    """Create the cluster: all nodes or none."""
+    """Create the cluster: all nodes or none.
+
+    \b
+    Example:
+      $ hvdcloud up --dry-run    # what would be asked for, and what it costs
+      $ hvdcloud up --nodes 4 --yes
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import up as lifecycle
+    from hvdcloud.lifecycle.consent import Consent
 
     invocation: Invocation = context.obj
     with invocation.context(nodes=nodes, provider=provider, checkpoints__bucket=bucket) as experiment:
@@ -102,7 +133,7 @@ def up(
             invocation.result = plan = lifecycle.plan_up(experiment)
             render.plan(invocation.console, plan)
         else:
-            invocation.result = result = lifecycle.up(experiment)
+            invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
             render.up(invocation.console, result)
 
 
@@ -118,23 +149,33 @@ def run(
     fresh: Fresh = False,
     controller: Controller = None,
 ) -> None:
-    """Send the code to every node, start the job, stream its output, exit with its result."""
+    """Send the code to every node, start the job, stream its output, exit with its result.
+
+    \b
+    Example:
+      $ hvdcloud run
+      $ hvdcloud run -np 4 --detach -- python train.py --epochs 30
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import run as lifecycle
+    from hvdcloud.lifecycle.cost import Meter
 
     invocation: Invocation = context.obj
     options = lifecycle.RunOptions(
         command=tuple(command or ()), ranks=ranks, detach=detach, down_when_done=down_when_done, fresh=fresh
     )
     with invocation.context(run__controller=controller) as experiment:
-        invocation.result = result = lifecycle.run(experiment, options)
+        meter = Meter()
+        invocation.result = result = lifecycle.run(experiment, options, meter=meter)
         render.run(invocation.console, result)
         if down_when_done and not detach:
             from hvdcloud.lifecycle.launch import finish
 
-            pulled, deleted = finish(experiment, result, target=None)
+            pulled, deleted, cost = finish(experiment, result, target=None, meter=meter)
+            invocation.result = result = replace(result, cost=cost)
             render.pull(invocation.console, pulled)
-            render.down(invocation.console, deleted)
+            render.down(invocation.console, deleted, with_cost=False)
+            render.cost(invocation.console, cost)
         result.raise_for_failure(pulled=down_when_done and not detach)
 
 
@@ -144,7 +185,12 @@ def logs(
     run: Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
 ) -> None:
-    """Print a run's output, from any terminal."""
+    """Print a run's output, from any terminal.
+
+    \b
+    Example:
+      $ hvdcloud logs --follow
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import logs as lifecycle
     from hvdcloud.lifecycle.run import result_of
@@ -160,7 +206,12 @@ def logs(
 
 @app.command()
 def stop(context: typer.Context, run: Run = None) -> None:
-    """End a run on every node; its checkpoints go to the bucket first."""
+    """End a run on every node; its checkpoints go to the bucket first.
+
+    \b
+    Example:
+      $ hvdcloud stop
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import logs as lifecycle
     from hvdcloud.lifecycle.run import result_of
@@ -173,7 +224,13 @@ def stop(context: typer.Context, run: Run = None) -> None:
 
 @app.command()
 def status(context: typer.Context) -> None:
-    """The cluster's nodes and runs."""
+    """The cluster's nodes and runs.
+
+    \b
+    Example:
+      $ hvdcloud status
+      $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.status import status as look
 
@@ -189,7 +246,13 @@ def ssh(
     node: Annotated[str, typer.Argument(help="A node's name or index.")] = "0",
     command: Annotated[list[str] | None, typer.Argument(help="After `--`: what to run there.")] = None,
 ) -> None:
-    """Into a node's container, with the pinned host key."""
+    """Into a node's container, with the pinned host key.
+
+    \b
+    Example:
+      $ hvdcloud ssh 1
+      $ hvdcloud ssh 0 -- nvidia-smi
+    """
     from hvdcloud.lifecycle.ssh import ssh_argv
 
     invocation: Invocation = context.obj
@@ -200,7 +263,12 @@ def ssh(
 
 @app.command()
 def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket = None) -> None:
-    """Checkpoints from the bucket to this disk, each verified."""
+    """Checkpoints from the bucket to this disk, each verified.
+
+    \b
+    Example:
+      $ hvdcloud pull --to ~/checkpoints
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.pull import pull as fetch
 
@@ -217,7 +285,13 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Every cluster of this provider.")] = False,
     provider: Provider = None,
 ) -> None:
-    """Delete everything that has the cluster's labels."""
+    """Delete everything that has the cluster's labels.
+
+    \b
+    Example:
+      $ hvdcloud down
+      $ hvdcloud down --all --provider gce    # whoever made them
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import down as lifecycle
 
@@ -239,7 +313,12 @@ def down(
 
 @app.command(name="list")
 def list_clusters(context: typer.Context, provider: Provider = None) -> None:
-    """Every cluster of this engine or project, also those that another machine made."""
+    """Every cluster of this engine or project, also those that another machine made.
+
+    \b
+    Example:
+      $ hvdcloud list --provider gce
+    """
     from hvdcloud import providers
     from hvdcloud.cli import render
     from hvdcloud.config import load_config
@@ -264,8 +343,14 @@ def launch(
     bucket: Bucket = None,
     controller: Controller = None,
     to: To = None,
+    yes: Yes = False,
 ) -> None:
-    """Build if needed, push, up, run, pull, down: the whole life of one experiment."""
+    """Build if needed, push, up, run, pull, down: the whole life of one experiment.
+
+    \b
+    Example:
+      $ hvdcloud launch --nodes 4 -- python train.py --epochs 30
+    """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.launch import launch as live
     from hvdcloud.lifecycle.run import RunOptions
@@ -274,7 +359,7 @@ def launch(
     flags = {"nodes": nodes, "provider": provider, "checkpoints__bucket": bucket, "run__controller": controller}
     with invocation.context(**flags) as experiment:
         options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
-        invocation.result = result = live(experiment, options, target=to)
+        invocation.result = result = live(experiment, options, target=to, confirmed=yes)
         render.launch(invocation.console, result)
         # Its log went with the nodes.
         result.run.raise_for_failure(
@@ -284,7 +369,12 @@ def launch(
 
 @config_app.command()
 def schema(context: typer.Context) -> None:
-    """Print the JSON Schema of hvdcloud.yaml."""
+    """Print the JSON Schema of hvdcloud.yaml.
+
+    \b
+    Example:
+      $ hvdcloud config schema > hvdcloud.schema.json
+    """
     from hvdcloud.config import config_schema
 
     invocation: Invocation = context.obj

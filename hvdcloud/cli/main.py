@@ -127,9 +127,13 @@ def hoist_globals(argv: list[str]) -> list[str]:
     return [*front, *rest, *argv[end:]]
 
 
-def _run(argv: list[str]) -> ExitCode:
-    from hvdcloud.cli import commands  # noqa: F401 - registers the commands
+def load_commands() -> None:
+    """Register every command with `app`."""
+    from hvdcloud.cli import commands, money, project, setup  # noqa: F401 - registers the commands
 
+
+def _run(argv: list[str]) -> ExitCode:
+    load_commands()
     # What the parser itself refuses comes before the options are known, and is reported the same way.
     invocation = Invocation(console=Console(as_json="--json" in argv))
     try:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
+from hvdcloud.units import dollars, seconds, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.build import BuildOutcome
+    from hvdcloud.lifecycle.cost import Cost
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.launch import LaunchResult
     from hvdcloud.lifecycle.pull import PullResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
-    from hvdcloud.providers.base import Listing, Node, Plan
-
-
-def seconds(value: float) -> str:
-    """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def size(count: int) -> str:
-    """Bytes as `512 B`, `1.5 MB`, in powers of ten."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")
+    from hvdcloud.providers.base import Cluster, Listing, Node, Plan
 
 
 def build(console: Console, result: BuildOutcome) -> None:
@@ -56,8 +43,13 @@ def plan(console: Console, what: Plan) -> None:
         console.answer(json.dumps(plain(request.body), indent=2))
     for notice in what.notices:
         console.answer(f"note: {notice}")
-    worst = f", at worst ${what.worst_case_dollars:.2f} (after {what.seconds / 3600:g} h)" if what.seconds else ""
-    console.answer(f"${what.dollars_per_hour:.2f}/h{worst}; nothing was changed")
+    worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
+    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
+
+
+def _duration(value: float) -> str:
+    """Of a time limit: `12 h`, `1:23:45`."""
+    return f"{value / 3600:g} h" if value % 360 == 0 else str(timedelta(seconds=value))
 
 
 def up(console: Console, result: UpResult) -> None:
@@ -95,14 +87,22 @@ def pull(console: Console, result: PullResult) -> None:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
 
 
-def down(console: Console, result: DownResult) -> None:
-    """What is gone."""
+def down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
+    """What is gone, and what it had cost.
+
+    Args:
+        with_cost: False: that is said elsewhere.
+    """
     if result.nothing_to_do:
         console.answer(f"there is no cluster {result.cluster}; nothing to delete")
         return
+    cost = ""
+    if with_cost and result.dollars is not None:
+        what = "what was left of it" if result.nodes_gone else "it"
+        cost = f"; {what} cost {dollars(result.dollars)}"
     console.answer(
         f"{result.cluster} is gone: {len(result.deleted)} object(s) deleted in {seconds(result.seconds)}; "
-        "listing again found nothing left"
+        f"listing again found nothing left{cost}"
     )
 
 
@@ -124,7 +124,29 @@ def status(console: Console, result: StatusResult) -> None:
             [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
         )
     console.answer(f"checkpoints: {cluster.bucket}")
-    console.answer(f"cost so far: ${result.dollars_so_far:.2f}")
+    console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
+    for note in _cost_notes(result):
+        console.answer(f"  {note}")
+
+
+def _at_worst(cluster: Cluster) -> str:
+    """What comes to it; nothing where nothing costs."""
+    if cluster.worst_case_dollars is None:
+        return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
+    if not cluster.worst_case_dollars:
+        return ""
+    by = ""
+    if cluster.ends is not None:
+        ends = cluster.ends.astimezone(timezone.utc)
+        # A day that is not today's has to be said.
+        day = "" if ends - datetime.now(timezone.utc) < timedelta(hours=12) else f"{ends:%Y-%m-%d} "
+        by = f" (deleted by Compute Engine at {day}{ends:%H:%M:%S}Z if nothing else does)"
+    return f", at worst {dollars(cluster.worst_case_dollars)}{by}"
+
+
+def _cost_notes(result: StatusResult) -> list[str]:
+    gone = f"{result.nodes_gone} node(s) that are gone are not counted" if result.nodes_gone else ""
+    return [*filter(None, [gone]), *result.cluster.cost_notes]
 
 
 def _reach(node: Node) -> str:
@@ -145,11 +167,33 @@ def clusters(console: Console, listing: Listing) -> None:
                 f"{len(cluster.nodes)}/{cluster.expected_nodes}",
                 "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states]),
                 f"{cluster.dollars_per_hour:.2f}",
+                f"{cluster.dollars_so_far:.2f}",
+                _worst(cluster),
                 cluster.owner,
                 f"{cluster.created:%Y-%m-%d %H:%M:%S}Z",
             ]
         )
-    console.table(["CLUSTER", "NODES", "STATE", "$/H", "OWNER", "CREATED"], rows)
+    if len(listing.clusters) > 1:
+        rows.append(_total(listing.clusters))
+    console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
+
+
+def _worst(cluster: Cluster) -> str:
+    return "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
+
+
+def _total(clusters: Sequence[Cluster]) -> list[str]:
+    worst = [cluster.worst_case_dollars for cluster in clusters]
+    return [
+        "total",
+        f"{sum(len(cluster.nodes) for cluster in clusters)}",
+        "",
+        f"{sum(cluster.dollars_per_hour for cluster in clusters):.2f}",
+        f"{sum(cluster.dollars_so_far for cluster in clusters):.2f}",
+        "no end" if None in worst else f"{sum(filter(None, worst)):.2f}",
+        "",
+        "",
+    ]
 
 
 def launch(console: Console, result: LaunchResult) -> None:
@@ -157,5 +201,12 @@ def launch(console: Console, result: LaunchResult) -> None:
     if result.run.last_line:
         console.answer(f"trained: {result.run.last_line}")
     pull(console, result.pull)
-    down(console, result.down)
+    down(console, result.down, with_cost=False)
+    cost(console, result.cost)
     console.answer(f"all of it took {seconds(result.seconds)}")
+
+
+def cost(console: Console, what: Cost | None) -> None:
+    """What a run came to; nothing where it came to nothing."""
+    if what is not None:
+        console.answer(what.summary)

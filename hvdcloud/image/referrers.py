@@ -76,6 +76,21 @@ def attach(target: str, digest: str, content: bytes, *, media_type: str, title: 
     return str(artifact["digest"])
 
 
+def try_push(target: str) -> None:
+    """Makes sure that the registry would let a push in: an upload is begun, and given up again.
+
+    Args:
+        target: as for `attach`.
+
+    Raises:
+        CredentialsError: there are no credentials, or the registry refuses them.
+        ImageError: there is no such repository, or the registry can't be reached.
+        NodeError: no engine, which knows what registries speak plain HTTP.
+    """
+    with contextlib.closing(_Repository(target)) as repository:
+        repository.begin_upload()
+
+
 def referrers_tag(digest: str) -> str:
     """The tag of the index that lists what refers to an image, where the registry itself keeps no such list."""
     return digest.replace(":", "-")
@@ -126,6 +141,13 @@ class _Repository:
             "digest": digest,
             "size": len(answer.content),
         }
+
+    def begin_upload(self) -> None:
+        """Begins to send a blob, and does not go on."""
+        started = self._ask("POST", "blobs/uploads/", fine=(202,))
+        # To end it may need another right than to begin it; the registry forgets by itself what nobody goes on with.
+        with contextlib.suppress(CredentialsError, ImageError):
+            self._ask("DELETE", urljoin(started.url, started.headers.get("Location", "")), fine=(204,))
 
     def upload(self, content: bytes) -> None:
         """Sends a blob in one piece."""
@@ -320,6 +342,8 @@ def _plain_http(host: str) -> bool:
     """
     if _is_this_machine(host):
         return True
+    if host.endswith("-docker.pkg.dev"):
+        return False
     with contextlib.closing(engine.connect()) as client:
         known: Mapping[str, Any] = client.info().get("RegistryConfig") or {}
     configured = (known.get("IndexConfigs") or {}).get(host)

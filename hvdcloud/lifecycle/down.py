@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
+from hvdcloud.lifecycle.cost import Meter
 from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
 
 if TYPE_CHECKING:
+    from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
 
@@ -29,6 +31,10 @@ class DownResult:
     deleted: Sequence[str]
     nothing_to_do: bool
     seconds: float
+    dollars: float | None = None
+    """What that had cost, by the price table; None: nothing, or it is not known."""
+    nodes_gone: int = 0
+    """Nodes that had gone before, which are not counted."""
 
 
 def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
@@ -50,16 +56,22 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         cluster = found = context.provider.cluster(context.name) or _straggler(context, cut_off, until=late)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
+        meter = Meter()
+        if cluster is not None:
+            meter.saw(cluster)
         deleted = []
         while found is not None:
             deleted += _delete(context, found)
             found = _straggler(context, cut_off, until=late)
         context.state.forget()
+    cost = meter.read()
     return DownResult(
         cluster=context.name,
         deleted=deleted,
         nothing_to_do=cluster is None,
         seconds=time.monotonic() - started,
+        dollars=cost.dollars if cost else None,
+        nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
     )
 
 
@@ -141,6 +153,10 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     from hvdcloud.checkpoints.verify import unverified
 
     bucket = context.bucket(cluster)
+    if not cluster.nodes and not cluster.unseen:
+        # Its nodes have deleted themselves or were preempted; what is left holds no files.
+        _point_at_the_bucket(context, bucket, cluster)
+        return
     gone = _gone(cluster)
     runs = list_runs(bucket, cluster.name, suffix=cluster.id)
     unsafe = [] if checked and set(checked) >= set(runs) else _flush(context, cluster)
@@ -159,6 +175,21 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
             hint=f"hvdcloud pull --name {cluster.name}, then down again; hvdcloud down --force deletes all the same",
             details="\n".join([*unsafe[:20], *([f"and {len(unsafe) - 20} more"] if len(unsafe) > 20 else [])]),
         )
+
+
+def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
+    """Nothing of a cluster without nodes can be lost; say what this disk has not."""
+    from hvdcloud.checkpoints.ledger import Ledger
+    from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.checkpoints.verify import unverified
+
+    ledger = Ledger(context.state.ledger)
+    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
+        if unverified(bucket, cluster=cluster.name, run=run, ledger=ledger):
+            context.console.warn(
+                f"checkpoints of run {run} are in {bucket.url} and not on this disk; hvdcloud pull {run} "
+                f"--name {cluster.name} fetches them, also after this"
+            )
 
 
 def _gone(cluster: Cluster) -> set[int]:

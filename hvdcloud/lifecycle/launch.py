@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
+from hvdcloud.lifecycle.consent import Consent
+from hvdcloud.lifecycle.cost import Cost, Meter
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, run
-from hvdcloud.lifecycle.up import UpResult, up
+from hvdcloud.lifecycle.up import UpResult, look_ahead, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -32,24 +34,34 @@ class LaunchResult:
     pull: PullResult
     down: DownResult
     seconds: float
+    cost: Cost | None
+    """None: it costs nothing, or is not known."""
 
 
-def launch(context: Context, options: RunOptions, *, target: Path | None = None) -> LaunchResult:
-    """Image if needed, up, run, pull, down.
+def launch(
+    context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False
+) -> LaunchResult:
+    """Image if needed, up, run, pull, down. What it may cost is said, and asked for, before the image is built.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
+
+    Args:
+        confirmed: the user agrees to what it costs, without being asked.
 
     Raises:
         HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
     """
     started = time.monotonic()
     cluster: UpResult | None = None
+    meter = Meter()
+    consent = Consent(given=confirmed)
     try:
         with _importing_ahead():
+            look_ahead(context, consent)
             built = ensure_image(context)
-            cluster = up(context)
-        result = run(context, options)
+            cluster = up(context, consent=consent)
+        result = run(context, options, meter=meter)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
@@ -58,15 +70,23 @@ def launch(context: Context, options: RunOptions, *, target: Path | None = None)
         raise
     except HvdcloudError as error:
         if cluster is not None:
-            _after_a_lost_run(context, error, target)
+            _after_a_lost_run(context, error, target, meter)
         raise
-    pulled, deleted = finish(context, result, target=target)
+    pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
-        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started
+        build=built,
+        up=cluster,
+        run=result,
+        pull=pulled,
+        down=deleted,
+        seconds=time.monotonic() - started,
+        cost=cost,
     )
 
 
-def finish(context: Context, result: RunResult, *, target: Path | None) -> tuple[PullResult, DownResult]:
+def finish(
+    context: Context, result: RunResult, *, target: Path | None, meter: Meter
+) -> tuple[PullResult, DownResult, Cost | None]:
     """After a run: the checkpoints of the cluster's runs to this disk, then everything away.
 
     Raises:
@@ -82,12 +102,15 @@ def finish(context: Context, result: RunResult, *, target: Path | None) -> tuple
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
-        return pulled, down(context, checked=[result.run] if result.checkpoints_complete else ())
+        deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(
             f"interrupted after run {result.run} had ended; the nodes of {context.name} are still there",
             hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
         ) from None
+    # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
+    kept = bucket if any(entry.files for entry in pulled.runs) else None
+    return pulled, deleted, meter.read(run=result, bucket=kept, runs=runs)
 
 
 def _give_up(context: Context) -> None:
@@ -111,7 +134,7 @@ def _give_up(context: Context) -> None:
     )
 
 
-def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None) -> None:
+def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
     """The run could not be started or was lost: save what there is, then delete what still costs."""
     from hvdcloud.checkpoints.manifest import list_runs
 
@@ -123,6 +146,8 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)
         down(context)
+        if cost := meter.read(bucket=bucket, runs=runs):
+            context.console.say(cost.summary)
     except HvdcloudError as second:
         error.details = "\n".join(filter(None, [error.details, second.message, second.details]))
         error.hint = second.hint

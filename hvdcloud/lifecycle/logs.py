@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.lifecycle import kept_log
+from hvdcloud.lifecycle.nodes_gone import not_whole
+from hvdcloud.lifecycle.progress import Progress, ProgressReader
 from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 
@@ -29,24 +32,36 @@ class Followed:
 
     state: dict[str, Any]
     last_line: str
+    progress: Progress | None
+    """What the run did, if what rank 0 prints tells; the whole of its log was read."""
 
 
-class _LastLine:
-    """Remembers the last line of rank 0 in a stream that comes in pieces."""
+class _RankZero:
+    """What rank 0 prints, in a stream that comes in pieces: its last line, and how far it is."""
 
     _PREFIX = b"[0] "
 
     def __init__(self) -> None:
-        self.text = ""
+        self.last_line = ""
+        self._reader = ProgressReader()
         self._rest = b""
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._reader.progress
 
     def feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-4096:]
-        for line in reversed(lines):
-            if line.startswith(self._PREFIX) and line[len(self._PREFIX) :].strip():
-                self.text = line[len(self._PREFIX) :].decode(errors="replace").strip()
-                return
+        # Enough of a line that never ends to see whose it is.
+        self._rest = self._rest[: len(self._PREFIX)] + self._rest[len(self._PREFIX) :][-4096:]
+        for line in lines:
+            if not line.startswith(self._PREFIX):
+                continue
+            text = line[len(self._PREFIX) :].decode(errors="replace")
+            if text.strip():
+                self.last_line = text.strip()
+            for part in text.split("\r"):
+                self._reader.feed(part)
 
 
 def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
@@ -70,20 +85,28 @@ def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
     """The state of every run of this cluster, newest last.
 
     Raises:
-        NodeError: the head does not answer.
+        NodeError: the head does not answer, or is gone and has left no word in the bucket.
     """
+    if kept_log.is_needed(cluster):
+        if kept := kept_log.states(context, cluster):
+            return kept
+        raise not_whole(context, cluster)
     context.facts(cluster)
     found: list[dict[str, Any]] = context.fleet(cluster).head.call("state", timeout=20.0)["runs"]
     return found
 
 
 def logs(context: Context, run_id: str | None, *, follow_it: bool) -> dict[str, Any]:
-    """Write a run's output to the console. Returns the run's state.
+    """Write a run's output to the console; from the bucket if its nodes are gone. Returns the run's state.
 
     Raises:
         UsageError: no such run.  NodeError: the head is lost.
     """
-    cluster = context.cluster()
+    found = context.find()
+    if kept_log.is_needed(found) and (kept := kept_log.read(context, found, run_id)) is not None:
+        context.console.job_output(kept.log)
+        return kept.state
+    cluster = found or context.cluster()
     run_id = find_run(context, cluster, run_id)
     if follow_it:
         return follow(context, cluster, run_id).state
@@ -106,16 +129,24 @@ def follow(context: Context, cluster: Cluster, run_id: str) -> Followed:
         NodeError: the head is gone, or unreachable for ten minutes.
     """
     offset = 0
-    last = _LastLine()
+    zero = _RankZero()
     lost_since: float | None = None
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, last)
-            return Followed(state=state, last_line=last.text)
+            state = _follow_once(context, cluster, run_id, offset, zero)
+            return Followed(state=state, last_line=zero.last_line, progress=zero.progress)
         except _Cut as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
-            _raise_if_head_is_gone(context, cluster, run_id, cut.cause)
+            try:
+                _raise_if_head_is_gone(context, cluster, run_id, cut.cause)
+            except NodeError:
+                # It may have gone because the run had ended.
+                if (kept := kept_log.read(context, cluster, run_id)) is None:
+                    raise
+                context.console.job_output(kept.log[offset:])
+                zero.feed(kept.log[offset:])
+                return Followed(state=kept.state, last_line=zero.last_line, progress=zero.progress)
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
             context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
@@ -130,7 +161,7 @@ class _Cut(Exception):  # noqa: N818 - not an error: the run goes on
         self.offset = offset
 
 
-def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, last: _LastLine) -> dict[str, Any]:
+def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, zero: _RankZero) -> dict[str, Any]:
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
@@ -140,7 +171,7 @@ def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, l
                 while channel.recv_ready():
                     data = channel.recv(CHUNK)
                     context.console.job_output(data)
-                    last.feed(data)
+                    zero.feed(data)
                     offset += len(data)
                     heard = time.monotonic()
                 while channel.recv_stderr_ready():

@@ -7,17 +7,19 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CheckpointError, InterruptedByUserError, JobFailedError, NodeError, UsageError
+from hvdcloud.errors import CheckpointError, InterruptedByUserError, JobFailedError, UsageError
 from hvdcloud.horovod import GLOO_TIMEOUT_SECONDS, GLOO_TIMEOUT_VARIABLE, Host, default_ranks, horovodrun_argv
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.lifecycle.cost import Cost, Meter
+    from hvdcloud.lifecycle.progress import Progress
     from hvdcloud.providers.base import Cluster
 
 METADATA_CREDENTIALS = "metadata"
@@ -54,6 +56,10 @@ class RunResult:
     checkpoints_complete: bool
     last_line: str = ""
     """The last line that rank 0 printed, if the run was followed."""
+    progress: Progress | None = None
+    """The epochs or steps that it did, if it was followed and rank 0 prints them."""
+    cost: Cost | None = None
+    """Of its cluster, where that went with the run; None also where it costs nothing."""
 
     @property
     def summary(self) -> str:
@@ -93,8 +99,11 @@ class RunResult:
         )
 
 
-def run(context: Context, options: RunOptions) -> RunResult:
+def run(context: Context, options: RunOptions, *, meter: Meter | None = None) -> RunResult:
     """Start a run; unless detached, stream its output until it ends.
+
+    Args:
+        meter: is shown the cluster before the run begins.
 
     Raises:
         UsageError: no cluster, another run is active, a secret is not set.
@@ -104,6 +113,8 @@ def run(context: Context, options: RunOptions) -> RunResult:
     started = time.monotonic()
     with context.state.lock("run"):
         cluster = context.cluster()
+        if meter is not None:
+            meter.saw(cluster)
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
@@ -121,7 +132,7 @@ def run(context: Context, options: RunOptions) -> RunResult:
 
     try:
         final = follow(context, cluster, run_id)
-        result = result_of(cluster.name, final.state, last_line=final.last_line)
+        result = replace(result_of(cluster.name, final.state), last_line=final.last_line, progress=final.progress)
         context.console.say(result.summary)
         return result
     except KeyboardInterrupt:
@@ -132,7 +143,7 @@ def run(context: Context, options: RunOptions) -> RunResult:
         ) from None
 
 
-def result_of(cluster: str, state: Mapping[str, Any], *, last_line: str = "") -> RunResult:
+def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
     """From the node program's state of a run."""
     checkpoints = state.get("checkpoints") or {}
     ended, began = state.get("ended"), state.get("started")
@@ -146,18 +157,19 @@ def result_of(cluster: str, state: Mapping[str, Any], *, last_line: str = "") ->
         seconds=float((ended or time.time()) - began) if began else 0.0,
         checkpoint_files=int(checkpoints.get("files") or 0),
         checkpoints_complete=bool(checkpoints.get("complete")),
-        last_line=last_line,
     )
 
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
+    from hvdcloud.lifecycle.nodes_gone import not_whole
     from hvdcloud.remote.code import list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
 
     config = context.config
     facts = context.facts(cluster)
-    _check_whole(cluster)
+    if not cluster.whole:
+        raise not_whole(context, cluster)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, facts)
     ranks = options.ranks or default_ranks(hosts)
@@ -226,15 +238,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         context.console.say(f"{sent[0].restored} checkpoint file(s) of run {previous[-1]} restored on every node")
     context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
     return run_id, ranks
-
-
-def _check_whole(cluster: Cluster) -> None:
-    if not cluster.whole:
-        states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
-        raise NodeError(
-            f"cluster {cluster.name} is not whole: {cluster.expected_nodes} node(s) expected, found {states}",
-            hint=f"hvdcloud pull --name {cluster.name}, then hvdcloud down --name {cluster.name} and up again",
-        )
 
 
 def _hosts(config: Config, facts: Mapping[str, Any]) -> list[Host]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
@@ -26,7 +26,9 @@ class StatusResult:
     """Why the runs could not be asked for; empty if they could."""
     age_seconds: float
     dollars_so_far: float
-    """By the price table, as if every node that runs had run from the start."""
+    """By the price table, for everything of it that is there."""
+    nodes_gone: int
+    """Preempted or deleted; what they had cost is not counted."""
 
 
 def status(context: Context) -> StatusResult:
@@ -36,6 +38,9 @@ def status(context: Context) -> StatusResult:
         UsageError: there is none of this name.
     """
     cluster = context.cluster()
+    if not cluster.bucket:
+        # On Compute Engine only the VMs know it, and they are gone.
+        cluster = replace(cluster, bucket=context.bucket_url)
     if cluster.unseen:
         context.console.warn(f"{', '.join(cluster.unseen)} did not answer; what is there is not shown")
     runs: list[RunResult] = []
@@ -53,5 +58,6 @@ def status(context: Context) -> StatusResult:
         runs=runs,
         runs_unknown=unknown,
         age_seconds=age,
-        dollars_so_far=cluster.dollars_per_hour * age / 3600,
+        dollars_so_far=cluster.dollars_so_far,
+        nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )

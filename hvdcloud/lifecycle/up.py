@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.lifecycle.consent import Consent
 from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import SSH_PORT, Cluster, ClusterSpec, Node, NodeProgress, Plan
 
@@ -32,7 +33,8 @@ class UpResult:
     image: str
     bucket: str
     dollars_per_hour: float
-    worst_case_dollars: float
+    worst_case_dollars: float | None
+    """None: nothing ends it."""
     created: bool
     """False if it was there already."""
     seconds: float
@@ -70,19 +72,41 @@ def plan_up(context: Context) -> Plan:
         context.console.warn(f"{error.message}; `up` will say its digest instead of its tag")
         image = image_to_be(context)
     spec = make_spec(context, image=image, public_key="ssh-ed25519 (made by up)")
-    _check(context, spec)
+    _check(context, spec, Consent())
     return context.provider.plan(spec)
 
 
-def up(context: Context) -> UpResult:
-    """Create the cluster; if anything fails, or on Ctrl-C, leave nothing.
+def look_ahead(context: Context, consent: Consent) -> None:
+    """What `up` would cost, said and agreed to before an image is built for it; what would stop `up` stops this too.
 
     Raises:
-        UsageError: the name is taken.  CapacityError, ImageError, NodeError: it could not be made.
+        HvdcloudError: the provider could not fulfil it.
+        UsageError, InterruptedByUserError: it costs more than was agreed to.
+    """
+    from hvdcloud.lifecycle.build import image_to_be
+
+    # Here nothing costs money, and only the image tells whether the engine could fulfil it.
+    if context.config.provider == "local" or context.find() is not None:
+        return
+    spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
+    _check(context, spec, consent)
+    consent.seek(context, context.provider.plan(spec))
+
+
+def up(context: Context, *, consent: Consent | None = None) -> UpResult:
+    """Create the cluster; if anything fails, or on Ctrl-C, leave nothing.
+
+    Args:
+        consent: what the user has agreed to already.
+
+    Raises:
+        UsageError: the name is taken, or nobody agreed to what it costs.
+        CapacityError, ImageError, NodeError: it could not be made.
         TeardownError: it could not be made, and something of it could not be deleted.
-        InterruptedByUserError: Ctrl-C; all that was made is deleted.
+        InterruptedByUserError: Ctrl-C; all that was made is deleted. Or the answer to what it costs was no.
     """
     started = time.monotonic()
+    consent = consent or Consent()
     with context.state.lock("up"):
         existing = context.find()
         if existing is not None and not _clear_unfinished(context, existing):
@@ -92,12 +116,9 @@ def up(context: Context) -> UpResult:
 
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
-        _check(context, spec)
+        _check(context, spec, consent)
         plan = context.provider.plan(spec)
-        for notice in plan.notices:
-            context.console.say(f"note: {notice}")
-        if plan.dollars_per_hour:
-            context.console.say(f"${plan.dollars_per_hour:.2f}/h, at worst ${plan.worst_case_dollars:.2f}")
+        consent.seek(context, plan)
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         _write_login(context, login)
         with interrupted_once(), context.console.steps() as steps:
@@ -116,12 +137,12 @@ def up(context: Context) -> UpResult:
     )
 
 
-def _check(context: Context, spec: ClusterSpec) -> None:
+def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
     from hvdcloud.lifecycle.gpus import check_gpus, wasted
 
     check_gpus(context.config)
     if said := wasted(context.config):
-        context.console.warn(said)
+        consent.warn(context, said)
     problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems
@@ -173,7 +194,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
         image=existing.image,
         bucket=existing.bucket,
         dollars_per_hour=existing.dollars_per_hour,
-        worst_case_dollars=0.0,
+        worst_case_dollars=existing.worst_case_dollars,
         created=False,
         seconds=time.monotonic() - started,
     )
@@ -220,7 +241,9 @@ def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster
     try:
         return context.provider.cluster(plan.spec.name)
     except HvdcloudError as error:
-        guard = f"; what is left deletes itself {plan.seconds / 3600:g} h after its start" if plan.seconds else ""
+        # In another zone than the plan's first it may be later, but never later than that.
+        hours = context.config.limits.max_run_duration / 3600
+        guard = f"; what is left deletes itself {hours:g} h after its start" if plan.seconds else ""
         raise TeardownError(
             f"{plan.spec.name} did not come up ({_why(cause)}), and it is not proven that nothing is left: "
             f"{error.message}",

@@ -14,8 +14,12 @@ from hvdcloud.errors import HvdcloudError, UsageError
 
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | agent RUN | rank RUN | logs RUN [--follow] [--offset N] | "
-    "state [RUN] | stop RUN | flush | poweroff"
+    "state [RUN] | stop RUN | flush | poweroff | idle | end-if-idle"
 )
+
+
+# What only the laptop asks for: somebody is there.
+_FROM_OUTSIDE = {"join", "prepare", "launch", "logs", "state", "stop", "flush"}
 
 
 def main(arguments: list[str]) -> int:
@@ -25,6 +29,10 @@ def main(arguments: list[str]) -> int:
         The process's exit code.
     """
     verb, *rest = arguments or [""]
+    if verb in _FROM_OUTSIDE:
+        from hvdcloud.node import activity
+
+        activity.mark()
     try:
         answer = _dispatch(verb, rest)
     except HvdcloudError as error:
@@ -74,6 +82,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if verb == "stop":
             return control.stop(_one(verb, rest))
         return control.flush() if verb == "flush" else control.poweroff()
+    if verb in ("idle", "end-if-idle"):
+        from hvdcloud.node import idle
+
+        return idle.answer() if verb == "idle" else idle.end_if_idle()
     raise UsageError(f"hvdcloud-node has no verb {verb!r}", hint=_USAGE)
 
 

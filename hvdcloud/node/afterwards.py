@@ -1,50 +1,70 @@
-"""`run --down-when-done`, on the nodes' side: they end themselves, also when the laptop is off.
+"""After a run, on the head and without the laptop: its log goes to the bucket; with `--down-when-done` the nodes go.
 
-Only once every checkpoint is in the bucket; until then the nodes hold what exists nowhere else.
+They go only once every checkpoint is in the bucket; until then they hold what exists nowhere else.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
-from hvdcloud.node import control, state
-from hvdcloud.node.lease import NODE_PROGRAM, RECONNECT_SECONDS
+from hvdcloud.node import ending, keeplog, state
+from hvdcloud.node.runlog import RunLog
 
 GRACE_SECONDS = 5.0
-"""For whoever follows the run: to read its end, and to delete the nodes properly before they end themselves."""
-_POWEROFF_SECONDS = 10.0
+"""For whoever follows the run: to read its end."""
 
 
-def end_nodes(ended: state.State) -> None:
-    """End every node's container, the head's last, if the run asked for it and nothing would be lost.
+def announcements(ended: state.State) -> list[str]:
+    """What the log of a run that ends says of its nodes."""
+    if not ended.get("down_when_done"):
+        return []
+    if not _nodes_go(ended):
+        return ["the nodes stay: they hold checkpoints that are not in the bucket"]
+    return [f"{ending.way()} the nodes: the run has ended and its checkpoints are in the bucket"]
+
+
+def after(ended: state.State) -> None:
+    """Do what is left to do after a run.
 
     Args:
         ended: the state of a run that is done.
     """
-    if not ended.get("down_when_done") or not ended["checkpoints"]["complete"]:
+    until = time.monotonic() + GRACE_SECONDS
+    keep_log(ended)
+    if not _nodes_go(ended):
         return
-    time.sleep(GRACE_SECONDS)
+    time.sleep(max(0.0, until - time.monotonic()))
     if state.active_run() is not None:
         return
-    calls = [_poweroff(node) for node in ended["nodes"][1:]]
-    deadline = time.monotonic() + _POWEROFF_SECONDS
-    for call in calls:
-        try:
-            call.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            sys.stderr.write(f"hvdcloud: {call.args!r} did not end in time\n")
-            call.kill()
-    control.poweroff()
+    ending.say(f"{ending.way()}: run {ended['run']} has ended and its checkpoints are in the bucket")
+    refusal = ending.end_others(ended["nodes"][1:])
+    if refusal:
+        _note(ended, refusal)
+    own = ending.delete_this_one()
+    if own:
+        _note(ended, own)
+    if refusal or own:
+        keep_log(ended)
+    ending.wait_for_the_end(own)
 
 
-def _poweroff(node: str) -> subprocess.Popen[bytes]:
-    # A connection of its own: the run's shared ones have just been closed.
-    options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ControlPath=none")
-    return subprocess.Popen(
-        ["ssh", "-T", *options, node, f"{NODE_PROGRAM} poweroff"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def keep_log(ended: state.State) -> None:
+    """The log is no checkpoint: where it cannot be kept, the rest goes on."""
+    try:
+        keeplog.keep(ended["run"])
+    except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go
+        sys.stderr.write(f"hvdcloud: the log of run {ended['run']} is not in the bucket: {error}\n")
+
+
+def _nodes_go(ended: state.State) -> bool:
+    return bool(ended.get("down_when_done")) and bool(ended["checkpoints"]["complete"])
+
+
+def _note(ended: state.State, refusal: ending.Refusal) -> None:
+    ending.say(refusal.consequence)
+    ended.setdefault("not_deleted", []).append(refusal.consequence)
+    state.write(ended)
+    log = RunLog(state.log_file(ended["run"]))
+    log.note(refusal.consequence)
+    log.close()

@@ -18,10 +18,13 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import write_json
+
+if TYPE_CHECKING:
+    from hvdcloud.node.idle import Watch
 
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
@@ -30,6 +33,7 @@ DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
+ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long a metadata server that does not answer is asked again."""
@@ -67,14 +71,36 @@ def main() -> int:
         if not _wait_until_ready(sshd):
             return _power_off(sshd)
         publish({"status": "ready", "host_key": host_key})
+        watch = _step("idle limit", _watch)
     except _StepError as error:
         return _fail(error)
     while True:
-        received = signal.sigwait(_WAITED_FOR)
-        if received != signal.SIGCHLD:
+        received = _next_signal(watch)
+        if received in _TOLD_TO_END:
             return _power_off(sshd)
-        if sshd in _reap():
+        ended = _reap()
+        if sshd in ended:
             return _fail(_StepError("sshd", "sshd ended"))
+        if watch is not None:
+            watch.ended(ended)
+            watch.look()
+
+
+def _watch() -> Watch | None:
+    """Who notices that nothing goes on here, if that is to have consequences."""
+    if not os.environ.get("HVDCLOUD_IDLE"):
+        return None
+    from hvdcloud.node.idle import Watch
+
+    return Watch.wanted()
+
+
+def _next_signal(watch: Watch | None) -> int | None:
+    """Wait for a signal; None where it was time to look around before one came."""
+    if watch is None:
+        return signal.sigwait(_WAITED_FOR)
+    received = signal.sigtimedwait(_WAITED_FOR, watch.seconds())
+    return received.si_signo if received is not None else None
 
 
 def publish(status: dict[str, Any]) -> None:
@@ -172,6 +198,9 @@ def _write_node_file() -> None:
             "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
             "cores": int(cores) if cores else None,
             "environment": image,
+            # SSH sessions do not see the container's environment.
+            "metadata": os.environ.get(METADATA_VARIABLE),
+            "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
         },
         mode=0o600,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.node import activity
 from hvdcloud.node import hosts as hosts_file
 from hvdcloud.node.machine import cores, gpus, mesh_interface, name
 from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
@@ -68,6 +69,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         ),
         0o600,
     )
+    activity.remember_mesh([host for host, _, _, _ in hosts], found)
     own = name()
     return {
         "cores": cores(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, state
-from hvdcloud.node.afterwards import end_nodes
+from hvdcloud.node.afterwards import after
 from hvdcloud.node.files import Lock
 from hvdcloud.node.prepare import ActiveRunError
 from hvdcloud.node.spec import Spec
@@ -101,7 +101,7 @@ def _become_supervisor(request: Request, current: state.State, lock: Lock, write
         lock.release()
         # In a process of its own: `stop` waits until this one is gone.
         if os.fork() == 0:
-            end_nodes(current)
+            after(current)
         code = 0
     except BaseException:  # noqa: BLE001 - the last frame of a detached process: there is nobody to raise to
         traceback.print_exc()

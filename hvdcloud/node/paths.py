@@ -26,6 +26,11 @@ def root() -> Path:
     return Path(os.environ.get(ROOT_VARIABLE) or "/")
 
 
+def is_container() -> bool:
+    """Whether this is a node, not a test's folder."""
+    return ROOT_VARIABLE not in os.environ
+
+
 def check_run_id(run: str) -> str:
     """The run id itself.
 
@@ -45,6 +50,11 @@ def state_dir() -> Path:
 def node_file() -> Path:
     """What the entrypoint knew of its container and SSH sessions do not see."""
     return state_dir() / "node.json"
+
+
+def mesh_file() -> Path:
+    """The names and addresses of the cluster's nodes, as `join` learned them."""
+    return state_dir() / "mesh.json"
 
 
 def sync_file() -> Path:
@@ -100,6 +110,11 @@ def agent_lock(run: str) -> Path:
 def supervisor_lock() -> Path:
     """Held by the supervisor of the active run, one per cluster; holds run and process id."""
     return volatile_dir() / "supervisor"
+
+
+def activity_file() -> Path:
+    """When something was last seen to go on here."""
+    return volatile_dir() / "activity"
 
 
 def workspace() -> Path:

@@ -18,6 +18,7 @@ import time
 from typing import Any, NamedTuple
 
 from hvdcloud.node import paths, processes, state
+from hvdcloud.node.afterwards import announcements
 from hvdcloud.node.launcher import launcher_argv
 from hvdcloud.node.lease import NODE_PROGRAM, Lease, forget_connections, local_agent, remote_agent
 from hvdcloud.node.machine import image_environment
@@ -358,11 +359,12 @@ class Supervisor:
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._lost]
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
-        for note in dict.fromkeys(notes):
-            self._log.note(note)
-        self._log.close()
         for loss in self._lost:
             checkpoints[loss.node] = {"complete": False, "files": 0, "pending": [], "errors": ["the node was lost"]}
+        self._state["checkpoints"] = _merge(checkpoints)
+        for note in dict.fromkeys([*notes, *announcements(self._state)]):
+            self._log.note(note)
+        self._log.close()
         self._state |= {
             "state": "done",
             "result": outcome.result,
@@ -372,7 +374,6 @@ class Supervisor:
             "ranks": self._rank_records(),
             "nodes_lost": sorted({loss.node for loss in self._lost}),
             "left_behind": left,
-            "checkpoints": _merge(checkpoints),
         }
         state.write(self._state)
 

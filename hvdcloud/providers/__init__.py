@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.config import Config
-    from hvdcloud.providers.base import Provider
+    from hvdcloud.providers.base import ClusterSpec, Provider
 
 # Name → module with a `connect`; imported on use, since a provider's client library is slow to load.
 _MODULES = {"local": "hvdcloud.providers.local", "gce": "hvdcloud.providers.gce"}
@@ -26,3 +27,9 @@ def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
     """
     provider: Provider = import_module(_MODULES[config.provider]).connect(config, on_retry=on_retry)
     return provider
+
+
+def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
+    """What `hvdcloud doctor` is to look at before this provider makes `spec`; nothing is asked yet."""
+    found: Sequence[Check] = import_module(f"{_MODULES[config.provider]}.checks").checks(config, spec)
+    return found

@@ -113,8 +113,16 @@ class Cluster:
     """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
     dollars_so_far: float = 0.0
     """What the objects that are there have cost since each was made."""
+    paid_until: datetime | None = None
+    """Until this moment nothing comes to what it has cost so far, where there is a least time that is billed."""
     worst_case_dollars: float | None = None
     """If every node lives until its provider deletes it; None: nothing ends it."""
+    ends: datetime | None = None
+    """When the provider itself begins to delete the last of it; None: never."""
+    costs_since: datetime | None = None
+    """When the first of its nodes that are there was made."""
+    cost_notes: tuple[str, ...] = ()
+    """What to know about these figures, such as why nothing ends it."""
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more of it: `zone us-central1-f`."""
 
@@ -160,15 +168,12 @@ class Plan:
     requests: tuple[Request, ...]
     dollars_per_hour: float
     """For all nodes together, by the price table."""
+    worst_case_dollars: float = 0.0
+    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
     seconds: float | None = None
     """After which the provider itself deletes the nodes; None: never."""
     notices: tuple[str, ...] = ()
     """What the user should know before money is spent, such as a GPU that is about to be switched off."""
-
-    @property
-    def worst_case_dollars(self) -> float:
-        """If the nodes live as long as they may."""
-        return self.dollars_per_hour * (self.seconds or 0.0) / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

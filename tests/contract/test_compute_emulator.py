@@ -51,6 +51,51 @@ def test_no_or_a_wrong_token_is_401(plain: Plain) -> None:
     assert plain("GET", "zones").reason == "authError"
 
 
+def test_an_account_may_what_it_was_granted_and_nothing_else(emulator: Emulator, plain: Plain) -> None:
+    plain.up("vm-0", "vm-1")
+    account = "nodes@test-project.iam.gserviceaccount.com"
+    vms = f"projects/test-project/zones/{ZONE}/instances"
+    emulator.access.allow(account, "compute.instances.delete", resource=f"{vms}/vm-0")
+    emulator.access.allow(account, "compute.zoneOperations.get", "compute.disks.list")
+    plain.token = emulator.keys.issue(account)[0]
+    refused = plain("DELETE", f"zones/{ZONE}/instances/vm-1")
+    assert (refused.status, refused.reason) == (403, "forbidden")
+    assert refused.message == f"Required 'compute.instances.delete' permission for '{vms}/vm-1'"
+    error = refused.json["error"]
+    assert error["status"] == "PERMISSION_DENIED"
+    (info,) = error["details"]
+    assert (info["reason"], info["domain"]) == ("IAM_PERMISSION_DENIED", "compute.googleapis.com")
+    assert info["metadata"] == {"permission": "compute.instances.delete", "resource": f"{vms}/vm-1"}
+    for method, path, data, permission, resource in (
+        ("GET", f"zones/{ZONE}/instances/vm-0", None, "compute.instances.get", f"{vms}/vm-0"),
+        ("GET", f"zones/{ZONE}/instances", None, "compute.instances.list", "projects/test-project"),
+        ("GET", "aggregated/instances", None, "compute.instances.list", "projects/test-project"),
+        ("GET", f"zones/{ZONE}", None, "compute.zones.get", f"projects/test-project/zones/{ZONE}"),
+        (
+            "POST",
+            f"zones/{ZONE}/instances/bulkInsert",
+            bulk_body("vm-2"),
+            "compute.instances.create",
+            "projects/test-project",
+        ),
+        (
+            "POST",
+            "global/firewalls",
+            {"name": "open", "network": "global/networks/default"},
+            "compute.firewalls.create",
+            "projects/test-project/global/firewalls/open",
+        ),
+    ):
+        assert plain(method, path, data).message == f"Required '{permission}' permission for '{resource}'"
+    assert plain("GET", "aggregated/disks").status == 200
+    plain.done(plain("DELETE", f"zones/{ZONE}/instances/vm-0"))
+    assert [vm["name"] for vm in emulator.state.instances()] == ["vm-1"]
+    emulator.access.deny(emulator.keys.email, "compute.instances.list")
+    plain.token = emulator.keys.issue(emulator.keys.email)[0]
+    assert plain("GET", "aggregated/instances").status == 403
+    assert plain("GET", f"zones/{ZONE}/instances/vm-1").status == 200
+
+
 def test_googles_library_gets_in_with_the_credentials_file(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -706,8 +706,9 @@ def test_list_from_another_laptop_shows_what_it_costs(cluster: Project) -> None:
     assert 0.5 < price < 2
     other = another_laptop(cluster)
     rows = [line.split() for line in other.hvdcloud("list").out.splitlines()]
-    assert rows[0][:4] == ["CLUSTER", "NODES", "STATE", "$/H"]
-    assert rows[1][:5] == ["t-gce", "2/2", "whole", f"{price:.2f}", "somebody"]
+    assert rows[0][:8] == ["CLUSTER", "NODES", "STATE", "$/H", "SO", "FAR", "AT", "WORST"]
+    assert rows[1][:4] == ["t-gce", "2/2", "whole", f"{price:.2f}"]
+    assert rows[1][6] == "somebody"
     assert len(listed(other)) == 4
     other.hvdcloud("down")
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.emulator.api import Answer
 from tests.emulator.errors import ApiError, invalid
+from tests.emulator.resources.firewalls import firewall_of
 
 if TYPE_CHECKING:
     from tests.emulator.server import Emulator
@@ -52,12 +53,32 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
             emulator.set_quota_unavailable(region, value["unavailable"])
         case ("POST", ["networks", name]):
             emulator.add_network(name, value)
+        case ("DELETE", ["networks", name]):
+            with emulator.state.lock:
+                emulator.state.networks.pop(name, None)
+                for subnetworks in emulator.state.subnetworks.values():
+                    subnetworks.pop(name, None)
+        case ("POST", ["firewalls"]):
+            with emulator.state.lock:
+                rule = firewall_of(emulator.state, value)
+                emulator.state.firewalls[rule["name"]] = rule
+                emulator.lifecycle.firewalls_changed()
+        case ("DELETE", ["firewalls", name]):
+            with emulator.state.lock:
+                emulator.state.firewalls.pop(name, None)
+                emulator.lifecycle.firewalls_changed()
         case ("POST", ["instances", zone, name, "preempt"]):
             emulator.preempt(zone, name)
         case ("POST", ["instances", zone, name, "kill"]):
             emulator.kill(zone, name)
         case ("POST", ["instances", zone, name, "guest-attributes"]):
             emulator.write_guest_attribute(zone, name, value["namespace"], value["key"], value["value"])
+        case ("POST", ["apis", service]):
+            (emulator.google.off.discard if value["on"] else emulator.google.off.add)(service)
+        case ("POST", ["billing"]):
+            emulator.google.billing = bool(value["on"])
+        case ("POST", ["access", "deny"]):
+            emulator.access.deny(value.get("email", emulator.keys.email), *value["permissions"])
         case ("POST", ["tokens", "revoke"]):
             emulator.keys.revoke()
         case _:

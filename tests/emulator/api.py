@@ -13,10 +13,11 @@ from email.message import Message
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.emulator import resources
+from tests.emulator import permissions, resources
+from tests.emulator.access import Access
 from tests.emulator.auth import Keys
 from tests.emulator.call import HANDLERS, UNLOCKED, Call, not_implemented
-from tests.emulator.errors import ApiError, CutError, invalid, not_found
+from tests.emulator.errors import ApiError, CutError, denied, invalid, not_found
 from tests.emulator.faults import error_of
 from tests.emulator.lifecycle import Lifecycle
 from tests.emulator.schema import Method, SchemaError, discovery
@@ -96,11 +97,12 @@ class Log:
 class Api:
     """The methods of one world."""
 
-    def __init__(self, world: World, lifecycle: Lifecycle, keys: Keys, *, page_size: int) -> None:
+    def __init__(self, world: World, lifecycle: Lifecycle, keys: Keys, access: Access, *, page_size: int) -> None:
         self.log = Log()
         self._world = world
         self._lifecycle = lifecycle
         self._keys = keys
+        self._access = access
         self._page_size = page_size
         self._discovery = discovery()
 
@@ -135,6 +137,7 @@ class Api:
         method, path = found
         entry.method = method.id
         user = self._keys.check(request.headers.get("Authorization"))
+        self._check_permission(user, method, path, request)
         query = parse_qs(parts.query, keep_blank_values=True)
         typed = self._discovery.check_parameters(method, path, query)
         body = self._body(method, request)
@@ -188,6 +191,15 @@ class Api:
             raise ApiError(400, "parseError", "Parse Error") from None
         checked: dict[str, Any] = self._discovery.request(method.request, value)
         return checked
+
+    def _check_permission(self, user: str, method: Method, path: Mapping[str, str], request: Request) -> None:
+        """
+        Raises:
+            ApiError: 403.
+        """
+        permission, resource = permissions.needed(method.id, path, request.body)
+        if not self._access.may(user, permission, resource=resource):
+            raise denied(permission, resource)
 
     def _check_place(self, method: Method, path: Mapping[str, str]) -> None:
         """

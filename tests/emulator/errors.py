@@ -64,6 +64,17 @@ def invalid_field(field: str, value: object, why: str = "") -> ApiError:
     return invalid(f"Invalid value for field '{field}': '{value}'. {why}".rstrip())
 
 
+def denied(permission: str, resource: str, *, service: str = "compute") -> ApiError:
+    """IAM says no. `resource` as in "projects/p/zones/z/instances/i"."""
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": f"{service}.googleapis.com",
+        "metadata": {"permission": permission, "resource": resource},
+    }
+    return ApiError(403, "forbidden", f"Required '{permission}' permission for '{resource}'", details=[info])
+
+
 def not_found(path: str) -> ApiError:
     """`path` as in "projects/p/zones/z/instances/i"."""
     return ApiError(404, "notFound", f"The resource '{path}' was not found")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.emulator import admin
 from tests.emulator.access import Access
@@ -19,10 +20,12 @@ from tests.emulator.backing import Backing
 from tests.emulator.catalogue import REGION_OF, ZONES
 from tests.emulator.errors import ApiError, CutError, invalid_field
 from tests.emulator.faults import Faults
+from tests.emulator.google import Google
 from tests.emulator.lifecycle import Lifecycle
 from tests.emulator.records import Records
 from tests.emulator.schema import discovery
 from tests.emulator.state import Delays, World
+from tests.web import Asked
 
 
 class Emulator:
@@ -43,6 +46,8 @@ class Emulator:
         faults: the fault plan.
         log: the requests.
         keys: who may ask.
+        google: Google's other APIs: which are on, whether the project is paid for.
+        catalog: Cloud Billing's prices.
         access: who may do what; the account of `credentials_file` everything, others nothing.
     """
 
@@ -64,8 +69,13 @@ class Emulator:
         self.keys = Keys(project=project, token_seconds=token_seconds)
         self.access = Access(self.keys.email)
         self.lifecycle = Lifecycle(self.state, backing or Records(), token=self.keys.issue)
-        self.api = Api(self.state, self.lifecycle, self.keys, page_size=page_size)
+        self.api = Api(self.state, self.lifecycle, self.keys, self.access, page_size=page_size)
         self.log: Log = self.api.log
+        # It speaks to this package's parts in its turn.
+        from tests.billing.server import Catalog
+
+        self.catalog = Catalog(keys=self.keys)
+        self.google = Google(self.state, self.keys, self.access, faults=self.faults, log=self.log)
         self._http = _Server((host, port), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -116,6 +126,7 @@ class Emulator:
         # On the clock's thread: nothing else that was due happens meanwhile.
         self.faults.clear()
         self.access.clear()
+        self.google.clear()
         self.state.clock.after(0, clear)
         done.wait()
 
@@ -199,9 +210,17 @@ class _Handler(BaseHTTPRequestHandler):
             return admin.answer(owner, self.command, self.path, body)
         if path == "/token":
             return _token(owner, self.command, body)
+        if path.startswith("/v1/services/"):
+            return _price_list(owner, self, body)
         request = Request(
             http=self.command, target=self.path, headers=self.headers, body=body, connection=self.connection
         )
+        if (other := owner.google.answer(request)) is not None:
+            return other
+        try:
+            owner.google.check_on("compute.googleapis.com")
+        except ApiError as error:
+            return Answer(status=error.status, body=error.body())
         if path == discovery().batch and self.command == "POST":
             return owner.api.answer_batch(request)
         return owner.api.answer(request)
@@ -223,6 +242,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+
+
+def _price_list(owner: Emulator, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+    parts = urlsplit(handler.path)
+    reply = owner.catalog.answer(Asked(handler.command, parts.path, parts.query, handler.headers, body))
+    if reply is None:
+        raise CutError
+    content = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content).encode()
+    headers = {name: value for name, value in reply.headers.items() if name != "Content-Type"}
+    return Answer(status=reply.status, body=content, headers=headers)
 
 
 def _token(owner: Emulator, http: str, body: bytes) -> Answer:

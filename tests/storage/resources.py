@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from tests.storage.http import Request
 from tests.storage.store import Bucket, Version, timestamp
 
 
-def bucket_resource(bucket: Bucket) -> dict[str, Any]:
+def bucket_resource(bucket: Bucket, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -22,6 +23,7 @@ def bucket_resource(bucket: Bucket) -> dict[str, Any]:
         "timeCreated": timestamp(bucket.created),
         "updated": timestamp(bucket.created),
         "etag": "CAE=",
+        **(settings or {}),
     }
 
 

@@ -35,6 +35,10 @@ class StorageServer:
         keep_generations: what is overwritten stays readable by its generation, as with object versioning.
         md5: compute and serve MD5.
         authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
+
+    Attributes:
+        denied: permissions that nobody has, as `testPermissions` tells.
+        settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class StorageServer:
         authorize: Callable[[str], bool] | None = None,
     ) -> None:
         self.authorize = authorize
+        self.denied: set[str] = set()
+        self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
         self.uploads = Uploads(self.store)
         self.faults = Faults()
@@ -180,7 +186,13 @@ def _route(owner: StorageServer, request: Request) -> None:
             request.answer(bucket_resource(owner.store.make_bucket(name)))
         case ("GET", ["storage", "v1", "b", bucket]):
             request.allow("projection")
-            request.answer(bucket_resource(owner.store.bucket(bucket)))
+            request.answer(bucket_resource(owner.store.bucket(bucket), owner.settings))
+        case ("GET", ["storage", "v1", "b", bucket, "iam", "testPermissions"]):
+            request.allow()
+            owner.store.bucket(bucket)
+            held = [each for each in request.permissions if each not in owner.denied]
+            kind = {"kind": "storage#testIamPermissionsResponse"}
+            request.answer({**kind, "permissions": held} if held else kind)
         case ("DELETE", ["storage", "v1", "b", bucket]):
             request.allow()
             owner.store.delete_bucket(bucket)

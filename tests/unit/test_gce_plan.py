@@ -16,6 +16,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import plan
 from hvdcloud.providers.gce.plan import Settings
 from tests import gce_samples
+from tests.money import write_prices
 from tests.unit.golden import assert_golden
 
 SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
@@ -226,19 +227,68 @@ def test_names_fit_however_long_the_cluster_s_name_is() -> None:
     assert all(len(body["name"]) <= 63 for body in plan.firewall_bodies(spec, SETTINGS, existing=[]))
 
 
-def test_max_cost_shortens_the_run() -> None:
-    hourly = plan.node_dollars_per_hour(SETTINGS)
-    assert hourly is not None
-    assert plan.allowed_seconds(SETTINGS, nodes=2) == 43200
-    assert plan.allowed_seconds(settings(max_cost=1000.0), nodes=2) == 43200
-    seconds = plan.allowed_seconds(settings(max_cost=3.0), nodes=2)
-    # Compute Engine may be half a minute late.
-    assert 0 <= 3.0 - 2 * hourly * (seconds + 30) / 3600 < 0.001
-    assert properties(max_cost=3.0)["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
+@pytest.fixture
+def known_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Two nodes cost $0.92/h in us-central1 and $1.22/h in us-west1: tests/money.py."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    write_prices(tmp_path)
+    return settings(machine_type="n1-standard-2", max_run_seconds=7200)
+
+
+def test_nodes_learn_when_they_count_as_idle_and_where_to_ask_for_their_end() -> None:
+    def metadata(**changes: Any) -> dict[str, str]:
+        items = {item["key"]: item["value"] for item in properties(**changes)["metadata"]["items"]}
+        return {key: items[key] for key in ("hvdcloud-idle", "hvdcloud-compute-endpoint") if key in items}
+
+    assert metadata() == {}
+    assert metadata(idle_seconds=1800.0) == {"hvdcloud-idle": "1800"}
+    elsewhere = {"idle_seconds": 2.5, "endpoint": "https://compute.example.test"}
+    assert metadata(**elsewhere) == {
+        "hvdcloud-idle": "2.5",
+        "hvdcloud-compute-endpoint": "https://compute.example.test",
+    }
+
+
+def test_max_cost_shortens_the_run_by_the_prices_of_each_zone(known_prices: Settings) -> None:
+    assert plan.allowed_seconds(known_prices, nodes=2, zone="us-central1-a") == 7200
+    plenty = dataclasses.replace(known_prices, max_cost=3.0)
+    assert plan.allowed_seconds(plenty, nodes=2, zone="us-west1-a") == 7200
+    dollar = dataclasses.replace(known_prices, max_cost=1.0)
+    # $1 buys 3600 / 0.92 = 3913.04 s here and 3600 / 1.22 = 2950.8 s there. Of those a VM may take 60 s to start, and
+    # Compute Engine 30 s to notice that its time is up.
+    limits = {"us-central1-a": 3913 - 90, "us-west1-a": 2950 - 90}
+    for zone, seconds in limits.items():
+        assert plan.allowed_seconds(dollar, nodes=2, zone=zone) == seconds
+        body = plan.bulk_insert_body(SPEC, dollar, zone=zone, vm_image=VM_IMAGE)
+        assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
+
+
+def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> None:
+    dollar = dataclasses.replace(known_prices, max_cost=1.0)
+    bigger = dataclasses.replace(dollar, disk_gb=1000)
+    # 0.46 - 0.01 + 0.10 = 0.55 for each of three nodes: 3600 / 1.65 = 2181.8 s
+    assert plan.allowed_seconds(bigger, nodes=3, zone="us-central1-a") == 2181 - 90
+    inside = dataclasses.replace(dollar, ssh_source="10.0.0.0/8")
+    # 2 x (0.46 - 0.01): 3600 / 0.90 = 4000 s
+    assert plan.allowed_seconds(inside, nodes=2, zone="us-central1-a") == 4000 - 90
+
+
+def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:
+    # 0.92 x (60 + 7200 + 30) / 3600 and 1.22 x the same
+    assert plan.worst_case_dollars(known_prices, nodes=2, zone="us-central1-a") == pytest.approx(1.863)
+    assert plan.worst_case_dollars(known_prices, nodes=2, zone="us-west1-a") == pytest.approx(2.4705)
+    # The shortest time limit of all is more than the one minute that is billed at least: 0.92 x (60 + 30 + 30) / 3600
+    shortest = dataclasses.replace(known_prices, max_run_seconds=30)
+    assert plan.worst_case_dollars(shortest, nodes=2, zone="us-central1-a") == pytest.approx(0.030667, abs=1e-6)
+    for cost in (0.05, 0.99, 1.0, 1.01, 1.5):
+        limited = dataclasses.replace(known_prices, max_cost=cost)
+        for zone in ("us-central1-a", "us-west1-a"):
+            # What it stays below is less than a second's worth.
+            assert 0 <= cost - plan.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
 def test_a_limit_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(UsageError, match="less than one minute"):
+    with pytest.raises(UsageError, match="less than two minutes"):
         plan.allowed_seconds(settings(max_cost=0.01), nodes=2)
     with pytest.raises(UsageError, match="30 s to 120 days"):
         plan.allowed_seconds(settings(max_run_seconds=20), nodes=2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce import catalog, prices
+from hvdcloud.providers.gce import catalog, price_table, prices
 
 
 def hourly(machine_type: str, **changes: Any) -> float | None:
@@ -53,11 +55,11 @@ def test_the_gpus_of_a_machine_type_are_in_its_price_already() -> None:
 def test_a_custom_type_costs_more_than_its_size() -> None:
     standard = hourly("n1-standard-8")
     assert standard is not None
-    assert hourly("custom-8-30720") == pytest.approx(standard * 1.0494)
+    assert hourly("custom-8-30720") == pytest.approx(standard * 1.0494, rel=1e-4)
 
 
 def test_every_machine_type_has_a_price_and_spot_is_cheaper() -> None:
-    for name in catalog._machines():
+    for name in [machine.name for machine in catalog.machines()]:
         on_demand, spot = hourly(name), hourly(name, spot=True)
         assert on_demand is not None, name
         assert spot is not None, name
@@ -71,3 +73,113 @@ def test_an_unknown_price_is_not_zero() -> None:
 def test_the_table_says_when_and_where() -> None:
     assert prices.as_of() == date(2026, 7, 30)
     assert prices.region() == "us-central1"
+
+
+# --- a table that was refreshed ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def table(**changes: Any) -> price_table.Table:
+    own = price_table.shipped().model_dump()
+    dear = {name: [price and 2 * price for price in pair] for name, pair in own["regions"]["us-central1"].items()}
+    regions = {**own["regions"], "europe-west4": {**dear, "nvidia-tesla-v100": [4.96, None]}}
+    return price_table.Table.model_validate({**own, "as_of": date(2026, 11, 20), "regions": regions, **changes})
+
+
+def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
+    price_table.save(table())
+    assert prices.as_of() == date(2026, 11, 20)
+    assert prices.regions() == ("europe-west4", "us-central1")
+    assert prices.knows("europe-west4")
+    assert not prices.knows("asia-east1")
+    one, two = hourly("n1-standard-8"), hourly("n1-standard-8", region="europe-west4")
+    assert one is not None
+    assert two == pytest.approx(2 * one)
+    # A region that is not in it costs what the main one does.
+    assert hourly("n1-standard-8", region="asia-east1") == one
+    # 0.60 GB-months of 0.20; 1 GB for a month of 0.04; an address
+    assert prices.disk_dollars_per_hour(disk_gb=438, region="europe-west4") == pytest.approx(0.12)
+    assert prices.bucket_dollars_per_month(size_bytes=2**30, region="europe-west4") == pytest.approx(0.04)
+    assert prices.address_dollars_per_hour(region="europe-west4") == pytest.approx(0.01)
+
+
+def test_what_is_not_sold_in_a_region_has_no_price_there(state: Path) -> None:
+    price_table.save(table())
+    v100 = {"gpu_type": "nvidia-tesla-v100", "gpu_count": 1, "region": "europe-west4"}
+    assert hourly("n1-standard-8", **v100) is not None
+    assert hourly("n1-standard-8", **v100, spot=True) is None
+
+
+def test_a_table_older_than_the_shipped_one_is_left_aside(state: Path) -> None:
+    price_table.save(table(as_of=date(2026, 7, 29)))
+    assert prices.as_of() == date(2026, 7, 30)
+    (notice,) = prices.notices()
+    assert "hvdcloud prices refresh" in notice
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b"{", b'{"format": 1}', b'{"format": 2, "as_of": "2027-01-01"}', b"[" * 100_000],
+    ids=["empty", "bytes", "list", "cut off", "bare", "newer", "deep"],
+)
+def test_a_file_that_is_no_table_is_left_aside_with_a_notice(state: Path, content: bytes) -> None:
+    (state / "prices.json").write_bytes(content)
+    assert hourly("n1-standard-8") == pytest.approx(0.379998)
+    (notice,) = prices.notices()
+    assert "prices.json" in notice
+    assert "hvdcloud prices refresh" in notice
+
+
+@pytest.mark.parametrize("price", [0, -1, "NaN", "1e999", True, "cheap"])
+def test_a_table_with_an_absurd_price_is_left_aside(state: Path, price: object) -> None:
+    content = table().model_dump(mode="json")
+    content["regions"]["europe-west4"]["nvidia-l4"] = [price, None]
+    (state / "prices.json").write_text(json.dumps(content).replace('"1e999"', "1e999").replace('"NaN"', "NaN"))
+    assert prices.as_of() == date(2026, 7, 30)
+    assert prices.notices()
+
+
+def test_a_table_without_its_main_region_is_left_aside(state: Path) -> None:
+    content = table().model_dump(mode="json")
+    del content["regions"]["us-central1"]["disk-gb-month"]
+    (state / "prices.json").write_text(json.dumps(content))
+    (notice,) = prices.notices()
+    assert "us-central1 has no disk-gb-month" in notice
+
+
+def test_a_folder_in_its_place_does_not_keep_prices_from_being_told(state: Path) -> None:
+    (state / "prices.json").mkdir()
+    assert prices.as_of() == date(2026, 7, 30)
+    assert prices.notices()
+
+
+def test_a_table_that_is_replaced_counts_at_once(state: Path) -> None:
+    price_table.save(table())
+    assert prices.knows("europe-west4")
+    price_table.save(table(as_of=date(2026, 11, 21), regions=price_table.shipped().model_dump()["regions"]))
+    assert prices.as_of() == date(2026, 11, 21)
+    assert not prices.knows("europe-west4")
+
+
+# --- the order of zones -----------------------------------------------------------------------------------------------
+
+ZONES = ["europe-west4-a", "us-central1-a", "asia-east1-a", "us-central1-b", "europe-west4-b"]
+NODE: dict[str, Any] = {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100", "gpu_count": 1}
+
+
+def test_zones_of_the_cheapest_region_come_first_and_unknown_ones_last(state: Path) -> None:
+    price_table.save(table())
+    cheapest_first = ["us-central1-a", "us-central1-b", "europe-west4-a", "europe-west4-b", "asia-east1-a"]
+    assert prices.by_price(ZONES, **NODE, spot=False) == cheapest_first
+
+
+def test_zones_stay_in_order_while_fewer_than_two_prices_are_known(state: Path) -> None:
+    assert prices.by_price(ZONES, **NODE, spot=False) == ZONES
+    price_table.save(table())
+    # No Spot V100 in europe-west4.
+    assert prices.by_price(ZONES, **NODE, spot=True) == ZONES

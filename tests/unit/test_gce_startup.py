@@ -30,6 +30,9 @@ STAND_INS = {
             printf '%s\\n' "$data" >>"$FAKE/statuses" ;;
         */service-accounts/default/token) echo '{"access_token":"ya29.secret","token_type":"Bearer"}' ;;
         */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
+        */instance/attributes/) cat "$FAKE/attributes" ;;
+        */attributes/hvdcloud-idle) printf 1800 ;;
+        */attributes/hvdcloud-compute-endpoint) printf http://127.0.0.1:9024 ;;
         */instance/name) printf digits-0 ;;
         *gpgkey) echo key ;;
         *) echo "curl: (6) no $url" >&2; exit 6 ;;
@@ -99,6 +102,7 @@ def vm(tmp_path: Path) -> Vm:
         (tmp_path / "dev" / device).touch()
     vm = Vm(tmp_path)
     vm.put("key", KEY)
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
     vm.put("exit-code", "0\n")
     vm.put("logs", 'hvdcloud-status {"status": "starting"}\n')
     vm.put("pull", f"cat <<'END'\n{PULLED}END\n")
@@ -145,12 +149,33 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     dev = f"{vm.folder}/dev"
     devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
     assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
-    assert run.endswith(f"-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA {IMAGE}")
+    assert run.endswith(
+        "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "
+        f"-e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT {IMAGE}"
+    )
     assert set((vm.folder / "environment").read_text().splitlines()) == {
         f"HVDCLOUD_AUTHORIZED_KEY={KEY}",
         "HVDCLOUD_NODE=digits-0",
         "HVDCLOUD_METADATA=http://metadata.google.internal",
+        "HVDCLOUD_IDLE=1800",
+        "HVDCLOUD_COMPUTE_ENDPOINT=http://127.0.0.1:9024",
     }
+
+
+def test_what_the_metadata_does_not_say_is_not_asked_for(vm: Vm) -> None:
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-idle-not\n")
+    done = vm.boot()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not any("/attributes/hvdcloud-idle" in call or "endpoint" in call for call in vm.called("curl"))
+    assert "HVDCLOUD_IDLE=" in (vm.folder / "environment").read_text().splitlines()
+
+
+def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
+    said = "hvdcloud: idle for 30 min: no run, no SSH session; deleting"
+    vm.put("logs", f'hvdcloud-status {{"status": "ready"}}\nServer listening on 0.0.0.0\n{said}\n')
+    lines = vm.boot().stdout.splitlines()
+    assert said in lines
+    assert not any("listening" in line for line in lines)
 
 
 def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:

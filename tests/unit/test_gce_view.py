@@ -90,12 +90,6 @@ def test_states(status: str, state: NodeState) -> None:
     assert HERE.node(vm(0, status=status)).state is state
 
 
-def test_what_does_not_run_costs_nothing_and_what_the_table_does_not_know_breaks_nothing() -> None:
-    stopped = vm(0, status="TERMINATED")
-    unknown = vm(1, machineType=f"{ROOT}/zones/us-central1-a/machineTypes/z9-future-2")
-    assert HERE.cluster("digits", Survey(instances=(stopped, unknown))).dollars_per_hour == 0
-
-
 def test_disks_without_a_vm_and_firewall_rules_are_other_objects() -> None:
     survey = Survey(
         instances=(vm(0),),

@@ -11,6 +11,7 @@ import pytest
 from hvdcloud.config import Config, load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
+from hvdcloud.lifecycle.consent import Consent
 from hvdcloud.lifecycle.gpus import check_gpus, wasted
 
 OLD_GPU_NEW_IMAGE = {
@@ -56,7 +57,7 @@ def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None
     context: Any = SimpleNamespace(config=config(tmp_path, **OLD_GPU_NEW_IMAGE), provider=provider)
     spec: Any = None
     with pytest.raises(UsageError, match="does not run on nvidia-tesla-p4"):
-        up._check(context, spec)
+        up._check(context, spec, Consent())
 
 
 @pytest.mark.parametrize(

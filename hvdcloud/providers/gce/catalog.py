@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
@@ -36,6 +37,10 @@ class Machine:
     cpu_quota: str | None = None
     """The regional quota that its vCPUs count against; None: the API has no such metric."""
     spot_cpu_quota: str | None = None
+    local_ssd_gb: int = 0
+    """That comes with it, and is paid for."""
+    sku: str = ""
+    """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`."""
 
     @property
     def takes_gpus(self) -> bool:
@@ -64,6 +69,8 @@ class Gpu:
     limits: dict[int, tuple[int, int]] = field(default_factory=dict)
     """GPUs per N1 machine → most vCPUs, most GB of memory; empty: it comes with its machine types only."""
     zones: tuple[str, ...] = ()
+    sku: str = ""
+    """What the Cloud Billing Catalog calls it, before ` GPU`."""
 
 
 def machine(machine_type: str) -> Machine:
@@ -95,6 +102,27 @@ def gpu(gpu_type: str) -> Gpu:
             f"gce.gpu.type: {gpu_type} is not in the table of GPUs", hint=_did_you_mean(gpu_type, list(_gpus()))
         )
     return found
+
+
+def machines() -> tuple[Machine, ...]:
+    """Every machine type that has a name of its own."""
+    return tuple(_machines().values())
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Every accelerator type, those that are gone included."""
+    return tuple(_gpus().values())
+
+
+def other_skus() -> Mapping[str, Mapping[str, str]]:
+    """What else is paid for: the price table's name → what the Cloud Billing Catalog has it under."""
+    found: Mapping[str, Mapping[str, str]] = _table()["skus"]
+    return found
+
+
+def custom_sku() -> str:
+    """As `Machine.sku`, for N1 machines whose size is in their name."""
+    return str(_table()["families"]["n1"]["custom"]["sku"])
 
 
 def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
@@ -203,6 +231,7 @@ def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -
         memory_gb=gb,
         cpu_quota=family["cpu_quota"],
         spot_cpu_quota=family["spot_cpu_quota"],
+        sku=family["custom"]["sku"],
     )
 
 
@@ -227,6 +256,8 @@ def _machines() -> dict[str, Machine]:
             gpu_count=size[2] if "gpu" in family else 0,
             cpu_quota=family.get("cpu_quota"),
             spot_cpu_quota=family.get("spot_cpu_quota"),
+            local_ssd_gb=size[3] if len(size) > 3 else 0,
+            sku=family["sku"],
         )
         for family in _table()["families"].values()
         for name, size in family["machines"].items()
@@ -244,6 +275,7 @@ def _gpus() -> dict[str, Gpu]:
             spot_quota=entry["spot_quota"],
             ends=entry.get("ends"),
             instead=entry.get("instead"),
+            sku=entry["sku"],
             limits={count: (most[0], most[1]) for count, most in entry.get("n1", {}).items()},
             zones=tuple(
                 f"{region}-{letter}"

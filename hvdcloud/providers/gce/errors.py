@@ -23,6 +23,8 @@ _TITLES = {
     "compute": "Compute",
     "iam": "IAM",
     "serviceusage": "Service Usage",
+    "storage": "Cloud Storage",
+    "token": "token",
 }
 
 

@@ -22,6 +22,10 @@ from hvdcloud.providers.gce.reach import IAP, IAP_RANGE
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
 METADATA_AUTHORIZED_KEY = "hvdcloud-authorized-key"
+METADATA_IDLE = "hvdcloud-idle"
+"""Seconds without a run and without an SSH session after which the nodes end themselves; absent: never."""
+METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
+"""Where nodes ask for their own deletion; absent: Google's."""
 
 NETWORK_TAG = "hvdcloud"
 """On every VM; Terraform's firewall rules name it."""
@@ -35,6 +39,8 @@ DISK_TYPE = "pd-balanced"
 MIN_RUN_SECONDS = 30
 MAX_RUN_SECONDS = 120 * 86400
 LATE_SECONDS = 30
+START_SECONDS = 60
+"""Allowed for, from a VM's creation until it runs: only then its time limit begins to count."""
 
 # Not `is_private`, which counts documentation's ranges and others that no network uses.
 _PRIVATE = tuple(
@@ -65,6 +71,10 @@ class Settings:
     max_run_seconds: int
     max_cost: float | None
     """Dollars for all nodes together, over their whole life."""
+    idle_seconds: float | None = None
+    """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
+    endpoint: str | None = None
+    """Another Compute API endpoint than Google's, for the nodes."""
 
 
 def bulk_insert_body(spec: ClusterSpec, settings: Settings, *, zone: str, vm_image: str) -> dict[str, Any]:
@@ -105,7 +115,7 @@ def _instance_properties(spec: ClusterSpec, settings: Settings, *, zone: str, vm
             }
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
-        "scheduling": _scheduling(spec, settings),
+        "scheduling": _scheduling(spec, settings, zone=zone),
         # Scopes are wide because IAM is what limits the account; Artifact Registry needs more than the storage scopes.
         "serviceAccounts": [
             {
@@ -146,7 +156,7 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     return interface
 
 
-def _scheduling(spec: ClusterSpec, settings: Settings) -> dict[str, Any]:
+def _scheduling(spec: ClusterSpec, settings: Settings, *, zone: str) -> dict[str, Any]:
     return {
         "provisioningModel": "SPOT" if settings.spot else "STANDARD",
         # Serves both preemption and the time limit. Stopped VMs would go on billing their disks.
@@ -155,13 +165,13 @@ def _scheduling(spec: ClusterSpec, settings: Settings) -> dict[str, Any]:
         "onHostMaintenance": "TERMINATE",
         # Refused with Spot. And a node that came back empty would not be the node that the run has lost.
         "automaticRestart": False,
-        "maxRunDuration": {"seconds": str(allowed_seconds(settings, nodes=spec.nodes))},
+        "maxRunDuration": {"seconds": str(allowed_seconds(settings, nodes=spec.nodes, zone=zone))},
     }
 
 
 def _metadata(spec: ClusterSpec, settings: Settings) -> dict[str, str]:
     _, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    return {
+    items = {
         "startup-script": startup.render(
             profile=settings.vm_image_profile,
             image=spec.image,
@@ -179,6 +189,11 @@ def _metadata(spec: ClusterSpec, settings: Settings) -> dict[str, str]:
         METADATA_BUCKET: spec.bucket,
         METADATA_AUTHORIZED_KEY: spec.authorized_key,
     }
+    if settings.idle_seconds is not None:
+        items[METADATA_IDLE] = f"{settings.idle_seconds:g}"
+    if settings.endpoint:
+        items[METADATA_COMPUTE_ENDPOINT] = settings.endpoint
+    return items
 
 
 def firewall_bodies(
@@ -254,8 +269,12 @@ def is_public(source: str) -> bool:
     return not any(network.subnet_of(private) for private in _PRIVATE)
 
 
-def node_dollars_per_hour(settings: Settings) -> float | None:
-    """The estimate for one node, by the price table; None if the table lacks a part of it."""
+def node_dollars_per_hour(settings: Settings, *, zone: str | None = None) -> float | None:
+    """The estimate for one node with its disk and address, in a zone or in the price table's own region.
+
+    Returns:
+        None if the table lacks a part of it.
+    """
     return prices.node_dollars_per_hour(
         machine_type=settings.machine_type,
         gpu_type=settings.gpu_type,
@@ -263,11 +282,14 @@ def node_dollars_per_hour(settings: Settings) -> float | None:
         spot=settings.spot,
         disk_gb=settings.disk_gb,
         external_ip=external_ip_needed(settings),
+        region=region_of(zone) if zone else None,
     )
 
 
-def allowed_seconds(settings: Settings, *, nodes: int) -> int:
+def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) -> int:
     """How long the nodes may live: `limits.max_run_duration`, or less where `limits.max_cost` buys less.
+
+    By the prices of a zone, or of the price table's own region.
 
     Raises:
         UsageError: outside of what Compute Engine takes; the money buys less than that; or the price is not known.
@@ -279,19 +301,34 @@ def allowed_seconds(settings: Settings, *, nodes: int) -> int:
         )
     if settings.max_cost is None:
         return settings.max_run_seconds
-    dollars = node_dollars_per_hour(settings)
+    dollars = node_dollars_per_hour(settings, zone=zone)
     if dollars is None:
         raise UsageError(
             f"the price of {settings.machine_type} is not in the price table, so limits.max_cost cannot be kept",
             hint="take limits.max_cost out and set limits.max_run_duration",
         )
-    bought = math.floor(settings.max_cost / (dollars * nodes) * 3600) - LATE_SECONDS
+    bought = math.floor(settings.max_cost / (dollars * nodes) * 3600) - START_SECONDS - LATE_SECONDS
     if bought < MIN_RUN_SECONDS:
+        where = f" in {zone}" if zone else ""
         raise UsageError(
-            f"limits.max_cost of ${settings.max_cost:.2f} is less than one minute of {nodes} nodes at ${dollars:.2f}/h",
+            f"limits.max_cost of ${settings.max_cost:.2f} is less than two minutes of {nodes} node(s) at "
+            f"${dollars:.2f}/h each{where}",
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )
     return min(settings.max_run_seconds, bought)
+
+
+def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
+    """What the nodes cost if nothing but their time limit ends them, in a zone; 0 if the price is not known.
+
+    From their creation, so more than the one minute that is billed at least, until Compute Engine has been as late as
+    it may be.
+
+    Raises:
+        UsageError: as `allowed_seconds`.
+    """
+    seconds = START_SECONDS + allowed_seconds(settings, nodes=nodes, zone=zone) + LATE_SECONDS
+    return nodes * (node_dollars_per_hour(settings, zone=zone) or 0.0) * seconds / 3600
 
 
 def zone_candidates(settings: Settings, *, zones: Sequence[str]) -> list[str]:
@@ -300,7 +337,13 @@ def zone_candidates(settings: Settings, *, zones: Sequence[str]) -> list[str]:
     A subnetwork's URL pins the region. An empty list: the catalogue does not know, the API has to be asked.
     """
     gpu_type, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    candidates = list(zones) or list(catalog.zones_with(gpu_type))
+    candidates = list(zones) or prices.by_price(
+        catalog.zones_with(gpu_type),
+        machine_type=settings.machine_type,
+        gpu_type=settings.gpu_type,
+        gpu_count=settings.gpu_count,
+        spot=settings.spot,
+    )
     region = _subnetwork_region(settings)
     return [zone for zone in candidates if region in (None, region_of(zone))]
 

@@ -56,6 +56,28 @@ class Facts:
     namesakes: Aggregated | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What was found, one subject after the other."""
+
+    facts: Facts
+    failures: Mapping[str, HvdcloudError]
+    """Fields of `facts` that the API did not tell, and why."""
+    here: list[str]
+    """The zones that have what a node needs, in the order to try."""
+    missing: list[Problem]
+    """Why others do not."""
+    closed: list[str]
+    """What was left out of them, for the user."""
+    roomy: list[str]
+    """Those whose regions have quota for all nodes."""
+    short: list[Problem]
+    scarce: list[str]
+    """What was left out of them for want of quota, for the user."""
+    namesakes: list[Problem]
+    image: list[Problem]
+
+
 def preflight(
     client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
 ) -> Preflight:
@@ -65,21 +87,38 @@ def preflight(
         zones: `gce.zones`; empty: wherever the machine type and the GPU are.
         today: decides which GPUs are still there.
     """
-    problems = _wrong_settings(spec, settings, today=today)
+    problems = wrong_settings(spec, settings, today=today)
     if problems:
         return Preflight(problems, [], [], "")
-    facts, problems, notices = _ask(client, spec, settings)
-    places = zone_candidates(settings, zones=zones)
-    here, missing, closed = _zones(facts, settings, places, chosen=bool(zones))
-    roomy, short, scarce = _quotas(facts, spec, settings, here)
-    problems += _namesakes(facts, spec, here) + missing + short + _image(facts, settings)
-    notices += closed + scarce
+    found = look_ahead(client, spec, settings, zones=zones)
+    problems, notices = _failures(found.failures)
+    problems += found.namesakes + found.missing + found.short + found.image
+    notices += found.closed + found.scarce
     notices += catalog.notices(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-    image = _path(facts.image) if facts.image else ""
-    return Preflight(problems, roomy, notices, image)
+    image = _path(found.facts.image) if found.facts.image else ""
+    return Preflight(problems, found.roomy, notices, image)
 
 
-def _wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
+def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str]) -> Outlook:
+    """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
+    facts, failures = _ask(client, spec, settings)
+    here, missing, closed = _zones(facts, settings, zone_candidates(settings, zones=zones), chosen=bool(zones))
+    roomy, short, scarce = _quotas(facts, spec, settings, here)
+    return Outlook(
+        facts=facts,
+        failures=failures,
+        here=here,
+        missing=missing,
+        closed=closed,
+        roomy=roomy,
+        short=short,
+        scarce=scarce,
+        namesakes=_namesakes(facts, spec, here),
+        image=_image(facts, settings),
+    )
+
+
+def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
     """What can be said without asking anybody."""
     problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     if problems:
@@ -91,7 +130,7 @@ def _wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> li
     return []
 
 
-def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, list[Problem], list[str]]:
+def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, dict[str, HvdcloudError]]:
     """Seven questions at once."""
     machine = catalog.machine(settings.machine_type)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
@@ -120,7 +159,7 @@ def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[
         return None
 
     answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
-    return Facts(**answers), *_failures(failures)
+    return Facts(**answers), failures
 
 
 def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import HvdcloudError
+from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
     Cluster,
@@ -33,8 +34,10 @@ from hvdcloud.providers.gce.errors import ApiError
 from hvdcloud.providers.gce.plan import Settings
 from hvdcloud.providers.gce.preflight import Preflight, preflight
 from hvdcloud.providers.gce.ready import Boots
+from hvdcloud.providers.gce.settings import settings_of
 from hvdcloud.providers.gce.survey import VMS, Resource, Survey, look
 from hvdcloud.providers.gce.view import Viewpoint, Way
+from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
     from hvdcloud.config import GceConfig, LimitsConfig
@@ -91,12 +94,15 @@ class GceProvider:
         """The firewall rules that the network lacks, and a bulkInsert for the first zone.
 
         Raises:
-            UsageError: the settings contradict each other.  CredentialsError, NodeError: the project cannot be asked.
+            UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
+            CredentialsError, NodeError: the project cannot be asked.
         """
         settings = self._settings
         problems, zones, notices, vm_image = self._found.get(spec) or self._look_ahead(spec)
         if not zones or not vm_image:
             raise problems[0].error(problems[0].message, hint=problems[0].hint)
+        offers, unpaid = _offers(settings, zones, nodes=spec.nodes)
+        zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
         requests = [
             Request(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
@@ -109,14 +115,13 @@ class GceProvider:
                 body=plan.bulk_insert_body(spec, settings, zone=zones[0], vm_image=vm_image),
             )
         )
-        seconds = plan.allowed_seconds(settings, nodes=spec.nodes)
-        dollars = plan.node_dollars_per_hour(settings)
         return GcePlan(
             spec=spec,
             requests=tuple(requests),
-            dollars_per_hour=spec.nodes * (dollars or 0.0),
-            seconds=float(seconds),
-            notices=(*notices, *_notices(settings, zones, seconds=seconds, dollars=dollars)),
+            dollars_per_hour=offers[0].dollars_per_hour or 0.0,
+            worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
+            seconds=float(offers[0].seconds),
+            notices=(*notices, *_notices(settings, offers, unpaid)),
             settings=settings,
             zones=tuple(zones),
             vm_image=vm_image,
@@ -199,22 +204,8 @@ class GceProvider:
 
     @cached_property
     def _settings(self) -> Settings:
-        gpu = self._config.gpu
-        return Settings(
-            project=self._client.project,
-            machine_type=self._config.machine_type,
-            gpu_type=gpu.type if gpu else None,
-            gpu_count=gpu.count if gpu else 0,
-            spot=self._config.spot,
-            disk_gb=self._config.disk_gb,
-            vm_image_profile=self._config.vm_image,
-            network=self._config.network,
-            subnetwork=self._config.subnetwork,
-            service_account=self._config.service_account,
-            ssh_source=reach.caller_source(self._config.ssh.source),
-            max_run_seconds=int(self._limits.max_run_duration),
-            max_cost=self._limits.max_cost,
-        )
+        source = reach.caller_source(self._config.ssh.source)
+        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
 
     @cached_property
     def _firewall_rules(self) -> Sequence[Resource]:
@@ -240,19 +231,81 @@ def _vms(spec: ClusterSpec) -> str:
     return f"{spec.nodes} VMs {spec.node_name(0)} … {spec.node_name(spec.nodes - 1)}"
 
 
-def _notices(settings: Settings, zones: Sequence[str], *, seconds: int, dollars: float | None) -> Iterator[str]:
-    if len(zones) > 1:
-        more = f" and {len(zones) - NAMED_ZONES} more" if len(zones) > NAMED_ZONES else ""
-        yield f"zones tried in this order: {', '.join(zones[:NAMED_ZONES])}{more}"
-    if seconds < settings.max_run_seconds:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """All nodes in one zone."""
+
+    zone: str
+    seconds: int
+    """After which Compute Engine deletes them."""
+    dollars_per_hour: float | None
+    """None: the price table does not know them."""
+    worst_case_dollars: float
+
+
+def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[_Offer], list[str]]:
+    """For each zone that `limits.max_cost` pays for, in order; and the zones that it does not pay for.
+
+    Raises:
+        UsageError: it pays for none.
+    """
+    found: list[_Offer] = []
+    refused: dict[str, UsageError] = {}
+    for zone in zones:
+        hourly = plan.node_dollars_per_hour(settings, zone=zone)
+        try:
+            found.append(
+                _Offer(
+                    zone=zone,
+                    seconds=plan.allowed_seconds(settings, nodes=nodes, zone=zone),
+                    dollars_per_hour=None if hourly is None else nodes * hourly,
+                    worst_case_dollars=plan.worst_case_dollars(settings, nodes=nodes, zone=zone),
+                )
+            )
+        except UsageError as error:
+            refused[zone] = error
+    if not found:
+        raise next(iter(refused.values()))
+    return found, list(refused)
+
+
+def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]) -> Iterator[str]:
+    first = offers[0]
+    if len(offers) > 1:
+        yield f"zones tried in this order: {_some([offer.zone for offer in offers])}"
+    if unpaid:
+        yield f"left out, since limits.max_cost of ${settings.max_cost:.2f} pays for too little there: {_some(unpaid)}"
+    if first.seconds < settings.max_run_seconds:
         yield (
             f"limits.max_cost of ${settings.max_cost:.2f} shortens limits.max_run_duration from "
-            f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=seconds)}"
+            f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
         )
-    if dollars is None:
-        yield f"the price table does not know {settings.machine_type} with {settings.gpu_type}"
-    else:
-        yield f"prices are estimates, as of {prices.as_of()} for {prices.region()}"
+    if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
+        what = " with ".join(filter(None, (settings.machine_type, settings.gpu_type)))
+        where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
+        yield f"the price table does not know {what}{where}; what it costs is not counted"
+    dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
+    if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
+        shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
+        yield (
+            f"in {dearest.zone}, the dearest of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
+            f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
+        )
+    if first.dollars_per_hour is None:
+        return
+    yield from prices.notices()
+    yield f"prices are estimates, as of {prices.as_of()}"
+    regions = dict.fromkeys(plan.region_of(offer.zone) for offer in offers)
+    if foreign := [region for region in regions if not prices.knows(region)]:
+        yield (
+            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
+            "and may be far off"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_ZONES} more" if len(names) > NAMED_ZONES else ""
+    return f"{', '.join(names[:NAMED_ZONES])}{more}"
 
 
 @contextlib.contextmanager

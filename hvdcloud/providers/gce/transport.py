@@ -155,14 +155,14 @@ class Transport:
 
         Args:
             path: `projects/PROJECT/zones`.
-            parameters: under the API's names.
+            parameters: under the API's names; a list is given as often as it has items.
             check: raises an `ApiError` for an answer that is none; it is retried like any other.
 
         Raises:
             ApiError: refused, or still failing after the time for retries.
             CredentialsError: the credentials are no good.
         """
-        query = f"?{urlencode(parameters)}" if parameters else ""
+        query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
 
         def attempt() -> dict[str, Any]:
             content = self._content(self.send("GET", f"{self._base_path}{quote(path, safe='/:')}{query}"))

@@ -1,15 +1,13 @@
-"""What the Compute API answers, in the words of the provider contract. Pure."""
+"""What the Compute API answers, in the words of the provider contract. Pure, but for the clock."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
     LABEL_CREATED,
@@ -21,8 +19,8 @@ from hvdcloud.providers.base import (
     Node,
     NodeState,
 )
-from hvdcloud.providers.gce import prices
-from hvdcloud.providers.gce.client import last_segment, zone_of
+from hvdcloud.providers.gce.client import zone_of
+from hvdcloud.providers.gce.costs import costs
 from hvdcloud.providers.gce.plan import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
 from hvdcloud.providers.gce.reach import iap_proxy_command
 from hvdcloud.providers.gce.survey import Resource, Survey, described_labels
@@ -68,14 +66,18 @@ class Viewpoint:
             return address
         return None if self.way is Way.IAP else interface.get("networkIP")
 
-    def clusters(self, survey: Survey) -> list[Cluster]:
+    def clusters(self, survey: Survey, *, now: datetime | None = None) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
         names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*survey.instances, *survey.disks)}
         names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in survey.firewalls}
-        return [self.cluster(name, survey) for name in sorted(names)]
+        return [self.cluster(name, survey, now=now) for name in sorted(names)]
 
-    def cluster(self, name: str, survey: Survey) -> Cluster:
-        """One cluster, of which something was found or is being made."""
+    def cluster(self, name: str, survey: Survey, *, now: datetime | None = None) -> Cluster:
+        """One cluster, of which something was found or is being made.
+
+        Args:
+            now: until when its cost is counted; None: the clock's time.
+        """
         instances = [vm for vm in survey.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
         disks = [disk for disk in survey.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
         firewalls = [rule for rule in survey.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
@@ -84,6 +86,7 @@ class Viewpoint:
         labels = described[0]
         in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
         metadata = metadata_of(instances[0]) if instances else {}
+        money = costs(instances, disks, now=now or datetime.now(timezone.utc))
         return Cluster(
             name=name,
             id=labels.get(LABEL_ID, in_flight),
@@ -99,7 +102,13 @@ class Viewpoint:
                 *sorted(f"firewall {rule['name']}" for rule in firewalls),
                 *(described_operation(each) for each in operations),
             ),
-            dollars_per_hour=sum(dollars_per_hour(vm) for vm in instances if vm.get("status") == "RUNNING"),
+            dollars_per_hour=money.dollars_per_hour,
+            dollars_so_far=money.so_far,
+            paid_until=money.paid_until,
+            worst_case_dollars=money.worst_case,
+            ends=money.ends,
+            costs_since=money.since,
+            cost_notes=money.notes,
             unseen=survey.unseen,
         )
 
@@ -130,23 +139,6 @@ def internal_name(name: str, *, zone: str, project: str) -> str:
     """
     domain, _, plain = project.rpartition(":")
     return ".".join(filter(None, [name, zone, "c", plain, domain, "internal"]))
-
-
-def dollars_per_hour(instance: Resource) -> float:
-    """What a VM costs by the price table; 0 where the tables do not know it."""
-    accelerator: Mapping[str, Any] = next(iter(instance.get("guestAccelerators", ())), {})
-    # Another version of hvdcloud, with other tables, may have made it.
-    with contextlib.suppress(UsageError):
-        estimate = prices.node_dollars_per_hour(
-            machine_type=last_segment(instance.get("machineType", "")),
-            gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
-            gpu_count=accelerator.get("acceleratorCount", 0),
-            spot=instance.get("scheduling", {}).get("provisioningModel") == "SPOT",
-            disk_gb=sum(_number(disk.get("diskSizeGb")) for disk in instance.get("disks", ())),
-            external_ip=any(interface.get("accessConfigs") for interface in instance.get("networkInterfaces", ())),
-        )
-        return estimate or 0.0
-    return 0.0
 
 
 def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:

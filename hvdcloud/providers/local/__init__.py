@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalProvider", "connect"]
 
 
-def connect(_: Config, *, on_retry: Callable[[str], None]) -> LocalProvider:
+def connect(config: Config, *, on_retry: Callable[[str], None]) -> LocalProvider:
     """The provider on the engine that `DOCKER_HOST` or the current context names.
 
     Args:
@@ -24,4 +24,4 @@ def connect(_: Config, *, on_retry: Callable[[str], None]) -> LocalProvider:
     """
     from hvdcloud import engine
 
-    return LocalProvider(engine.connect())
+    return LocalProvider(engine.connect(), idle_seconds=config.limits.idle)

@@ -14,8 +14,12 @@ HOST_FROM_NODE = "host.docker.internal"
 SHM_SIZE = 1 << 30
 
 
-def make_plan(spec: ClusterSpec) -> Plan:
-    """One network and `spec.nodes` containers. Running them costs nothing."""
+def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
+    """One network and `spec.nodes` containers. Running them costs nothing.
+
+    Args:
+        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+    """
     network = network_name(spec.name)
     requests = [
         Request(
@@ -26,6 +30,7 @@ def make_plan(spec: ClusterSpec) -> Plan:
     ]
     seen = sight(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
+    limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
     for index in range(spec.nodes):
         name = spec.node_name(index)
         body = {
@@ -43,6 +48,7 @@ def make_plan(spec: ClusterSpec) -> Plan:
                 "HVDCLOUD_NODE": name,
                 # All nodes share this machine's cores, so each takes its part of them.
                 "HVDCLOUD_CORES": str(cores),
+                **limit,
             },
             "network": network,
             "publish": f"127.0.0.1::{SSH_PORT}",

@@ -54,13 +54,15 @@ class LocalProvider:
 
     Args:
         client: docker-py's client; its API object is used from several threads at once.
+        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
     """
 
     name = "local"
     ready_seconds = 180.0
 
-    def __init__(self, client: DockerClient) -> None:
+    def __init__(self, client: DockerClient, *, idle_seconds: float | None = None) -> None:
         self._api = client.api
+        self._idle_seconds = idle_seconds
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -79,7 +81,7 @@ class LocalProvider:
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing."""
-        return plan.make_plan(spec)
+        return plan.make_plan(spec, idle_seconds=self._idle_seconds)
 
     def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
         """A folder is mounted into the node; a server on this machine's loopback has another name there."""

@@ -46,6 +46,7 @@ def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[t
         image=labels.get(LABEL_IMAGE, ""),
         bucket=labels.get(LABEL_BUCKET, ""),
         other_objects=tuple(sorted(other for other, _ in others)),
+        worst_case_dollars=0.0,
     )
 
 

@@ -180,18 +180,39 @@ run_container() {
     HVDCLOUD_AUTHORIZED_KEY=$(metadata instance/attributes/hvdcloud-authorized-key)
     HVDCLOUD_NODE=$(metadata instance/name)
     HVDCLOUD_METADATA=$METADATA
-    export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA
+    ATTRIBUTES=$(metadata instance/attributes/)
+    HVDCLOUD_IDLE=$(optional hvdcloud-idle)
+    HVDCLOUD_COMPUTE_ENDPOINT=$(optional hvdcloud-compute-endpoint)
+    export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host \
         --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
-        -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "$IMAGE"
+        -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
+        -e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT "$IMAGE"
 }
 
-# follow_container SINCE: the VM has no other purpose; it goes when the container does, unless there is a failed start
+# An attribute of the VM; nothing where it has none of this name.
+optional() {
+    if grep -qxF "$1" <<<"$ATTRIBUTES"; then
+        metadata "instance/attributes/$1"
+    fi
+}
+
+# What the node program says of itself goes to the serial port; the rest of the container's log stays where it is.
+follow_log() {
+    local line
+    while IFS= read -r line; do
+        [[ $line != 'hvdcloud: '* ]] || printf '%s\n' "$line"
+    done < <(docker logs --follow --since "$1" "$CONTAINER" 2>/dev/null)
+}
+
+# follow_container SINCE FOLLOWER: the VM has no other purpose; it goes when the container does, unless there is a failed start
 # to look into.
 follow_container() {
     local code
     STEP=container
     code=$(docker wait "$CONTAINER" 2>"$ERRORS")
+    # Its last words, but a log that does not end must not keep a VM that costs money.
+    timeout 10 tail --pid="$2" -s 0.1 -f /dev/null || true
     say "the container ended with exit status $code"
     if ((code != 0)); then
         docker logs --tail 10 "$CONTAINER" >"$ERRORS" 2>&1
@@ -276,4 +297,5 @@ if container_exists; then
 else
     run_container
 fi
-follow_container "$since"
+follow_log "$since" &
+follow_container "$since" $!

@@ -23,4 +23,5 @@ if container_exists; then
 else
     run_container
 fi
-follow_container "$since"
+follow_log "$since" &
+follow_container "$since" $!

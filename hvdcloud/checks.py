@@ -1,0 +1,219 @@
+"""Checks that run side by side: each waits only for those that it cannot do without, and none waits for ever.
+
+Nothing here knows what is checked: `hvdcloud doctor` and the providers bring that.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from hvdcloud.errors import ExitCode, HvdcloudError, NodeError
+
+T = TypeVar("T")
+
+DEADLINE_SECONDS = 15.0
+
+
+class Status(str, Enum):
+    """What became of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """A run is possible, but there is something to know."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It was not, or cannot be, found out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check has found."""
+
+    status: Status
+    message: str
+    hint: str = ""
+    """The next command to type, or what to change."""
+    details: str = ""
+    error: type[HvdcloudError] | None = None
+    """What kind of trouble there is; of a failure it decides the exit code. None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Something to find out."""
+
+    name: str
+    look: Callable[[], Finding]
+    """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
+    needs: tuple[str, ...] = ()
+    """Checks that have to be over first; if one of them did not end well, this one is not done."""
+    explained_by: tuple[str, ...] = ()
+    """Checks beside it. If one of them fails, and this one has the same kind of trouble, all is said with that."""
+    moot_without: tuple[str, ...] = ()
+    """Checks beside it. If one of them fails, whatever trouble this one has says nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A check that is over."""
+
+    name: str
+    status: Status
+    message: str
+    hint: str
+    details: str
+    exit_code: ExitCode
+    """Of the command, if this is the first one that failed."""
+    seconds: float
+
+
+def fine(message: str) -> Finding:
+    """As it should be."""
+    return Finding(status=Status.OK, message=message)
+
+
+def warning(message: str, *, hint: str) -> Finding:
+    """Good enough for a run."""
+    return Finding(status=Status.WARNING, message=message, hint=hint)
+
+
+def unknown(message: str, *, hint: str = "", error: type[HvdcloudError] | None = None) -> Finding:
+    """Cannot be told."""
+    return Finding(status=Status.UNKNOWN, message=message, hint=hint, error=error)
+
+
+def failed(message: str, *, hint: str, error: type[HvdcloudError], details: str = "") -> Finding:
+    """No run is possible."""
+    return Finding(status=Status.FAILED, message=message, hint=hint, error=error, details=details)
+
+
+def failure(error: HvdcloudError) -> Finding:
+    """An exception as a finding."""
+    return failed(error.message, hint=error.hint, error=type(error), details=error.details)
+
+
+class Once(Generic[T]):
+    """An answer that several checks need: whoever asks first makes it, the others wait for the same.
+
+    Args:
+        make: what it raises, every one of them gets.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+        self._error: Exception | None = None
+
+    def __call__(self) -> T:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if not self._made:
+                try:
+                    self._made.append(self._make())
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._made[0]
+
+
+def run_checks(
+    checks: Sequence[Check],
+    *,
+    seconds: float = DEADLINE_SECONDS,
+    on_change: Callable[[Sequence[str], int], object] = lambda running, done: None,
+) -> list[Checked]:
+    """Every check as soon as what it needs is known; the answers in the order of `checks`.
+
+    Args:
+        seconds: that a check may take.
+        on_change: called with the names of the checks that run and with the number of those that are over.
+    """
+    return _Round(checks, seconds=seconds).run(on_change)
+
+
+class _Round:
+    def __init__(self, checks: Sequence[Check], *, seconds: float) -> None:
+        self._checks = checks
+        self._seconds = seconds
+        self._waiting = list(checks)
+        self._running: dict[str, float] = {}
+        self._found: dict[str, tuple[Finding, float]] = {}
+        self._answers: queue.SimpleQueue[tuple[str, Finding]] = queue.SimpleQueue()
+
+    def run(self, on_change: Callable[[Sequence[str], int], object]) -> list[Checked]:
+        while self._waiting or self._running:
+            if not self._start_some():
+                on_change(tuple(self._running), len(self._found))
+                self._wait()
+        on_change((), len(self._found))
+        return [self._checked(check) for check in self._checks]
+
+    def _start_some(self) -> bool:
+        """Starts what need not wait any more; returns whether that made something known at once."""
+        ready = [check for check in self._waiting if set(check.needs) <= self._found.keys()]
+        if not ready and not self._running:
+            raise AssertionError(f"checks that wait for each other or for none that there is: {self._waiting}")
+        known = False
+        for check in ready:
+            self._waiting.remove(check)
+            bad = [name for name in check.needs if self._found[name][0].status in (Status.FAILED, Status.UNKNOWN)]
+            if bad:
+                self._found[check.name] = unknown(f"not checked: no {' and no '.join(bad)}"), 0.0
+                known = True
+                continue
+            self._running[check.name] = time.monotonic()
+            # Whoever does not answer in time holds nobody up, neither here nor at the end of the program.
+            threading.Thread(target=self._look, args=(check,), name=check.name, daemon=True).start()
+        return known
+
+    def _look(self, check: Check) -> None:
+        try:
+            finding = check.look()
+        except HvdcloudError as error:
+            finding = failure(error)
+        except Exception as error:  # noqa: BLE001 - one check's bug is that check's answer; the others are worth knowing
+            finding = failed(
+                f"a bug in hvdcloud: {type(error).__name__}: {error}", hint="please report it", error=HvdcloudError
+            )
+        self._answers.put((check.name, finding))
+
+    def _wait(self) -> None:
+        """For one more answer, or until a deadline is over."""
+        late_first = min(self._running, key=self._running.__getitem__)
+        left = self._running[late_first] + self._seconds - time.monotonic()
+        try:
+            name, finding = self._answers.get(timeout=max(0.0, left))
+        except queue.Empty:
+            name = late_first
+            finding = failed(
+                f"did not answer within {self._seconds:g} s",
+                hint="check this machine's network and proxy, then hvdcloud doctor again",
+                error=NodeError,
+            )
+        if name in self._running:
+            self._found[name] = finding, time.monotonic() - self._running.pop(name)
+
+    def _checked(self, check: Check) -> Checked:
+        finding, seconds = self._found[check.name]
+        for name in (*check.moot_without, *check.explained_by):
+            other = self._found[name][0]
+            said = other.error is finding.error or name in check.moot_without
+            if finding.error is not None and other.status is Status.FAILED and said:
+                finding = unknown(f"not checked: see {name}")
+        return Checked(
+            name=check.name,
+            status=finding.status,
+            message=finding.message,
+            hint=finding.hint,
+            details=finding.details,
+            exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
+            seconds=round(seconds, 3),
+        )

@@ -1,0 +1,232 @@
+"""`offers` and `prices`: their arguments, and how their results look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.main import Invocation, app
+
+if TYPE_CHECKING:
+    from hvdcloud.config import Config
+    from hvdcloud.console import Console
+    from hvdcloud.lifecycle.offers import OffersResult
+    from hvdcloud.lifecycle.prices import PricesResult, RefreshResult
+    from hvdcloud.providers.gce.offers import Offer, Row
+
+SHOWN = 20
+CHANGES_SHOWN = 12
+NOTABLE = 0.001
+"""What changed by less than this part of it is only counted."""
+
+prices_app = typer.Typer(rich_markup_mode=None)
+app.add_typer(prices_app, name="prices")
+
+
+@app.command()
+def offers(
+    context: typer.Context,
+    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Also say what so many hours cost.")] = 1.0,
+    gpu: Annotated[str | None, typer.Option(help="Only nodes with this GPU.", metavar="TYPE")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every offer, and every region in a line of its own.")] = False,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
+    provider: Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")] = None,
+) -> None:
+    """What the cluster costs, and what others like it would: machine, GPU, zone, on demand or Spot; the cheapest first.
+
+    Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
+    of another region, `?` a quota that could not be asked for.
+
+    \b
+    Examples:
+      hvdcloud offers
+      hvdcloud offers --hours 12 --gpu nvidia-l4
+      hvdcloud offers --all --json
+    """
+    from hvdcloud.lifecycle.offers import offers as gather
+
+    invocation: Invocation = context.obj
+    config = _config(invocation, nodes=nodes, provider=provider)
+    invocation.result = result = gather(config, hours=hours, gpu=gpu)
+    render_offers(invocation.console, result, every=every)
+
+
+@prices_app.callback(invoke_without_command=True)
+def prices(context: typer.Context) -> None:
+    """The table of prices that estimates are made from: its date, where it is from, which regions it has.
+
+    \b
+    Examples:
+      hvdcloud prices
+      hvdcloud prices refresh
+    """
+    if context.invoked_subcommand is None:
+        show(context)
+
+
+@prices_app.command()
+def show(context: typer.Context) -> None:
+    """Which table is used: its date, where it is from, which regions it has.
+
+    \b
+    Example:
+      hvdcloud prices show --json
+    """
+    from hvdcloud.lifecycle.prices import show as look
+
+    invocation: Invocation = context.obj
+    invocation.result = result = look()
+    render_prices(invocation.console, result)
+
+
+@prices_app.command()
+def refresh(
+    context: typer.Context,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            help="Instead of this machine's credentials; where there are none, GOOGLE_API_KEY is taken.",
+            metavar="KEY",
+        ),
+    ] = None,
+) -> None:
+    """Get every region's prices from the Cloud Billing Catalog. Nothing is changed but this machine's table.
+
+    \b
+    Examples:
+      hvdcloud prices refresh
+      GOOGLE_API_KEY=… hvdcloud prices refresh
+    """
+    from hvdcloud.lifecycle.prices import refresh as renew
+
+    invocation: Invocation = context.obj
+    config = _config(invocation)
+    invocation.result = result = renew(
+        project=config.gce.project, endpoint=config.gce.endpoint, api_key=api_key, say=invocation.console.say
+    )
+    render_refresh(invocation.console, result)
+
+
+def _config(invocation: Invocation, **flags: object) -> Config:
+    """The file's where there is one: prices can be looked at without a project."""
+    from hvdcloud.config import load_config
+
+    return load_config(invocation.config, flags={"name": invocation.name or "any", **flags})
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
+    """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
+    from hvdcloud.providers.gce.offers import rows
+
+    lines = rows(result.offers, every_region=every)
+    # What is asked for is there, however dear it is.
+    shown = [row for index, row in enumerate(lines) if every or index < SHOWN or row.offer.configured]
+    notes: dict[str, int] = {}
+    cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
+    if result.offers:
+        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", f"$/{result.hours:g} H", "ZONES", "NOTES"]
+        if result.hours == 1:
+            headers.remove("$/1 H")
+        console.table(headers, cells)
+        asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
+        console.answer(f"{result.nodes} node(s) with disks and external addresses, as of {result.prices_as_of}{asked}")
+    elif result.prices_as_of:
+        console.answer("nothing like it is in the table of machine types")
+    for note, number in notes.items():
+        console.answer(f"{number}: {note}")
+    for notice in result.notices:
+        console.answer(notice)
+    if len(lines) > len(shown):
+        console.answer(f"{len(lines) - len(shown)} more: hvdcloud offers --all")
+
+
+def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
+    offer = row.offer
+    numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
+    marks = ["?"] if offer.quota is None and row.zones else []
+    gpus = f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-"
+    return [
+        "*" if offer.configured else "",
+        offer.machine_type,
+        gpus,
+        "spot" if offer.spot else "-",
+        _money(offer.dollars_per_hour, estimate=offer.estimate),
+        *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
+        _zones(row),
+        " ".join([*marks, *numbers]),
+    ]
+
+
+def _notes(offer: Offer) -> list[str]:
+    found = []
+    if offer.switched_off:
+        found.append(f"{offer.gpu_type} was switched off {offer.switched_off}")
+    if offer.ends:
+        found.append(f"{offer.gpu_type} ends {offer.ends}")
+    if offer.image:
+        found.append(f"the image has no code for {offer.gpu_type}: {offer.image}")
+    return [*found, *(f"no quota: {short}" for short in offer.quota or ())]
+
+
+def _money(dollars: float | None, *, estimate: bool) -> str:
+    if dollars is None:
+        return f"{'?':>8}"
+    return f"{'~' if estimate else ''}{dollars:.2f}".rjust(8)
+
+
+def _zones(row: Row) -> str:
+    if not row.zones:
+        return "nowhere"
+    letters = [zone.rpartition("-")[2] for zone in row.zones]
+    more = f" +{row.more_regions} regions" if row.more_regions > 1 else " +1 region" if row.more_regions else ""
+    text = f"{row.offer.region}-{' '.join(letters)}"
+    return f"{text}{more}" if len(text + more) <= 34 else f"{row.offer.region}-{''.join(letters)}{more}"
+
+
+def render_prices(console: Console, result: PricesResult) -> None:
+    """Which table, and what it lacks."""
+    where = f"from the Cloud Billing Catalog, in {result.source}" if result.source else "shipped with hvdcloud"
+    console.answer(f"prices as of {result.as_of}, {where}")
+    if len(result.regions) == 1:
+        console.answer(f"they are those of {result.region}; for other regions they stand as an estimate")
+    else:
+        console.answer(f"{len(result.regions)} regions; for others those of {result.region} stand as an estimate")
+    if result.kept:
+        console.answer(f"not in the catalog, so older figures stand: {', '.join(result.kept)}")
+    for notice in result.notices:
+        console.answer(notice)
+    if result.source is None:
+        console.answer("next: hvdcloud prices refresh")
+
+
+def render_refresh(console: Console, result: RefreshResult) -> None:
+    """What is dearer or cheaper than before."""
+    table = result.prices
+    console.answer(f"{table.skus} prices read; {len(table.regions)} regions, as of {table.as_of}, in {table.source}")
+    shown = [change for change in result.changes if abs(change.after / change.before - 1) >= NOTABLE][:CHANGES_SHOWN]
+    for change in shown:
+        console.answer(f"{change.what} in {table.region}: {_exactly(change.before, change.after)}")
+    if len(result.changes) > len(shown):
+        console.answer(f"{len(result.changes) - len(shown)} smaller changes in {table.region}: --json has them")
+    if not result.changes:
+        console.answer(f"nothing costs something else in {table.region}")
+    if result.changes_elsewhere:
+        console.answer(f"{result.changes_elsewhere} figure(s) changed in other regions")
+    if table.kept:
+        console.answer(f"not in the catalog, so older figures stand: {', '.join(table.kept)}")
+    if result.differing:
+        first = ", ".join(result.differing[:3])
+        console.answer(f"{len(result.differing)} have two prices there, the higher one counts: {first}")
+
+
+def _exactly(before: float, after: float) -> str:
+    """With as many digits as it takes to see the difference, two at least."""
+    for digits in range(2, 9):
+        if f"{before:.{digits}f}" != f"{after:.{digits}f}":
+            break
+    return f"${before:.{digits}f} → ${after:.{digits}f}"

@@ -1,0 +1,93 @@
+"""Commands about a project as a whole: `doctor`."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.main import Invocation, app
+
+if TYPE_CHECKING:
+    from hvdcloud.checks import Status
+    from hvdcloud.console import Console
+    from hvdcloud.lifecycle.doctor import Examination
+
+_ARROW, _PLAIN_ARROW = "→", "->"
+# Status → sign, word where the terminal has no such sign, colour.
+_SIGNS = {
+    "ok": ("✓", "ok", "32"),
+    "warning": ("!", "!", "33"),
+    "failed": ("✗", "FAILED", "31"),
+    "unknown": ("?", "?", "33"),
+}
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
+    provider: Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")] = None,
+    bucket: Annotated[
+        str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")
+    ] = None,
+) -> None:
+    """Check everything that a run needs, before money is spent. Nothing is changed.
+
+    ✓ is as it should be, ! is good enough, ✗ has to be mended (the next line says how), ? could not be found out.
+    It exits with 0 if a run is possible, else with the code of the first ✗: 2 configuration, 3 credentials,
+    permissions or an API, 4 quota, 5 engine or network, 6 image.
+
+    \b
+    Examples:
+      hvdcloud doctor
+      hvdcloud doctor --provider gce --nodes 16
+      hvdcloud doctor --json | jq '.result.checks[] | select(.status == "failed")'
+    """
+    from hvdcloud.lifecycle.doctor import doctor as examine
+
+    invocation: Invocation = context.obj
+    with invocation.context(nodes=nodes, provider=provider, checkpoints__bucket=bucket) as experiment:
+        invocation.result = result = examine(experiment)
+    invocation.exit_code = result.exit_code
+    render(invocation.console, result)
+
+
+def render(console: Console, result: Examination) -> None:
+    """A line per check, and below those that are not as they should be, what mends them."""
+    fancy = console.can_print("".join(sign for sign, _, _ in _SIGNS.values()) + _ARROW)
+
+    def sign(status: Status) -> str:
+        return _SIGNS[status.value][0 if fancy else 1]
+
+    first = max(len(sign(check.status)) for check in result.checks)
+    second = max(len(check.name) for check in result.checks)
+    indent = " " * (first + second + 4)
+    for check in result.checks:
+        head = f"{sign(check.status):{first}}  {check.name:{second}}  "
+        colour = "" if check.status.value == "ok" else _SIGNS[check.status.value][2]
+        _print(console, head, check.message, indent=indent, style=colour)
+        for line in check.details.splitlines():
+            _print(console, indent, line, indent=indent)
+        if check.hint:
+            arrow = f"{_ARROW if fancy else _PLAIN_ARROW} "
+            _print(console, indent + arrow, check.hint, indent=indent + " " * len(arrow), style="36")
+    counts = {status: sum(check.status.value == status for check in result.checks) for status in _SIGNS}
+    words = {"ok": "fine", "warning": "to know about", "failed": "to mend", "unknown": "not found out"}
+    said = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
+    console.answer(f"{len(result.checks)} checks in {result.seconds:.1f} s: {said}")
+
+
+def _print(console: Console, head: str, text: str, *, indent: str, style: str = "") -> None:
+    """Wrapped to the terminal's width; elsewhere a line stays a line."""
+    if not console.can_print(text):
+        text = text.replace("…", "...").replace("→", "->").encode("ascii", "replace").decode()
+    lines = [text]
+    if console.width is not None and console.width > len(indent) + 20:
+        # A command that is to be copied is broken between words only.
+        lines = textwrap.wrap(
+            text, console.width - len(indent) - 1, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    for number, line in enumerate(lines):
+        console.answer(f"{head if number == 0 else indent}{line}", style=style)

@@ -1,0 +1,159 @@
+"""`hvdcloud setup`: its arguments, one call, its rendering."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.main import Invocation, app
+from hvdcloud.errors import UsageError
+from hvdcloud.units import seconds
+
+if TYPE_CHECKING:
+    from hvdcloud.console import Console
+    from hvdcloud.lifecycle.setup import Confirm, SetupResult
+    from hvdcloud.lifecycle.setup_destroy import DestroyResult
+
+
+@app.command()
+def setup(
+    context: typer.Context,
+    project: Annotated[
+        str | None, typer.Option(help="Google Cloud project; default: gce.project, else the credentials' own.")
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="Where the bucket, the images and the subnetwork are.")] = None,
+    bucket: Annotated[
+        str | None, typer.Option(help="The bucket's name; default: PROJECT-hvdcloud.", metavar="NAME")
+    ] = None,
+    nat: Annotated[
+        bool | None, typer.Option("--nat/--no-nat", help="Also a NAT gateway, for nodes without addresses; it costs.")
+    ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(help="Who else may use it; repeat it; instead of those so far.", metavar="user:ANN@EXAMPLE.COM"),
+    ] = None,
+    delete_after: Annotated[
+        int | None, typer.Option(min=0, help="Days after which checkpoints are deleted; 0: never.", metavar="DAYS")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=0, help="Mails when a month costs this much; 0: no budget.", metavar="DOLLARS")
+    ] = None,
+    billing_account: Annotated[str | None, typer.Option(help="What --budget is a part of.", metavar="ID")] = None,
+    self_delete: Annotated[
+        bool | None,
+        typer.Option(
+            "--self-delete/--no-self-delete", help="This cluster's nodes may delete themselves; default: yes."
+        ),
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
+    ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take up what is there by the same names: set up elsewhere, or by hand.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--destroy", help="Delete it again; a bucket that holds anything stays.")
+    ] = False,
+) -> None:
+    """Set up a Google Cloud project with Terraform: network, bucket, image repository, service account.
+
+    It shows what it will do and asks, then writes the names into hvdcloud.yaml. A second time it mends what is not as
+    it should be any more. While no cluster runs, only what the bucket and the repository hold costs money.
+
+    \b
+      hvdcloud setup --project my-lab
+      hvdcloud setup --plan-only
+      hvdcloud setup --operator user:ann@example.com --delete-after 90
+      hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
+      hvdcloud setup --destroy
+    """
+    from hvdcloud.config import CONFIG_FILE, load_config
+    from hvdcloud.lifecycle import setup as lifecycle
+    from hvdcloud.lifecycle.setup_choices import SetupOptions
+
+    invocation: Invocation = context.obj
+    file = invocation.config or Path(CONFIG_FILE)
+    config = load_config(invocation.config, flags={"name": invocation.name})
+    confirm = _confirm(yes=yes)
+    if remove:
+        from hvdcloud.lifecycle.setup_destroy import destroy
+
+        invocation.result = gone = destroy(
+            config, file, project=project, console=invocation.console, confirm=confirm, plan_only=plan_only
+        )
+        render_destroy(invocation.console, gone)
+        return
+    options = SetupOptions(
+        project=project,
+        region=region,
+        bucket=bucket,
+        nat=nat,
+        operators=operator,
+        delete_after_days=delete_after,
+        budget_dollars=budget,
+        billing_account=billing_account,
+        self_delete=self_delete,
+    )
+    invocation.result = result = lifecycle.setup(
+        config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only, adopt=adopt
+    )
+    render(invocation.console, result)
+
+
+def _confirm(*, yes: bool) -> Confirm:
+    """Asks on the terminal; without one, `--yes` has to have said so."""
+
+    def ask(question: str) -> bool:
+        if yes:
+            return True
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(
+                "nothing was changed: this has to be confirmed, and there is no terminal to ask on",
+                hint="add --yes; --plan-only shows what would be done",
+            )
+        return typer.confirm(question, err=True)
+
+    return ask
+
+
+def render(console: Console, result: SetupResult) -> None:
+    """What was done, and which keys changed."""
+    if result.nothing_to_do:
+        console.answer(f"project {result.project} is set up, and {result.file} says so: nothing to do")
+        return
+    if result.planned:
+        done = f"{len(result.done)} change(s) above in project {result.project}" if result.done else "no change there"
+        console.answer(f"{done}; nothing was changed")
+    elif result.done:
+        console.answer(f"project {result.project} is set up, in {seconds(result.seconds)}")
+    if result.keys:
+        console.answer(f"{result.file}{' would get' if result.planned else ''}:")
+        for change in result.keys:
+            if change.old is not None:
+                console.answer(f"  - {change.key}: {change.old}")
+            console.answer(f"  + {change.key}: {change.new}")
+    console.answer("next: hvdcloud setup" if result.planned else "next: hvdcloud doctor; hvdcloud launch")
+
+
+def render_destroy(console: Console, result: DestroyResult) -> None:
+    """What is gone, what is left, and what that costs."""
+    if result.planned and result.done:
+        console.answer(f"{len(result.done)} thing(s) above would be deleted from {result.project}; nothing was changed")
+    elif result.nothing_to_do:
+        console.answer(f"nothing in project {result.project} was set up from this machine; nothing to delete")
+    else:
+        console.answer(
+            f"{len(result.done)} thing(s) deleted from project {result.project}, in {seconds(result.seconds)}"
+        )
+    for kept in result.kept:
+        cost = f", about ${kept.dollars_per_month:.2f} a month" if kept.dollars_per_month else ""
+        console.answer(f"left: {kept.name}: {kept.reason}{cost}")
+        if kept.delete_with:
+            console.answer(f"  deleted by hand with: {kept.delete_with}")
+    if result.dead_keys and not result.planned:
+        console.answer(f"{result.file} still names what is gone: {', '.join(result.dead_keys)}")
+        console.answer("  hvdcloud setup makes it again")

@@ -1,0 +1,80 @@
+"""`hvdcloud doctor`: everything that a run needs, looked at before money is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hvdcloud.config import Config
+    from hvdcloud.lifecycle.context import Context
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Every check in the order of the table."""
+
+    checks: Sequence[Checked]
+    seconds: float
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the first check that failed."""
+        return next((check.exit_code for check in self.checks if check.status is Status.FAILED), ExitCode.OK)
+
+    def count(self, status: Status) -> int:
+        """How many checks came to this."""
+        return sum(check.status is status for check in self.checks)
+
+
+def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
+    """Look at everything side by side. Nothing is changed, on this machine or elsewhere.
+
+    Args:
+        seconds: that one check may take.
+    """
+    from hvdcloud import providers
+    from hvdcloud.lifecycle.checks import machine_checks
+    from hvdcloud.lifecycle.up import make_spec
+
+    started = time.monotonic()
+    config = context.config
+    spec = make_spec(context, image="", public_key="")
+    checks = [
+        Check(name="configuration", look=lambda: _configuration(config)),
+        *providers.checks(config, spec),
+        *machine_checks(context),
+    ]
+    with context.console.steps() as steps:
+
+        def show(running: Sequence[str], done: int) -> None:
+            # Where nothing is redrawn, every change would be a line.
+            if context.console.live:
+                more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
+                waiting = f"{', '.join(running[:_NAMED])}{more}" if running else "done"
+                steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+
+        if not context.console.live:
+            steps.update("doctor", f"{len(checks)} checks")
+        found = run_checks(checks, seconds=seconds, on_change=show)
+    return Examination(checks=found, seconds=time.monotonic() - started)
+
+
+def _configuration(config: Config) -> Finding:
+    """What is asked for, in a line. That it is well-formed is known: it was read."""
+    from hvdcloud.config import CONFIG_FILE
+
+    image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
+    what = f"{image.framework} on {image.device}"
+    hours = f"at most {config.limits.max_run_duration / 3600:g} h"
+    where = "on this machine" if config.provider == "local" else f"on Compute Engine, {hours}"
+    file = Path(config.project_dir / CONFIG_FILE)
+    return fine(f"{CONFIG_FILE if file.is_file() else 'no file'}: {config.name}, {nodes} {where}, {what}")

@@ -1,0 +1,52 @@
+"""Why a cluster has not all of its nodes, as far as that can be told from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.providers.base import NodeState
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Cluster
+
+_SAID = "hvdcloud: "
+_REASONS = ("idle for ", "deleting: ", "switching off: ")
+"""How the lines begin in which a node says why it ends itself (node/idle.py, node/afterwards.py)."""
+
+
+def not_whole(context: Context, cluster: Cluster) -> NodeError:
+    """The error for whoever needs every node."""
+    name = cluster.name
+    again = f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again"
+    if not cluster.nodes and not cluster.unseen:
+        return NodeError(
+            f"the {cluster.expected_nodes} node(s) of cluster {name} are gone: nodes end themselves after a run with "
+            "--down-when-done, after limits.idle without a run and without an SSH session, and after "
+            "limits.max_run_duration",
+            hint=again,
+        )
+    stopped = bool(cluster.nodes) and all(node.state is NodeState.STOPPED for node in cluster.nodes)
+    if stopped and (reason := _said(context, cluster)):
+        return NodeError(f"the nodes of cluster {name} have ended themselves: {reason}", hint=again)
+    states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
+    return NodeError(
+        f"cluster {name} is not whole: {cluster.expected_nodes} node(s) expected, found {states}", hint=again
+    )
+
+
+def _said(context: Context, cluster: Cluster) -> str:
+    """The last reason that a node gave, the head's before others'; empty if there is none."""
+    for node in cluster.nodes:
+        try:
+            lines = context.provider.console(node).splitlines()
+        except HvdcloudError:
+            # It is only for a better message.
+            continue
+        for line in reversed(lines):
+            # On a serial port each line says first which program it is from.
+            text = line.partition(_SAID)[2].strip()
+            if text.startswith(_REASONS):
+                return text.removeprefix("deleting: ").removeprefix("switching off: ")
+    return ""

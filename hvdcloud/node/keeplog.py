@@ -1,0 +1,64 @@
+"""A run's log and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.errors import NodeError
+from hvdcloud.node import machine, paths, state
+from hvdcloud.node.files import write_json
+from hvdcloud.node.private import METADATA
+from hvdcloud.node.spec import Spec
+
+KEEP_SECONDS = 120.0
+
+
+def keep(run: str) -> None:
+    """Put what there is of the log, and the state, into the run's bucket.
+
+    Raises:
+        HvdcloudError, OSError: it could not be kept.
+    """
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _keep(run)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            failures.append(error)
+
+    # A bucket that does not answer must not keep nodes that cost money.
+    thread = threading.Thread(target=work, name="log", daemon=True)
+    thread.start()
+    thread.join(KEEP_SECONDS)
+    if thread.is_alive():
+        raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
+    if failures:
+        raise failures[0]
+
+
+def _keep(run: str) -> None:
+    from hvdcloud.checkpoints.bucket import open_bucket
+    from hvdcloud.checkpoints.checksum import crc32c_of_file
+
+    spec = Spec.load(run)
+    if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
+        # Containers on somebody's machine: the credentials that the laptop had lent them are gone, and they stay.
+        return
+    bucket = open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=_credentials(run))
+    log = state.log_file(run)
+    _, crc32c = crc32c_of_file(log)
+    bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+    bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run)).encode())
+
+
+def _credentials(run: str) -> Path | None:
+    """Those of the VM, which need no secret."""
+    if not machine.facts().get("metadata"):
+        return None
+    file = paths.run_dir(run) / "keeplog.json"
+    write_json(file, {"type": METADATA}, mode=0o600)
+    return file

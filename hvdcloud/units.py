@@ -1,0 +1,35 @@
+"""Times, sizes and money as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def seconds(value: float) -> str:
+    """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def size(count: int) -> str:
+    """Bytes as `512 B`, `1.5 MB`, in powers of ten."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def dollars(value: float) -> str:
+    """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`."""
+    return "less than $0.01" if 0 < value < 0.005 else f"${value:,.2f}"
+
+
+def small_dollars(value: float) -> str:
+    """What many of cost together: two digits at least, `$0.31` or `$0.0092`."""
+    if value <= 0 or value >= 0.1:
+        return f"${value:,.2f}"
+    return f"${value:.{1 - math.floor(math.log10(value))}f}"

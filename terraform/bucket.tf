@@ -1,0 +1,65 @@
+resource "google_storage_bucket" "checkpoints" {
+  project                     = var.project
+  name                        = coalesce(var.bucket, "${var.project}-hvdcloud")
+  location                    = upper(var.region)
+  storage_class               = "STANDARD"
+  labels                      = local.labels
+  uniform_bucket_level_access = true
+  public_access_prevention    = "enforced"
+
+  # terraform destroy leaves a bucket with checkpoints in it alone.
+  force_destroy = false
+
+  # Google's default is to keep, and to bill, every deleted and overwritten object for 7 days more. Checkpoints are
+  # overwritten all the time.
+  soft_delete_policy {
+    retention_duration_seconds = 0
+  }
+
+  # Nearline is billed for 30 days at least, and reading costs: it is for runs that were pulled long ago.
+  dynamic "lifecycle_rule" {
+    for_each = var.cheaper_after_days == null ? [] : [var.cheaper_after_days]
+
+    content {
+      action {
+        type          = "SetStorageClass"
+        storage_class = "NEARLINE"
+      }
+
+      condition {
+        age                   = lifecycle_rule.value
+        matches_storage_class = ["STANDARD"]
+      }
+    }
+  }
+
+  dynamic "lifecycle_rule" {
+    for_each = var.delete_after_days == null ? [] : [var.delete_after_days]
+
+    content {
+      action {
+        type = "Delete"
+      }
+
+      condition {
+        age = lifecycle_rule.value
+      }
+    }
+  }
+
+  # Parts of uploads that nobody finished aren't listed, but billed.
+  lifecycle_rule {
+    action {
+      type = "AbortIncompleteMultipartUpload"
+    }
+
+    condition {
+      age = 7
+    }
+  }
+
+  depends_on = [google_project_service.api]
+
+  #checkov:skip=CKV_GCP_62:access logs need a second bucket; who reads checkpoints is in Cloud Audit Logs where that is on
+  #checkov:skip=CKV_GCP_78:old versions of checkpoints would be billed; hvdcloud verifies each upload by its checksum
+}

@@ -1,0 +1,116 @@
+# What the nodes are. It has no key; VMs get its tokens from the metadata server.
+resource "google_service_account" "node" {
+  project      = var.project
+  account_id   = "hvdcloud"
+  display_name = "hvdcloud nodes"
+  description  = "managed-by=hvdcloud"
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_storage_bucket_iam_member" "node" {
+  bucket = google_storage_bucket.checkpoints.name
+  role   = "roles/storage.objectUser"
+  member = "serviceAccount:${google_service_account.node.email}"
+}
+
+resource "google_artifact_registry_repository_iam_member" "node" {
+  project    = var.project
+  location   = google_artifact_registry_repository.images.location
+  repository = google_artifact_registry_repository.images.repository_id
+  role       = "roles/artifactregistry.reader"
+  member     = "serviceAccount:${google_service_account.node.email}"
+}
+
+resource "google_project_iam_member" "node_logs" {
+  project = var.project
+  role    = "roles/logging.logWriter"
+  member  = "serviceAccount:${google_service_account.node.email}"
+}
+
+# -- nodes that delete themselves: off unless self_delete names their cluster ------------------------------------------
+
+resource "google_project_iam_custom_role" "self_delete" {
+  count = length(var.self_delete) > 0 ? 1 : 0
+
+  project     = var.project
+  role_id     = "hvdcloudSelfDelete"
+  title       = "hvdcloud: delete VMs"
+  description = "managed-by=hvdcloud: given only with a condition on the VM's name"
+  permissions = ["compute.instances.delete"]
+
+  depends_on = [google_project_service.api]
+}
+
+# A node may delete the nodes of its own cluster, which are named NAME-0, NAME-1 and so on. All nodes are the same
+# account, though: what one cluster in the list may, every other may too.
+resource "google_project_iam_member" "self_delete" {
+  for_each = toset(var.self_delete)
+
+  project = var.project
+  role    = google_project_iam_custom_role.self_delete[0].name
+  member  = "serviceAccount:${google_service_account.node.email}"
+
+  condition {
+    title       = "hvdcloud-${each.value}"
+    description = "VMs of the cluster ${each.value}"
+
+    # IAM's part of CEL has no regular expressions. extract() gives "" where its template doesn't match, so the last line
+    # leaves out a name with one more hyphen: digits-2-0, of the cluster digits-2, also begins with "digits-". What is
+    # left over is a VM named digits- and something other than a number.
+    # https://cloud.google.com/iam/docs/conditions-attribute-reference
+    expression = join(" && ", [
+      "resource.type == \"compute.googleapis.com/Instance\"",
+      "resource.name.extract(\"/instances/{name}\").startsWith(\"${each.value}-\")",
+      "resource.name.extract(\"/instances/${each.value}-{number}-\") == \"\"",
+    ])
+  }
+}
+
+# -- people and CI jobs that use hvdcloud ------------------------------------------------------------------------------
+
+locals {
+  operator_roles = [
+    "roles/compute.instanceAdmin.v1",
+    "roles/compute.securityAdmin", # firewall rules come and go with clusters
+    "roles/iap.tunnelResourceAccessor",
+    "roles/serviceusage.serviceUsageConsumer",
+  ]
+}
+
+resource "google_project_iam_member" "operator" {
+  for_each = { for pair in setproduct(toset(var.operators), local.operator_roles) : "${pair[0]} ${pair[1]}" => pair }
+
+  project = var.project
+  member  = each.value[0]
+  role    = each.value[1]
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_storage_bucket_iam_member" "operator" {
+  for_each = toset(var.operators)
+
+  bucket = google_storage_bucket.checkpoints.name
+  role   = "roles/storage.objectUser"
+  member = each.value
+}
+
+resource "google_artifact_registry_repository_iam_member" "operator" {
+  for_each = toset(var.operators)
+
+  project    = var.project
+  location   = google_artifact_registry_repository.images.location
+  repository = google_artifact_registry_repository.images.repository_id
+  role       = "roles/artifactregistry.writer"
+  member     = each.value
+}
+
+# Whoever makes a VM with an account must be allowed to act as it.
+resource "google_service_account_iam_member" "operator" {
+  for_each = toset(var.operators)
+
+  service_account_id = google_service_account.node.name
+  role               = "roles/iam.serviceAccountUser"
+  member             = each.value
+}

@@ -1,0 +1,93 @@
+resource "google_compute_network" "hvdcloud" {
+  project                 = var.project
+  name                    = "hvdcloud"
+  description             = "managed-by=hvdcloud"
+  auto_create_subnetworks = false
+  routing_mode            = "REGIONAL"
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_compute_subnetwork" "hvdcloud" {
+  project       = var.project
+  name          = "hvdcloud"
+  description   = "managed-by=hvdcloud"
+  region        = var.region
+  network       = google_compute_network.hvdcloud.self_link
+  ip_cidr_range = "10.10.0.0/20"
+
+  # Nodes without an address of their own reach the bucket and the images.
+  private_ip_google_access = true
+
+  #checkov:skip=CKV_GCP_26:flow logs of gradients would cost more than the nodes' disks
+  #checkov:skip=CKV_GCP_76:there is no IPv6 in this network
+}
+
+# Gloo and NCCL pick ports at random.
+resource "google_compute_firewall" "mesh" {
+  project     = var.project
+  name        = "hvdcloud-mesh"
+  description = "managed-by=hvdcloud: nodes to nodes"
+  network     = google_compute_network.hvdcloud.self_link
+  direction   = "INGRESS"
+  priority    = 1000
+  source_tags = ["hvdcloud"]
+  target_tags = ["hvdcloud"]
+
+  allow {
+    protocol = "tcp"
+  }
+
+  allow {
+    protocol = "udp"
+  }
+
+  allow {
+    protocol = "icmp"
+  }
+}
+
+# Who is not let in here: the internet. For a laptop's own address, hvdcloud makes a rule with each cluster, and deletes it.
+resource "google_compute_firewall" "iap" {
+  project     = var.project
+  name        = "hvdcloud-iap"
+  description = "managed-by=hvdcloud: SSH into the nodes' containers through Identity-Aware Proxy"
+  network     = google_compute_network.hvdcloud.self_link
+  direction   = "INGRESS"
+  priority    = 1000
+  target_tags = ["hvdcloud"]
+
+  # https://cloud.google.com/iap/docs/using-tcp-forwarding: where IAP's connections come from.
+  source_ranges = ["35.235.240.0/20"]
+
+  allow {
+    protocol = "tcp"
+    ports    = ["2222"]
+  }
+}
+
+resource "google_compute_router" "hvdcloud" {
+  count = var.nat ? 1 : 0
+
+  project     = var.project
+  name        = "hvdcloud"
+  description = "managed-by=hvdcloud"
+  region      = var.region
+  network     = google_compute_network.hvdcloud.self_link
+}
+
+resource "google_compute_router_nat" "hvdcloud" {
+  count = var.nat ? 1 : 0
+
+  project                            = var.project
+  name                               = "hvdcloud"
+  region                             = var.region
+  router                             = google_compute_router.hvdcloud[0].name
+  nat_ip_allocate_option             = "AUTO_ONLY"
+  source_subnetwork_ip_ranges_to_nat = "LIST_OF_SUBNETWORKS"
+
+  subnetwork {
+    name                    = google_compute_subnetwork.hvdcloud.self_link
+    source_ip_ranges_to_nat = ["ALL_IP_RANGES"]
+  }
+}

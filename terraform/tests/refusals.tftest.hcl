@@ -1,0 +1,61 @@
+# What can't be meant: each of these variables is refused, whatever the others are.
+
+mock_provider "google" {}
+
+run "everything_wrong" {
+  command = plan
+
+  variables {
+    project            = "123456789012"
+    region             = "us-central1-a"
+    bucket             = "gs://mine/digits"
+    operators          = ["ada@example.com"]
+    self_delete        = ["x\") || (\"\" == \""]
+    cheaper_after_days = 0
+    delete_after_days  = 1.5
+
+    budget = {
+      billing_account = "billingAccounts/01AB23-4C56DE-F78901"
+      dollars         = 200
+    }
+  }
+
+  expect_failures = [
+    var.project,
+    var.region,
+    var.bucket,
+    var.operators,
+    var.self_delete,
+    var.cheaper_after_days,
+    var.delete_after_days,
+    var.budget,
+  ]
+}
+
+run "everything_wrong_in_another_way" {
+  command = plan
+
+  variables {
+    project           = "A-Project"
+    region            = "us"
+    bucket            = "My Bucket"
+    operators         = ["allUsers"]
+    self_delete       = ["a-name-of-more-than-forty-characters-is-no-name"]
+    delete_after_days = -1
+
+    budget = {
+      billing_account = "01AB23-4C56DE-F78901"
+      dollars         = 0
+    }
+  }
+
+  expect_failures = [
+    var.project,
+    var.region,
+    var.bucket,
+    var.operators,
+    var.self_delete,
+    var.delete_after_days,
+    var.budget,
+  ]
+}

@@ -1,0 +1,112 @@
+variable "project" {
+  description = "Project ID."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
+    error_message = "project is a project's ID: 6 to 30 lower-case letters, digits and hyphens, and a letter first."
+  }
+}
+
+variable "region" {
+  description = "Where the nodes, the bucket and the images are. Between regions, traffic costs."
+  type        = string
+  default     = "us-central1"
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
+    error_message = "region is a region such as us-central1, not a zone."
+  }
+}
+
+variable "bucket" {
+  description = "Name of the bucket for checkpoints; null: PROJECT-hvdcloud."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.bucket == null || can(regex("^[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]$", var.bucket))
+    error_message = "bucket is a bucket's name, without gs:// and without a folder."
+  }
+}
+
+variable "operators" {
+  description = "Who uses hvdcloud without being an owner of the project: user:NAME@DOMAIN, group:…, serviceAccount:…"
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for who in var.operators : can(regex("^(user|group|serviceAccount|domain|principal|principalSet):.+$", who))])
+    error_message = "Each of operators begins with its kind, such as user:NAME@DOMAIN; everybody (allUsers) is nobody in particular."
+  }
+}
+
+variable "nat" {
+  description = "Cloud NAT: VMs without an address of their own reach the internet. Billed while VMs use it."
+  type        = bool
+  default     = false
+}
+
+variable "self_delete" {
+  description = "Names of clusters whose nodes may delete themselves when they are done; else they switch themselves off."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for name in var.self_delete : can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", name))])
+    error_message = "Each of self_delete is a cluster's name: at most 40 lower-case letters, digits and hyphens, and a letter first."
+  }
+
+  validation {
+    # https://cloud.google.com/iam/quotas: bindings of one role to one member with different conditions.
+    condition     = length(var.self_delete) <= 20
+    error_message = "IAM takes at most 20 clusters in self_delete."
+  }
+}
+
+variable "cheaper_after_days" {
+  description = "Age at which checkpoints move to Nearline, which costs half and bills reading; null: never."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.cheaper_after_days == null || try(var.cheaper_after_days >= 1 && floor(var.cheaper_after_days) == var.cheaper_after_days, false)
+    error_message = "cheaper_after_days is a number of days, 1 or more, or null."
+  }
+}
+
+variable "delete_after_days" {
+  description = "Age at which checkpoints are deleted, whether they were pulled or not; null: never."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.delete_after_days == null || try(var.delete_after_days >= 1 && floor(var.delete_after_days) == var.delete_after_days, false)
+    error_message = "delete_after_days is a number of days, 1 or more, or null."
+  }
+}
+
+variable "budget" {
+  description = "E-mail when the project's bill of a month reaches 50, 90 and 100 % of so many dollars (or units of the billing account's currency). It ends nothing."
+  type = object({
+    billing_account = string
+    dollars         = number
+    emails          = optional(list(string), [])
+  })
+  default = null
+
+  validation {
+    condition     = var.budget == null || can(regex("^[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}$", var.budget.billing_account))
+    error_message = "budget.billing_account looks like 01AB23-4C56DE-F78901: gcloud billing accounts list."
+  }
+
+  validation {
+    condition     = var.budget == null || try(var.budget.dollars >= 1 && floor(var.budget.dollars) == var.budget.dollars, false)
+    error_message = "budget.dollars is a whole number, 1 or more."
+  }
+
+  validation {
+    condition     = var.budget == null || try(length(var.budget.emails) <= 5, false)
+    error_message = "A budget has at most 5 addresses in emails."
+  }
+}

@@ -1,0 +1,88 @@
+"""The stand-ins of Google's other APIs: strict about what is asked, and true to what a test has said of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from tests.emulator import Emulator
+
+TEST_PERMISSIONS = "/v1/projects/test-project:testIamPermissions"
+
+
+class Asking:
+    """Somebody with a token."""
+
+    def __init__(self, emulator: Emulator, email: str) -> None:
+        self._url = emulator.url
+        self._headers = {"Authorization": f"Bearer {emulator.keys.issue(email)[0]}"}
+
+    def get(self, path: str, **query: Any) -> requests.Response:
+        return requests.get(self._url + path, params=query, headers=self._headers, timeout=10)
+
+    def post(self, path: str, body: dict[str, Any]) -> requests.Response:
+        return requests.post(self._url + path, json=body, headers=self._headers, timeout=10)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Emulator:
+    running.reset()
+    return running
+
+
+@pytest.fixture
+def owner(emulator: Emulator) -> Asking:
+    return Asking(emulator, emulator.keys.email)
+
+
+def test_permissions_are_those_of_who_asks(emulator: Emulator, owner: Asking) -> None:
+    wanted = {"permissions": ["compute.instances.create", "compute.zones.list"]}
+    assert owner.post(TEST_PERMISSIONS, wanted).json() == wanted
+    stranger = Asking(emulator, "nodes@test-project.iam.gserviceaccount.com")
+    assert stranger.post(TEST_PERMISSIONS, wanted).json() == {}
+    emulator.access.allow("nodes@test-project.iam.gserviceaccount.com", "compute.zones.*")
+    assert stranger.post(TEST_PERMISSIONS, wanted).json() == {"permissions": ["compute.zones.list"]}
+    emulator.access.deny(emulator.keys.email, "compute.instances.create")
+    assert owner.post(TEST_PERMISSIONS, wanted).json() == {"permissions": ["compute.zones.list"]}
+
+
+def test_a_project_that_is_not_there_and_one_that_is_not_ours_look_the_same(emulator: Emulator, owner: Asking) -> None:
+    assert owner.get("/v1/projects/test-project").json()["lifecycleState"] == "ACTIVE"
+    stranger = Asking(emulator, "nodes@test-project.iam.gserviceaccount.com")
+    for answer in (owner.get("/v1/projects/elsewhere"), stranger.get("/v1/projects/test-project")):
+        assert answer.status_code == 403
+        assert answer.json()["error"]["status"] == "PERMISSION_DENIED"
+
+
+def test_an_api_that_is_off_answers_nothing_but_that_and_is_listed_so(emulator: Emulator, owner: Asking) -> None:
+    emulator.google.off.add("compute.googleapis.com")
+    refused = owner.get("/compute/v1/projects/test-project").json()["error"]
+    assert (refused["code"], refused["details"][0]["reason"]) == (403, "SERVICE_DISABLED")
+    names = [f"projects/test-project/services/{each}.googleapis.com" for each in ("compute", "iam")]
+    found = owner.get("/v1/projects/test-project/services:batchGet", names=names).json()["services"]
+    assert [service["state"] for service in found] == ["DISABLED", "ENABLED"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (TEST_PERMISSIONS, {"permission": ["compute.zones.list"]}),
+        (TEST_PERMISSIONS, {"permissions": "compute.zones.list"}),
+        ("/v1/projects/-/serviceAccounts/a@b.c:testIamPermissions", {"permissions": [1]}),
+    ],
+)
+def test_what_the_schema_does_not_know_is_refused(owner: Asking, path: str, body: dict[str, Any]) -> None:
+    assert owner.post(path, body).status_code == 400
+
+
+def test_nobody_is_told_anything_without_a_token(emulator: Emulator) -> None:
+    assert requests.get(f"{emulator.url}/v1/projects/test-project/billingInfo", timeout=10).status_code == 401

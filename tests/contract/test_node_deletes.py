@@ -1,0 +1,126 @@
+"""A node that deletes VMs of its cluster by itself, in front of the emulated Compute API and its IAM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from hvdcloud.node.compute import Deletion
+from tests.contract.compute import ZONE, Plain, until
+from tests.emulator import Delays, Emulator
+from tests.web import Asked, Reply, answering
+
+ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
+DELETE = "compute.instances.delete"
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(delays=Delays(start=0.005, create=0.02, delete=0.02, other=0.01)) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def node(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of three VMs this one is `vm-0`; its metadata server tells it so."""
+
+    def metadata(asked: Asked) -> Reply | None:
+        assert asked.headers["Metadata-Flavor"] == "Google"
+        path = asked.path.removeprefix("/computeMetadata/v1/")
+        if path == "instance/service-accounts/default/token":
+            token, seconds = emulator.keys.issue(ACCOUNT)
+            return Reply({"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"})
+        values = {"project/project-id": "test-project", "instance/zone": f"projects/1234/zones/{ZONE}"}
+        return Reply(values[path].encode())
+
+    with Plain(emulator) as plain:
+        plain.up("vm-0", "vm-1", "vm-2")
+    with answering(metadata) as server:
+        file = tmp_path / "var/lib/hvdcloud/node.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"name": "vm-0", "metadata": server, "compute_endpoint": emulator.url}))
+        monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+        yield file
+
+
+def gone(emulator: Emulator) -> bool:
+    return not emulator.state.instances() and not emulator.state.all_disks()
+
+
+def request_ids(emulator: Emulator) -> dict[str, set[str]]:
+    """Of the deletions that were asked for, by VM."""
+    found: dict[str, set[str]] = {}
+    for entry in emulator.log.entries():
+        if entry.method == DELETE:
+            path, _, query = entry.target.partition("?requestId=")
+            found.setdefault(path.rpartition("/")[2], set()).add(query)
+    return found
+
+
+def test_vms_are_deleted_by_their_own_service_account_where_it_may(emulator: Emulator, node: Path) -> None:
+    emulator.access.allow(ACCOUNT, DELETE, resource="projects/test-project/zones/*/instances/vm-*")
+    assert Deletion().delete(["vm-1", "vm-2"]) == {}
+    assert Deletion().delete(["vm-0"]) == {}
+    until(lambda: gone(emulator))
+    assert Deletion().delete(["vm-0", "vm-1"]) == {}, "gone already"
+    assert Deletion().delete([]) == {}
+
+
+def test_who_may_not_is_told_so_at_once_with_the_permission(emulator: Emulator, node: Path) -> None:
+    emulator.access.allow(ACCOUNT, DELETE, resource="*/instances/vm-1")
+    refused = Deletion().delete(["vm-1", "vm-2", "never-was"])
+    where = f"projects/test-project/zones/{ZONE}/instances"
+    assert refused == {
+        name: f"403 forbidden: Required '{DELETE}' permission for '{where}/{name}'" for name in ("vm-2", "never-was")
+    }
+    asked = [entry for entry in emulator.log.entries() if entry.method == DELETE]
+    assert len(asked) == 3
+
+
+def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: Emulator, node: Path) -> None:
+    emulator.access.allow(ACCOUNT, DELETE)
+    emulator.faults.add({"status": 503}, method=DELETE, instance="vm-1")
+    emulator.faults.add({"reset": "after"}, method=DELETE, instance="vm-1")
+    emulator.faults.add({"status": 429, "reason": "rateLimitExceeded"}, method=DELETE, instance="vm-2")
+    emulator.faults.add({"status": 403, "reason": "rateLimitExceeded"}, method=DELETE, instance="vm-2")
+    assert Deletion().delete(["vm-1", "vm-2"]) == {}
+    until(lambda: {vm["name"] for vm in emulator.state.instances()} == {"vm-0"})
+    assert [rule["hits"] for rule in emulator.faults.plain()["rules"]] == [1, 1, 1, 1]
+    ids = request_ids(emulator)
+    assert {name: len(each) for name, each in ids.items()} == {"vm-1": 1, "vm-2": 1}
+    assert all(UUID(each) for (each,) in ids.values())
+    deletions = [each for each in emulator.state.all_operations() if each["operationType"] == "delete"]
+    assert len(deletions) == 2
+
+
+def test_a_token_that_has_expired_is_replaced(emulator: Emulator, node: Path) -> None:
+    emulator.access.allow(ACCOUNT, DELETE)
+    deletion = Deletion()
+    assert deletion.delete(["vm-1"]) == {}
+    emulator.keys.revoke()
+    assert deletion.delete(["vm-2"]) == {}
+
+
+def test_an_api_that_stays_away_is_given_up_in_time(emulator: Emulator, node: Path) -> None:
+    emulator.access.allow(ACCOUNT, DELETE)
+    emulator.faults.add({"status": 503, "message": "away"}, method=DELETE, times=None)
+    assert Deletion().delete(["vm-1"], seconds=1.0) == {"vm-1": "503 backendError: away"}
+    node.write_text(node.read_text().replace(emulator.url, "http://127.0.0.1:9"))
+    (reason,) = Deletion().delete(["vm-1"], seconds=1.0).values()
+    assert "refused" in reason
+
+
+def test_a_vm_without_a_service_account_cannot_ask(emulator: Emulator, node: Path) -> None:
+    facts = json.loads(node.read_text())
+
+    def metadata(asked: Asked) -> Reply:
+        known = "service-accounts" not in asked.path
+        return Reply(b"projects/1/zones/z" if known else b"", status=200 if known else 404)
+
+    with answering(metadata) as server:
+        node.write_text(json.dumps({**facts, "metadata": server}))
+        assert Deletion().delete(["vm-1"]) == {"vm-1": "the VM has no service account"}

@@ -1,0 +1,153 @@
+"""`hvdcloud offers` against the emulator, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emulator import Emulator
+from tests.harness import Project, project_in
+
+
+class Bench:
+    """A project in the emulator."""
+
+    def __init__(self, emulator: Emulator, folder: Path) -> None:
+        self.emulator = emulator
+        self.project: Project = project_in(folder, "digits")
+        self.configure()
+        self.project.environ = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
+            "HOME": str(folder),
+        }
+
+    def configure(self, *, image: dict[str, Any] | None = None, **gce: Any) -> None:
+        where = {"project": "test-project", "endpoint": self.emulator.url, **gce}
+        self.project.configure(provider="gce", nodes=2, image=image or {"device": "cuda"}, gce=where)
+
+    def offers(self, *args: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.project.hvdcloud("offers", *args, "--json").out)["result"]
+        return found
+
+    def own(self, zone: str = "us-central1-a") -> dict[str, Any]:
+        (one,) = (each for each in self.offers()["offers"] if each["configured"] and each["zone"] == zone)
+        return one
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Emulator() as emulator:
+        yield Bench(emulator, tmp_path)
+
+
+def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
+    found = bench.offers("--hours", "12")
+    own = next(each for each in found["offers"] if each["configured"])
+    # 8 x 0.031611 + 30 x 0.004237 + 0.35 + 10 / 730 + 0.005 = 0.748697
+    assert round(own["dollars_per_hour"], 2) == 1.50
+    assert round(own["dollars"], 2) == 17.97
+    assert own["quota"] == []
+    prices = [each["dollars_per_hour"] for each in found["offers"] if each["dollars_per_hour"] is not None]
+    assert prices == sorted(prices)
+
+
+def test_quota_that_refuses_is_marked_where_it_does(bench: Bench) -> None:
+    bench.emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
+    bench.emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 0, region="us-central1")
+    assert bench.own()["quota"] == ["NVIDIA_T4_GPUS: 2 needed, 1 free"]
+    assert bench.own("us-east1-c")["quota"] == []
+    said = bench.project.hvdcloud("offers").out
+    assert "no quota: NVIDIA_T4_GPUS: 2 needed, 1 free" in said
+
+
+def test_quota_of_the_whole_project_is_marked_everywhere(bench: Bench) -> None:
+    bench.emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    found = bench.offers()["offers"]
+    assert all("GPUS_ALL_REGIONS" in each["quota"][0] for each in found if each["zone"])
+
+
+def test_the_api_is_asked_four_things(bench: Bench) -> None:
+    bench.offers()
+    assert sorted(entry.method for entry in bench.emulator.log.entries()) == [
+        "compute.acceleratorTypes.aggregatedList",
+        "compute.machineTypes.aggregatedList",
+        "compute.projects.get",
+        "compute.regions.list",
+    ]
+
+
+def test_where_the_api_says_a_gpu_is_it_is_offered(bench: Bench) -> None:
+    zones = {each["zone"] for each in bench.offers("--gpu", "nvidia-tesla-a100")["offers"]}
+    # The emulator's zones, which are not all of the catalogue's.
+    assert "europe-west4-b" in zones
+    assert "asia-northeast1-a" not in zones
+
+
+def test_without_credentials_all_else_is_there(bench: Bench) -> None:
+    bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
+    bench.project.environ["NO_GCE_CHECK"] = "True"
+    found = bench.offers()
+    assert {each["quota"] for each in found["offers"]} == {None}
+    assert any("gcloud auth application-default login" in notice for notice in found["notices"])
+    assert " ? " in bench.project.hvdcloud("offers").out
+
+
+def test_without_a_network_all_else_is_there(bench: Bench) -> None:
+    bench.configure(endpoint="http://127.0.0.1:9")
+    found = bench.offers()
+    assert {each["quota"] for each in found["offers"]} == {None}
+    (notice,) = (each for each in found["notices"] if each.startswith("quotas"))
+    assert "cannot be reached" in notice
+
+
+def test_what_the_image_cannot_run_on_says_which_can(bench: Bench) -> None:
+    bench.configure(image={"device": "cuda", "version": "2.13.0"})
+    found = bench.offers("--gpu", "nvidia-tesla-v100")["offers"]
+    assert {each["image"] for each in found} == {"set image.version: 2.7.1, whose image does"}
+    said = bench.project.hvdcloud("offers", "--all").out
+    assert "the image has no code for nvidia-tesla-v100: set image.version: 2.7.1" in said
+
+
+def test_gpus_near_their_end_and_past_it_are_marked(bench: Bench) -> None:
+    said = bench.project.hvdcloud("offers", "--all").out
+    assert "nvidia-tesla-t4 ends 2027-08-01" in said
+    assert "nvidia-tesla-p100 was switched off 2026-09-15" in said
+
+
+@pytest.mark.parametrize("machine_type", ["n1-standard-8", "custom-96-638976", "a2-megagpu-16g", "a3-highgpu-8g"])
+def test_the_table_fits_a_hundred_columns(bench: Bench, machine_type: str) -> None:
+    gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith(("n1", "custom")) else None
+    bench.configure(machine_type=machine_type, gpu=gpu)
+    bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
+    bench.project.environ["NO_GCE_CHECK"] = "True"
+    said = bench.project.hvdcloud("offers", "--all", "--hours", "100", "--nodes", "8").out
+    table = said.partition("node(s) with disks")[0].splitlines()[:-1]
+    assert len(table) > 20
+    assert max(map(len, table)) <= 100
+
+
+def test_a_few_lines_are_shown_and_the_configured_cluster_is_one_of_them(bench: Bench) -> None:
+    bench.configure(machine_type="a3-highgpu-1g", gpu=None)
+    lines = bench.project.hvdcloud("offers").out.splitlines()
+    assert any(line.startswith("*  a3-highgpu-1g") for line in lines)
+    assert any("more: hvdcloud offers --all" in line for line in lines)
+    assert len(lines) < 35
+
+
+def test_a_wrong_setting_is_told_and_does_not_keep_offers_from_being_made(bench: Bench) -> None:
+    bench.configure(gpu={"type": "nvidia-tesla-t4", "count": 8})
+    found = bench.offers()
+    assert any("8 nvidia-tesla-t4 per node is not possible" in notice for notice in found["notices"])
+    assert {"n1-standard-8", "g2-standard-96"} <= {each["machine_type"] for each in found["offers"]}
+    ended = bench.project.hvdcloud("offers", "--gpu", "nvidia-l5", expect=2)
+    assert "nvidia-l5 is not in the table of GPUs" in ended.err
+
+
+def test_containers_on_this_machine_cost_nothing(bench: Bench) -> None:
+    said = bench.project.hvdcloud("offers", "--provider", "local").out
+    assert "cost nothing" in said
+    assert bench.emulator.log.entries() == []

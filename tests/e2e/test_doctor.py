@@ -1,0 +1,398 @@
+"""`hvdcloud doctor` tells what keeps a run from happening, what mends it, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.cli.main import _run as run_command
+from hvdcloud.config import load_config
+from hvdcloud.console import Console
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.lifecycle.doctor import doctor
+from tests.cloud import NODES_ACCOUNT
+from tests.e2e.records import ZONES, RecordsCloud, make, records_cloud
+from tests.harness import Ended, Project, labelled, project_in, until
+
+SECRET = "hunter2-and-more"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
+    with records_cloud(tmp_path_factory.mktemp("doctor"), engine) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def project(cloud: RecordsCloud, tmp_path: Path) -> Iterator[Project]:
+    """Of two nodes with a T4 each, for which everything is as it should be."""
+    cloud.cloud.emulator.reset()
+    cloud.cloud.storage.denied.clear()
+    cloud.cloud.storage.settings.clear()
+    yield well(cloud, tmp_path)
+    cloud.cloud.emulator.reset()
+    cloud.cloud.storage.denied.clear()
+    cloud.cloud.storage.settings.clear()
+
+
+def well(cloud: RecordsCloud, root: Path, *, gce: dict[str, Any] | None = None, **more: Any) -> Project:
+    image = {"repository": cloud.repository, "requirements": None, "device": "cuda"}
+    l4 = {"machine_type": "g2-standard-4", "gpu": None, "zones": list(ZONES[:1])}
+    project = cloud.cloud.project(root, "t-doctor", **{"image": image, "gce": {**l4, **(gce or {})}, **more})
+    project.write("train.py", "print('trained')\n")
+    return project
+
+
+class Report:
+    """What the command said."""
+
+    def __init__(self, ended: Ended) -> None:
+        self.exit_code = ended.exit_code
+        self.text = ended.out + ended.err
+        self.checks = {check["name"]: check for check in ended.json["result"]["checks"]}
+        assert ended.json["exit_code"] == ended.exit_code
+
+    def names(self, *status: str) -> list[str]:
+        """The checks that came to one of these."""
+        return [name for name, check in self.checks.items() if check["status"] in status]
+
+    def failed(self, name: str, *words: str, exit_code: int) -> None:
+        """This check alone failed, what it says (remedy included) has these words, and the command says so too."""
+        assert self.names("failed") == [name], self.text
+        said = f"{self.checks[name]['message']} {self.checks[name]['hint']}"
+        for word in words:
+            assert word in said
+        assert self.checks[name]["hint"]
+        assert self.exit_code == exit_code
+
+
+def examine(project: Project, *args: str) -> Report:
+    """The command, in this process: there are many of them, and what takes longest is to start Python."""
+    out, err = io.StringIO(), io.StringIO()
+    with in_this_process(project), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = run_command(["--config", str(project.folder / "hvdcloud.yaml"), "--json", "doctor", *args])
+    return Report(Ended(int(exit_code), out.getvalue(), err.getvalue()))
+
+
+@contextlib.contextmanager
+def in_this_process(project: Project) -> Iterator[None]:
+    """What the command would see."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in project.env().items():
+            patch.setenv(name, value)
+        yield
+
+
+# --- all is well ------------------------------------------------------------------------------------------------------
+
+
+def test_a_project_for_which_all_is_well_is_told_so_and_nothing_changes(cloud: RecordsCloud, project: Project) -> None:
+    report = examine(project)
+    assert report.exit_code == 0, report.text
+    assert report.names("failed", "unknown") == []
+    assert list(report.checks)[:3] == ["configuration", "credentials", "project"]
+    changed = [
+        entry.method
+        for entry in cloud.cloud.emulator.log.entries()
+        if entry.http != "GET" and not entry.method.endswith("testIamPermissions")
+    ]
+    assert changed == []
+    assert {method for method, *_ in cloud.cloud.storage.requests} <= {"GET"}
+    assert not (project.state / project.name).exists()
+
+
+def test_the_table_has_a_line_for_each_check_and_below_it_what_mends_it(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.google.off.add("iam.googleapis.com")
+    out = project.hvdcloud("doctor", expect=3).out.splitlines()
+    (number, line), *_ = [(number, line) for number, line in enumerate(out) if line.startswith("✗")]
+    assert "switched off in project test-project: iam.googleapis.com" in line
+    assert out[number + 1].strip() == (
+        "→ gcloud services enable iam.googleapis.com --project=test-project; then wait a minute"
+    )
+    assert out[0].startswith("✓  configuration ")
+    assert "1 to mend" in out[-1]
+
+
+def test_a_terminal_without_such_signs_gets_words(project: Project) -> None:
+    plain = replace(project, environ={**project.environ, "PYTHONIOENCODING": "ascii"})
+    out = plain.hvdcloud("doctor").out
+    assert out.isascii()
+    assert out.startswith("ok ")
+
+
+def test_no_secret_and_no_token_is_shown(cloud: RecordsCloud, project: Project, tmp_path: Path) -> None:
+    project = well(cloud, tmp_path / "more", run={"secrets": ["API_KEY", "OTHER_KEY"]})
+    project.environ["API_KEY"] = SECRET
+    report = Report(project.hvdcloud("doctor", "--json", "--verbose", expect=2))
+    report.failed("secrets", "OTHER_KEY", "export OTHER_KEY", exit_code=2)
+    assert "API_KEY" not in report.checks["secrets"]["message"].replace("OTHER_KEY", "")
+    for secret in (SECRET, "ya29.", "PRIVATE KEY"):
+        assert secret not in report.text
+
+
+# --- one thing broken at a time ---------------------------------------------------------------------------------------
+
+
+def test_without_credentials_everything_that_needs_them_is_not_checked(project: Project) -> None:
+    project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(project.folder / "none.json")
+    report = Report(project.hvdcloud("doctor", "--json", expect=3))
+    report.failed("credentials", "none.json", "gcloud auth application-default login", exit_code=3)
+    assert report.checks["quota"]["message"] == "not checked: no credentials"
+    assert {"engine", "disk", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
+
+
+def test_credentials_that_google_does_not_take_any_more_are_told(project: Project) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = json.loads(Path(project.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    project.write("old-key.json", json.dumps({**key, "private_key": other.private_bytes(*form).decode()}))
+    project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(project.folder / "old-key.json")
+    examine(project).failed("credentials", "not accepted", "name another key", exit_code=3)
+
+
+def test_an_api_that_is_off_is_told_once_with_what_switches_it_on(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.google.off.add("compute.googleapis.com")
+    report = examine(project)
+    report.failed("APIs", "gcloud services enable compute.googleapis.com --project=test-project", exit_code=3)
+    assert report.checks["quota"]["message"] == report.checks["SSH"]["message"] == "not checked: see APIs"
+
+
+def test_doctor_works_where_its_own_questions_are_not_allowed(cloud: RecordsCloud, project: Project) -> None:
+    own = ("serviceusage", "cloudresourcemanager", "iam", "cloudbilling")
+    cloud.cloud.emulator.google.off.update(f"{service}.googleapis.com" for service in own)
+    report = examine(project)
+    assert report.exit_code == 0, report.text
+    assert report.names("unknown") == ["billing", "APIs", "permissions", "service account"]
+    assert report.checks["project"]["status"] == report.checks["quota"]["status"] == "ok"
+
+
+def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: RecordsCloud, project: Project) -> None:
+    emulator = cloud.cloud.emulator
+    emulator.access.deny(emulator.keys.email, "compute.instances.create", "compute.zones.list")
+    report = examine(project)
+    words = ("compute.instances.create", "compute.zones.list", "--role=roles/compute.instanceAdmin.v1")
+    report.failed("permissions", *words, f"--member=serviceAccount:{emulator.keys.email}", exit_code=3)
+    assert report.checks["zones"]["message"] == "not checked: see permissions"
+
+
+def test_firewall_rules_have_to_be_allowed_only_where_some_are_missing(cloud: RecordsCloud, project: Project) -> None:
+    emulator = cloud.cloud.emulator
+    emulator.access.deny(emulator.keys.email, "compute.firewalls.create")
+    examine(project).failed("SSH", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
+
+
+def test_a_service_account_that_we_may_not_use_is_told(cloud: RecordsCloud, project: Project) -> None:
+    emulator = cloud.cloud.emulator
+    emulator.access.deny(emulator.keys.email, "iam.serviceAccounts.actAs")
+    command = f"gcloud iam service-accounts add-iam-policy-binding {NODES_ACCOUNT}"
+    examine(project).failed("service account", command, "roles/iam.serviceAccountUser", exit_code=3)
+    emulator.access.clear()
+    emulator.google.gone.add(NODES_ACCOUNT)
+    examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
+
+
+def test_a_project_that_is_not_there_is_told_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    report = examine(well(cloud, tmp_path / "more", gce={"project": "someone-elses"}))
+    report.failed("project", "someone-elses", "gcloud projects list", exit_code=3)
+    assert report.checks["billing"]["message"] == report.checks["zones"]["message"] == "not checked: see project"
+
+
+def test_a_project_that_nobody_pays_for_or_that_is_being_deleted_is_told(cloud: RecordsCloud, project: Project) -> None:
+    google = cloud.cloud.emulator.google
+    google.billing = False
+    examine(project).failed("billing", "https://console.cloud.google.com/billing", exit_code=3)
+    google.billing, google.lifecycle = True, "DELETE_REQUESTED"
+    examine(project).failed("project", "gcloud projects undelete test-project", exit_code=2)
+
+
+def test_a_bucket_that_is_not_there_or_not_ours_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    elsewhere = well(cloud, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
+    examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", "us-central1", exit_code=2)
+    examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
+    cloud.cloud.storage.denied.add("storage.objects.create")
+    examine(project).failed("bucket", "storage.objects.create", "--role=roles/storage.objectUser", exit_code=3)
+
+
+def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsCloud, project: Project) -> None:
+    settings = cloud.cloud.storage.settings
+    settings["softDeletePolicy"] = {"retentionDurationSeconds": "604800"}
+    report = examine(project)
+    assert (report.exit_code, report.checks["bucket"]["status"]) == (0, "warning")
+    assert "billed, for 7 more days" in report.checks["bucket"]["message"]
+    settings.update({"location": "EUROPE-WEST4", "locationType": "region"})
+    assert "traffic between regions" in examine(project).checks["bucket"]["message"]
+    settings.update({"location": "US-CENTRAL1", "softDeletePolicy": {}})
+    assert examine(project).checks["bucket"]["status"] == "ok"
+
+
+def test_a_registry_that_refuses_or_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    # Not known as one that takes Google's tokens, and nobody has logged in.
+    project.environ["HVDCLOUD_GOOGLE_REGISTRIES"] = ""
+    project.environ["DOCKER_CONFIG"] = str(tmp_path)
+    examine(project).failed("registry", "docker login", exit_code=3)
+    away = {"repository": "127.0.0.1:1/digits", "requirements": None, "device": "cuda"}
+    report = examine(well(cloud, tmp_path / "more", image=away))
+    report.failed("registry", "it cannot be reached", "image.repository", exit_code=6)
+    unset = {"requirements": None, "device": "cuda"}
+    report = examine(well(cloud, tmp_path / "most", image=unset))
+    report.failed("registry", "image.repository is not set", "hvdcloud setup", exit_code=2)
+
+
+def test_a_quota_that_is_too_small_is_told_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
+    report = examine(project)
+    report.failed("quota", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
+    assert examine(project, "--nodes", "1").exit_code == 0
+
+
+def test_a_zone_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    report = examine(well(cloud, tmp_path / "more", gce={"zones": ["us-central1-x"]}))
+    report.failed("zones", "us-central1-x", "us-central1-a", exit_code=2)
+
+
+def test_a_machine_that_cannot_be_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    k80 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-k80", "count": 1}}
+    report = examine(well(cloud, tmp_path / "more", gce=k80))
+    report.failed("machine", "switched nvidia-tesla-k80 off", exit_code=2)
+    assert report.checks["zones"]["message"] == "not checked: no machine"
+
+
+def test_a_gpu_that_the_image_has_no_code_for_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    v100 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-v100", "count": 1}}
+    image = {"repository": cloud.repository, "requirements": None, "device": "cuda", "version": "2.13.0"}
+    report = examine(well(cloud, tmp_path / "more", gce=v100, image=image))
+    report.failed("GPU and image", "does not run on nvidia-tesla-v100", "image.version: 2.7.1", exit_code=2)
+
+
+def test_a_network_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    report = examine(well(cloud, tmp_path / "more", gce={"network": "nowhere"}))
+    report.failed("network", "there is no network nowhere", "hvdcloud setup", exit_code=2)
+    cloud.cloud.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
+    report = examine(well(cloud, tmp_path / "most", gce={"network": "mine", "subnetwork": "mine"}))
+    assert report.checks["network"]["status"] == "ok", report.text
+    report = examine(well(cloud, tmp_path / "last", gce={"network": "mine"}))
+    report.failed("network", "gce.subnetwork", exit_code=2)
+
+
+def test_a_cluster_of_this_name_is_no_obstacle_and_a_strangers_vm_is(cloud: RecordsCloud, project: Project) -> None:
+    make(project)
+    report = examine(project)
+    assert (report.exit_code, report.checks["name"]["status"]) == (0, "warning"), report.text
+    assert "hvdcloud down --name t-doctor" in report.checks["name"]["hint"]
+    world = cloud.cloud.emulator.state
+    with world.lock:
+        for vm in world.all_vms():
+            vm.update(labels={})
+    examine(project).failed("name", "is not hvdcloud's", "--name", exit_code=2)
+
+
+def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, project: Project) -> None:
+    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    report = examine(project)
+    report.failed("engine", "no Docker engine answers", "start Docker", exit_code=5)
+    assert report.names("unknown") == ["image", "disk"]
+    assert report.checks["quota"]["status"] == report.checks["registry"]["status"] == "ok"
+
+
+def test_credentials_come_first_where_several_things_are_wrong(cloud: RecordsCloud, project: Project) -> None:
+    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
+    cloud.cloud.emulator.google.off.add("storage.googleapis.com")
+    report = examine(project)
+    assert report.names("failed") == ["APIs", "quota", "engine"]
+    assert report.exit_code == 3
+
+
+def test_a_script_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    (project.folder / "train.py").unlink()
+    examine(project).failed("files", "train.py", "run.command", exit_code=2)
+
+
+# --- how long it takes ------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_need_each_other_is_asked_at_the_same_time(cloud: RecordsCloud, project: Project) -> None:
+    # None of these is answered before all of them have been asked.
+    together = (
+        "cloudbilling.projects.getBillingInfo",
+        "cloudresourcemanager.projects.get",
+        "iam.projects.serviceAccounts.testIamPermissions",
+        "serviceusage.services.batchGet",
+        "compute.firewalls.list",
+        "compute.networks.get",
+        "compute.regions.list",
+    )
+    emulator = cloud.cloud.emulator
+    for method in together:
+        emulator.faults.add({"hold": "before"}, method=method)
+
+    def all_held() -> bool:
+        return {held["method"] for held in emulator.faults.plain()["held"]} == set(together)
+
+    with project.started("doctor", "--json") as process:
+        until(all_held, seconds=30, what="all of them to be asked")
+        emulator.faults.release()
+        assert process.wait(timeout=60) == 0
+
+
+def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.faults.add({"hold": "before"}, method="compute.networks.get")
+    with (
+        in_this_process(project),
+        Context(load_config(project.folder / "hvdcloud.yaml"), Console(quiet=True)) as context,
+    ):
+        found = doctor(context, seconds=5)
+    checks = {check.name: check for check in found.checks}
+    assert checks["network"].message == "did not answer within 5 s"
+    assert found.exit_code == 5
+    assert [check.name for check in found.checks if check.status == "failed"] == ["network"]
+    assert found.seconds < 5 + 5
+
+
+# --- on this machine --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Project:
+    project = project_in(tmp_path, "t-doctor")
+    project.write("train.py", "print('trained')\n")
+    return project
+
+
+def test_on_this_machine_all_is_well_with_an_engine(local: Project, engine: Any) -> None:
+    report = examine(local)
+    assert report.exit_code == 0, report.text
+    assert report.names("failed", "unknown") == []
+    assert "credentials" not in report.checks
+    assert labelled(engine, local.name) == []
+
+
+def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Project) -> None:
+    local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    report = examine(local)
+    report.failed("engine", "start Docker", exit_code=5)
+    assert report.names("unknown") == ["name", "machine", "image", "disk"]
+    assert {"bucket", "files", "state"} <= set(report.names("ok"))
+
+
+def test_on_this_machine_a_folder_that_cannot_be_one_is_told(local: Project, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bucket = (tmp_path / "file" / "bucket").as_uri()
+    examine(local, "--bucket", bucket).failed("bucket", "is no folder", "checkpoints.bucket", exit_code=2)
+    report = examine(replace(local, state=tmp_path / "file" / "state"))
+    assert report.names("failed") == ["bucket", "state"], "the folder that stands in for a bucket is there too"
+
+
+def test_requirements_that_are_not_there_are_told_by_doctor_too(local: Project) -> None:
+    (local.folder / "requirements.txt").unlink()
+    examine(local).failed("image", "requirements.txt is not there", exit_code=2)

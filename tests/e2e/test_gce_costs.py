@@ -1,0 +1,296 @@
+"""Money as a person sees it: what `up` and `launch` ask, what `status`, `list` and `down` say, and that max_cost holds.
+
+The prices are those of tests/money.py: two nodes cost 2 x 0.46 = $0.92/h in us-central1 and 2 x 0.61 = $1.22/h in
+us-west1. For limits.max_run_duration of 2 h, the worst case is half a minute more, and a minute for the start:
+0.92 x 7290 / 3600 = $1.86 and 1.22 x 7290 / 3600 = $2.47.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
+from tests.harness import HVDCLOUD, Project, until
+from tests.money import write_prices
+
+BULK_INSERT = "compute.instances.bulkInsert"
+CHANGES = {"POST", "DELETE"}
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
+    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def empty(cloud: RecordsCloud) -> Iterator[RecordsCloud]:
+    """The cloud without anything in it, before and after."""
+    yield cloud
+    left = cloud.left()
+    cloud.cloud.emulator.reset()
+    assert left == []
+
+
+def project_of(
+    cloud: RecordsCloud, root: Path, name: str = "t-gce", *, zones: Sequence[str] = ZONES, **limits: Any
+) -> Project:
+    """Of two nodes that everybody on the internet could reach."""
+    project = cloud.project(
+        root,
+        name,
+        gce={"zones": list(zones), "ssh": {"source": "198.51.100.7/32"}},
+        limits={"max_run_duration": "2h", **limits},
+    )
+    write_prices(project.state)
+    return project
+
+
+def requested(cloud: RecordsCloud) -> list[str]:
+    """What has been asked for that changes anything; batches and IAM's questions are only POSTs in form."""
+    entries = cloud.cloud.emulator.log.entries()
+    return [entry.method for entry in entries if entry.http in CHANGES and entry.method.startswith("compute.")]
+
+
+@contextmanager
+def at_a_terminal(project: Project, *args: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command whose keyboard and screen are a terminal: the process, and the terminal's other end."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*HVDCLOUD, *args],
+        cwd=project.folder,
+        env=project.env(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, words: str | None) -> str:
+    """What comes on the screen until these words, or to the end."""
+    shown = b""
+    with suppress(OSError):  # how a terminal ends whose program is gone
+        while words is None or words.encode() not in shown:
+            data = os.read(terminal, 65536)
+            if not data:
+                break
+            shown += data
+    text = shown.decode(errors="replace")
+    assert words is None or words in text, text
+    return text
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["up"], ["up", "--json"], ["launch"], ["launch", "--json"]])
+def test_without_a_terminal_nothing_is_made_above_the_limit(
+    empty: RecordsCloud, tmp_path: Path, command: list[str]
+) -> None:
+    project = project_of(empty, tmp_path, ask_above=2.46)
+    ended = project.hvdcloud(*command, expect=2)
+    assert "cluster t-gce may cost $2.47, more than limits.ask_above of $2.46, and there is no terminal" in ended.err
+    for remedy in ("--yes", "limits.max_cost", "limits.ask_above"):
+        assert remedy in ended.err
+    assert requested(empty) == []
+    # Before the image is built, which takes long.
+    assert "image: " not in ended.err
+    if "--json" in command:
+        assert ended.json["exit_code"] == 2
+
+
+@pytest.mark.parametrize("limits", [{}, {"ask_above": 2.48}, {"ask_above": None}], ids=["default", "more", "never"])
+def test_below_the_limit_nobody_is_asked(empty: RecordsCloud, tmp_path: Path, limits: dict[str, Any]) -> None:
+    ended = came_up(project_of(empty, tmp_path, **limits).hvdcloud("up", expect=None))
+    assert "\n$0.92/h, at worst $2.47\n" in ended.err
+    assert ended.err.count("at worst $2.47\n") == 2, "once as a note about the dearest zone, once for all"
+
+
+def test_yes_agrees(empty: RecordsCloud, tmp_path: Path) -> None:
+    came_up(project_of(empty, tmp_path, ask_above=0).hvdcloud("up", "--yes", expect=None))
+
+
+QUESTION = "cluster t-gce may cost $2.47, more than limits.ask_above of $1.00; go on? [y/N] "
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"], ids=["no", "enter", "what", "end of input"])
+def test_at_a_terminal_whatever_is_not_yes_is_no(empty: RecordsCloud, tmp_path: Path, answer: str) -> None:
+    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "up") as (process, terminal):
+        assert "$0.92/h, at worst $2.47" in read_until(terminal, QUESTION)
+        os.write(terminal, answer.encode())
+        assert "t-gce was not confirmed; nothing was made" in read_until(terminal, None)
+        assert process.wait(timeout=20) == 130
+    assert requested(empty) == []
+
+
+def test_ctrl_c_at_the_question_ends_it(empty: RecordsCloud, tmp_path: Path) -> None:
+    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "launch") as (process, terminal):
+        read_until(terminal, QUESTION)
+        process.send_signal(signal.SIGINT)
+        assert "Traceback" not in read_until(terminal, None)
+        assert process.wait(timeout=20) == 130
+    assert requested(empty) == []
+
+
+def test_yes_at_a_terminal_goes_on(empty: RecordsCloud, tmp_path: Path) -> None:
+    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "up") as (process, terminal):
+        read_until(terminal, QUESTION)
+        os.write(terminal, b"y\n")
+        read_until(terminal, None)
+        assert process.wait(timeout=60) == 5
+    assert BULK_INSERT in requested(empty)
+
+
+# --- limits.max_cost --------------------------------------------------------------------------------------------------
+
+
+def test_max_cost_holds_in_whichever_zone_has_room(empty: RecordsCloud, tmp_path: Path) -> None:
+    for zone in (A, B):
+        empty.fail({"stockout": {}}, method=BULK_INSERT, zone=zone)
+    ended = came_up(project_of(empty, tmp_path, max_cost=1.0).hvdcloud("up", expect=None))
+    entries = [entry for entry in empty.cloud.emulator.log.entries() if entry.method == BULK_INSERT]
+    limits = [entry.body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"] for entry in entries]
+    # 3600 / 0.92 = 3913.04 s and 3600 / 1.22 = 2950.8 s, of which 60 s are for the start and 30 s for being late.
+    assert limits == ["3823", "3823", "2860"]
+    # 3823 s = 1:03:43; 2860 s = 0:47:40
+    assert "limits.max_cost of $1.00 shortens limits.max_run_duration from 2:00:00 to 1:03:43" in ended.err
+    assert f"in {W}, the dearest of these zones, it is $1.22/h for 0:47:40 at most, at worst $1.00" in ended.err
+    assert "\n$0.92/h, at worst $1.00\n" in ended.err
+
+
+def test_a_zone_that_max_cost_does_not_pay_for_is_left_out(empty: RecordsCloud, tmp_path: Path) -> None:
+    # Two minutes cost 0.92 x 120 / 3600 = $0.0307 and 1.22 x 120 / 3600 = $0.0407.
+    plan = project_of(empty, tmp_path, max_cost=0.035).hvdcloud("up", "--dry-run", "--json").json["result"]
+    assert plan["zones"] == [A, B]
+    assert any(f"pays for too little there: {W}" in notice for notice in plan["notices"])
+    assert plan["worst_case_dollars"] <= 0.035
+    project = project_of(empty, tmp_path / "none", max_cost=0.03)
+    assert "is less than two minutes of 2 node(s)" in project.hvdcloud("up", expect=2).err
+    assert requested(empty) == []
+
+
+def test_dry_run_shows_rate_and_worst_case(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = project_of(empty, tmp_path, ask_above=0)
+    plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
+    assert plan["dollars_per_hour"] == pytest.approx(0.92)
+    assert plan["worst_case_dollars"] == pytest.approx(1.22 * 7290 / 3600)
+    assert project.hvdcloud("up", "--dry-run").out.endswith(
+        "$0.92/h, at worst $2.47 (after 2 h); nothing was changed\n"
+    )
+    near = project_of(empty, tmp_path / "near", zones=[A])
+    assert near.hvdcloud("up", "--dry-run").out.endswith("$0.92/h, at worst $1.86 (after 2 h); nothing was changed\n")
+
+
+def test_a_region_without_prices_is_said(empty: RecordsCloud, tmp_path: Path) -> None:
+    notices = (
+        project_of(empty, tmp_path, zones=["us-east1-c"])
+        .hvdcloud("up", "--dry-run", "--json")
+        .json["result"]["notices"]
+    )
+    assert (
+        "the price table has no prices of us-east1; those of us-central1 stand in for them and may be far off"
+        in notices
+    )
+
+
+# --- status, list, down -----------------------------------------------------------------------------------------------
+
+
+def older(cloud: RecordsCloud, name: str, *, minutes: float, ends_in: float | None = None) -> datetime | None:
+    """Make every VM of a cluster so much older; its time is up in so many minutes from now."""
+    now = datetime.now(timezone.utc)
+    end = None if ends_in is None else now + timedelta(minutes=ends_in)
+    world = cloud.cloud.emulator.state
+    with world.lock:
+        for vm in world.all_vms():
+            if vm.resource["labels"]["hvdcloud-cluster"] != name:
+                continue
+            vm.update(
+                creationTimestamp=(now - timedelta(minutes=minutes)).isoformat(timespec="milliseconds"),
+                lastStartTimestamp=(now - timedelta(minutes=minutes - 0.2)).isoformat(timespec="milliseconds"),
+            )
+            if end is not None:
+                scheduling = {"terminationTimestamp": end.isoformat(timespec="milliseconds")}
+                vm.update(resourceStatus={"scheduling": scheduling})
+    return end
+
+
+def said(project: Project, *args: str) -> str:
+    return project.hvdcloud(*args).out
+
+
+def test_status_tells_what_it_cost_and_will_cost_at_worst(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = project_of(empty, tmp_path)
+    make(project)
+    end = older(empty, "t-gce", minutes=20, ends_in=100)
+    assert end is not None
+    # 0.92 x 20 / 60 = 0.3067; and 100 min 30 s more: 0.92 x 100.5 / 60 = 1.541
+    cluster = project.hvdcloud("status", "--json").json["result"]["cluster"]
+    assert cluster["dollars_per_hour"] == pytest.approx(0.92)
+    assert cluster["dollars_so_far"] == pytest.approx(0.3067, abs=0.003)
+    assert cluster["worst_case_dollars"] == pytest.approx(0.3067 + 1.541, abs=0.003)
+    line = f"cost so far: $0.31, at worst $1.85 (deleted by Compute Engine at {end:%H:%M:%S}Z if nothing else does)\n"
+    assert said(project, "status").endswith(line)
+    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
+    assert rows[0] == ["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"]
+    assert rows[1][:6] == ["t-gce", "2/2", "whole", "0.92", "0.31", "1.85"]
+    assert len(rows) == 2, "one cluster is its own total"
+    assert re.search(r"listing again found nothing left; it cost \$0\.31$", said(project, "down"), flags=re.MULTILINE)
+
+
+def test_list_has_the_total_of_several_clusters(empty: RecordsCloud, tmp_path: Path) -> None:
+    near, far = project_of(empty, tmp_path / "1"), project_of(empty, tmp_path / "2", "t-gce-far", zones=[W])
+    make(near)
+    make(far)
+    older(empty, "t-gce", minutes=60, ends_in=60)
+    older(empty, "t-gce-far", minutes=30, ends_in=30)
+    rows = [re.split(r" {2,}", row) for row in said(near, "list").splitlines()]
+    # 0.92; 0.92 x 120.5 / 60 = 1.8477
+    assert rows[1][3:6] == ["0.92", "0.92", "1.85"]
+    # 1.22 / 2; 1.22 x 60.5 / 60 = 1.2302
+    assert rows[2][3:6] == ["1.22", "0.61", "1.23"]
+    # 0.92 + 1.22; 0.92 + 0.61; 1.8477 + 1.2302
+    assert rows[3] == ["total", "4", "2.14", "1.53", "3.08"]
+    said(near, "down", "--all")
+
+
+def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = project_of(empty, tmp_path)
+    make(project)
+    older(empty, "t-gce", minutes=60, ends_in=60)
+    world = empty.cloud.emulator.state
+    empty.cloud.emulator.kill(A, "t-gce-1")
+    until(lambda: "TERMINATED" in [vm["status"] for vm in world.instances()], seconds=10, what="the VM to be off")
+    # 0.46 + 0.46 until now; then 0.46 and the disk's 0.01
+    text = said(project, "status")
+    assert "cost so far: $0.92, and $0.47/h until hvdcloud down: nothing else ends it" in text
+    assert "  t-gce-1 is off, and its disk still costs" in text
+    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
+    assert rows[1][3:6] == ["0.47", "0.92", "no end"]
+    empty.cloud.emulator.preempt(A, "t-gce-0")
+    until(lambda: len(world.instances()) == 1, seconds=10, what="the VM to be gone")
+    text = said(project, "status")
+    # What is left is the one that is off: 0.46, and its disk.
+    assert "cost so far: $0.46, and $0.01/h until hvdcloud down" in text
+    assert "  1 node(s) that are gone are not counted" in text
+    assert "; what was left of it cost $0.46" in said(project, "down", "--force")

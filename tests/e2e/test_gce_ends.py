@@ -1,0 +1,115 @@
+"""VMs that delete themselves while the laptop is off: after a run, or because nobody uses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud import NODES_ACCOUNT, Cloud, running_cloud
+from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, zone_of
+from tests.harness import Project, Screen, until
+
+WRITES = 'echo started; sleep 2; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/rank-$HOROVOD_RANK.pt"; echo written'
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+    """Nodes may delete themselves; nothing is left when all tests are over."""
+    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        allowed = "projects/test-project/zones/*/instances/t-ends-*"
+        cloud.emulator.access.allow(NODES_ACCOUNT, "compute.instances.delete", resource=allowed)
+        yield cloud
+        assert cloud.left() == []
+
+
+def machines_left(cloud: Cloud, project: Project) -> list[str]:
+    """What still costs money: all but firewall rules."""
+    return [link for link in left(cloud, project) if "/firewalls/" not in link]
+
+
+def deletions(cloud: Cloud, project: Project) -> list[tuple[str, str]]:
+    """The instances whose deletion was asked for and granted, and by whom."""
+    operations = (each for each in cloud.emulator.state.all_operations() if each["operationType"] == "delete")
+    found = (
+        (each["targetLink"].rpartition("/")[2], each["user"])
+        for each in operations
+        if "/instances/" in each["targetLink"]
+    )
+    return sorted(each for each in found if each[0].startswith(project.name))
+
+
+def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_lost(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-ends-launch")
+    # Answers that are lost or refused for a moment change nothing.
+    faults = cloud.emulator.faults
+    faults.add({"status": 503}, method="compute.instances.delete", times=2)
+    faults.add({"reset": "after"}, method="compute.instances.delete")
+    with project.started("launch", "--", "sh", "-c", WRITES) as process:
+        Screen(process).wait_for("started", times=2, seconds=BOOT_SECONDS)
+        process.kill()
+        process.wait()
+    until(lambda: not machines_left(cloud, project), seconds=60, what="the VMs and their disks to be gone")
+    assert [rule["hits"] for rule in faults.plain()["rules"]] == [2, 1]
+    assert deletions(cloud, project) == [(f"t-ends-launch-{node}", NODES_ACCOUNT) for node in (0, 1)]
+    assert in_bucket(cloud, project) == {"rank-0.pt", "rank-1.pt"}
+
+    # Everything that is to be known can be learned from any laptop.
+    elsewhere = replace(project, state=tmp_path / "another-laptop")
+    listed = elsewhere.hvdcloud("list").out
+    assert re.search(r"^t-ends-launch +0/2 ", listed, flags=re.MULTILINE), listed
+    for laptop in (project, elsewhere):
+        logs = laptop.hvdcloud("logs").out
+        assert logs.count("written\n") == 2
+        assert logs.splitlines()[-1] == (
+            "[hvdcloud] deleting the nodes: the run has ended and its checkpoints are in the bucket"
+        )
+        assert "succeeded" in laptop.hvdcloud("logs", "-f").out
+        assert "succeeded" in laptop.hvdcloud("status").out
+    assert "the 2 node(s) of cluster t-ends-launch are gone" in project.hvdcloud("run", expect=5).err
+    ended = project.hvdcloud("down")
+    assert "hvdcloud pull" in ended.err, "what this disk has not, is said"
+    assert left(cloud, project) == []
+    (run,) = elsewhere.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert (run["files"], run["complete"]) == (2, True)
+    assert "written" in elsewhere.hvdcloud("logs").out, "also after `down`"
+
+
+def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-ends-awake", nodes=1)
+    with project.started("launch", "--", "sh", "-c", WRITES) as process:
+        screen = Screen(process)
+        screen.wait_for("started", seconds=BOOT_SECONDS)
+        # The download of a checkpoint takes longer than the nodes wait for whoever follows the run.
+        cloud.storage.fault(method="GET", path=r"rank-0\.pt.*alt=media", action={"delay": 20})
+        screen.wait_for("all of it took", seconds=BOOT_SECONDS)
+        screen.end(within=20)
+    assert process.returncode == 0, screen.text
+    assert "t-ends-awake is gone: 2 object(s) deleted" in screen.text, screen.text
+    assert deletions(cloud, project) == [("t-ends-awake-0", NODES_ACCOUNT)]
+    assert left(cloud, project) == []
+
+
+def test_a_vm_that_nobody_uses_deletes_itself_and_says_why(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": 15})
+    project.hvdcloud("push")
+    project.hvdcloud("up")
+    said = re.compile(r"\bhvdcloud: idle for \d+ s: no run, no SSH session; deleting$", re.MULTILINE)
+    until(lambda: said.search(serial(cloud, "t-ends-idle-0")), seconds=60, what="the VM to say why it ends")
+    until(lambda: not machines_left(cloud, project), seconds=60, what="the VM and its disk to be gone")
+    assert deletions(cloud, project) == [("t-ends-idle-0", NODES_ACCOUNT)]
+    project.hvdcloud("down")
+    assert left(cloud, project) == []
+
+
+def serial(cloud: Cloud, vm: str) -> str:
+    """What a VM has written to its serial port; empty once it is gone."""
+    try:
+        zone = zone_of(cloud, vm)
+    except ValueError:
+        return ""
+    return cloud.emulator.state.vm(zone, vm).serial.decode(errors="replace")

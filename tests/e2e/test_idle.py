@@ -1,0 +1,116 @@
+"""`limits.idle` on this machine: nodes that nobody uses end themselves, with nobody there to tell them to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Project, Screen, labelled, project_in, until
+
+LIMIT = 6.0
+"""Seconds; `up` needs less from a container's start to its joining the cluster."""
+SAYS = re.compile(r"^hvdcloud: idle for \d+ s: no run, no SSH session; switching off$", flags=re.MULTILINE)
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project whose nodes end soon, and of which nothing is left after the test."""
+    project = project_in(tmp_path, "t-idle", limits={"idle": LIMIT})
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+def states(engine: Any, project: Project) -> set[str]:
+    """Of all containers of the cluster."""
+    found = engine.containers.list(all=True, filters={"label": f"hvdcloud-cluster={project.name}"})
+    return {container.status for container in found}
+
+
+def said(engine: Any, node: str) -> str:
+    """What a node's container has written."""
+    text: str = engine.containers.get(node).logs().decode()
+    return text
+
+
+def ended(engine: Any, project: Project) -> bool:
+    return states(engine, project) == {"exited"}
+
+
+def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    # The run is longer than the limit, and a session outlives it by more than that.
+    run = f'sleep {LIMIT + 2}; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/last.pt"'
+    project.hvdcloud("run", "--detach", "--", "sh", "-c", run)
+    with project.started("ssh", "1", "--", "sleep", "600") as session:
+        until(
+            lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the run to outlive the idle limit"
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            session.wait(timeout=1.5 * LIMIT)
+        assert states(engine, project) == {"running"}, "node 0 is idle, but node 1 is not"
+    until(lambda: ended(engine, project), seconds=60, what="both nodes to end")
+
+    # The head decided for both.
+    assert SAYS.search(said(engine, "t-idle-0"))
+    assert "idle for" not in said(engine, "t-idle-1")
+    again = project.hvdcloud("run", expect=5).err
+    assert re.search(
+        r"the nodes of cluster t-idle have ended themselves: idle for \d+ s: no run, no SSH session", again
+    )
+    assert "hvdcloud down --name t-idle and up again" in again
+    assert "succeeded" in project.hvdcloud("status").out, "what is known of the run is in the bucket"
+    (run_pulled,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert (run_pulled["files"], run_pulled["complete"]) == (2, True)
+    project.hvdcloud("down")
+
+
+def test_nodes_whose_head_is_dead_end_by_themselves(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    engine.containers.get("t-idle-0").kill()
+    until(lambda: ended(engine, project), seconds=60, what="the other node to end")
+    assert SAYS.search(said(engine, "t-idle-1"))
+
+
+def test_nodes_end_that_no_laptop_ever_made_a_cluster_of(project: Project, engine: Any) -> None:
+    with project.started("up") as process:
+        Screen(process).wait_for("t-idle-1: booting")
+        process.kill()
+    until(lambda: ended(engine, project), seconds=60, what="both nodes to end")
+    for node in ("t-idle-0", "t-idle-1"):
+        assert SAYS.search(said(engine, node))
+
+
+def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_they_are(
+    project: Project, engine: Any
+) -> None:
+    project.hvdcloud("up", "--nodes", "1")
+    bucket = project.state / project.name / "bucket"
+    with project.started("run", "--", "sh", "-c", 'echo up; sleep 1; echo w > "$HVDCLOUD_CHECKPOINT_DIR/w.pt"') as run:
+        Screen(run).wait_for("[0] up")
+        # Where the run's folder has to be, there is a file.
+        (cluster,) = (path for path in bucket.iterdir() if path.name == project.name)
+        (folder,) = cluster.iterdir()
+        folder.rename(bucket / "elsewhere")
+        folder.write_text("in the way")
+        run.wait(timeout=90)
+    refused = re.compile(
+        r"^hvdcloud: idle for .*; but checkpoints of run \S+ are not in the bucket yet: ", re.MULTILINE
+    )
+    until(lambda: refused.search(said(engine, "t-idle-0")), seconds=60, what="the node to say why it stays")
+    assert states(engine, project) == {"running"}
+    folder.unlink()
+    (bucket / "elsewhere").rename(folder)
+    until(lambda: ended(engine, project), seconds=60, what="the node to end")
+    assert (folder / "w.pt").read_text() == "w\n"
+
+
+def test_null_means_never(tmp_path: Path, engine: Any, image: str) -> None:
+    project = project_in(tmp_path, "t-idle-never", limits={"idle": None})
+    planned = project.hvdcloud("up", "--dry-run", "--json").json["result"]["requests"]
+    assert not any("HVDCLOUD_IDLE" in request["body"].get("environment", {}) for request in planned)

@@ -1,0 +1,418 @@
+"""`hvdcloud setup`: a project in Google's cloud, made by the real Terraform with a stand-in of Google's provider."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from hvdcloud.config import GceConfig, LimitsConfig, SshConfig, load_config
+from hvdcloud.credentials import SCOPE
+from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.client import ComputeClient
+from hvdcloud.remote.keys import new_key_pair
+from hvdcloud.state import Journal
+from tests.emulator import Emulator
+from tests.harness import Project, Screen, until
+from tests.storage import StorageServer, running_server
+from tests.terraform import change, fail, heal, missing, resources, stand_in
+from tests.web import Asked, Reply, answering
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+LAB = "test-project"
+NETWORK = f"https://www.googleapis.com/compute/v1/projects/{LAB}/global/networks/hvdcloud"
+SUBNETWORK = f"https://www.googleapis.com/compute/v1/projects/{LAB}/regions/us-central1/subnetworks/hvdcloud"
+KEYS = {
+    ("provider",): "gce",
+    ("gce", "project"): LAB,
+    ("gce", "network"): NETWORK,
+    ("gce", "subnetwork"): SUBNETWORK,
+    ("gce", "service_account"): f"hvdcloud@{LAB}.iam.gserviceaccount.com",
+    ("image", "repository"): f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/digits",
+    ("checkpoints", "bucket"): f"gs://{LAB}-hvdcloud/digits",
+}
+
+
+@dataclass
+class Lab:
+    """A person with an empty project in Google's cloud, and `hvdcloud init` done."""
+
+    project: Project
+    cloud: Path
+    emulator: Emulator
+    storage: StorageServer
+
+    @property
+    def file(self) -> Path:
+        return self.project.folder / "hvdcloud.yaml"
+
+    @property
+    def keys(self) -> dict[tuple[str, ...], Any]:
+        """What hvdcloud.yaml says for the keys that `setup` writes."""
+        tree = yaml.safe_load(self.file.read_text())
+
+        def at(key: tuple[str, ...]) -> Any:
+            found = tree
+            for part in key:
+                found = (found or {}).get(part)
+            return found
+
+        return {key: at(key) for key in KEYS}
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        return resources(self.cloud)
+
+    def object(self, name: str, data: bytes) -> None:
+        """Put something into the bucket."""
+        from hvdcloud.checkpoints.bucket import open_bucket
+
+        open_bucket(f"gs://{LAB}-hvdcloud", endpoint=self.storage.url).write(name, data)
+
+    def cluster(self, name: str) -> None:
+        """Somebody's cluster of one VM."""
+        from google.oauth2 import service_account
+
+        info = self.emulator.keys.credentials(self.emulator.url)
+        credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
+        provider = GceProvider(
+            GceConfig(zones=["us-central1-a"], ssh=SshConfig(source="198.51.100.7/32")),
+            LimitsConfig(),
+            client=lambda: ComputeClient(project=LAB, credentials=credentials, endpoint=self.emulator.url),
+        )
+        spec = ClusterSpec(
+            name=name,
+            id=secrets.token_hex(3),
+            owner="somebody",
+            nodes=1,
+            image=f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/t@sha256:{'0' * 64}",
+            bucket="gs://bucket/t",
+            authorized_key=new_key_pair("test").public,
+            created=datetime.now(timezone.utc),
+        )
+        provider.create(provider.plan(spec), journal=Journal(self.cloud / "journal.jsonl"))
+
+    def setup(self, *args: str, expect: int = 0) -> Any:
+        return self.project.hvdcloud("setup", *args, expect=expect, timeout=60)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    (tmp_path / "storage").mkdir()
+    project = Project(folder=tmp_path / "digits", state=tmp_path / "state", name="digits")
+    project.folder.mkdir()
+    project.hvdcloud("init")
+    with Emulator(project=LAB) as emulator, running_server(tmp_path / "storage") as storage:
+        project.environ.update(
+            {
+                **stand_in(tmp_path / "cloud", compute=emulator.url, storage=storage.url),
+                "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(tmp_path / "key.json")),
+                "STORAGE_EMULATOR_HOST": storage.url,
+                "HVDCLOUD_GCE__ENDPOINT": emulator.url,
+            }
+        )
+        yield Lab(project=project, cloud=tmp_path / "cloud", emulator=emulator, storage=storage)
+
+
+def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
+    before = lab.file.read_text()
+    planned = lab.setup("--plan-only")
+    assert "+ network hvdcloud" in planned.err
+    assert "+ bucket gs://test-project-hvdcloud" in planned.err
+    assert "+ checkpoints.bucket: gs://test-project-hvdcloud/digits" in planned.out
+    assert lab.resources == {}
+    assert lab.file.read_text() == before
+
+    done = lab.setup("--yes")
+    assert "created bucket gs://test-project-hvdcloud" in done.err
+    assert lab.keys == KEYS
+    assert set(lab.resources) >= {"google_compute_network", "google_storage_bucket", "google_service_account"}
+    # What init's file says beside that is still there, comments and all.
+    kept = [line for line in before.splitlines() if "repository:" not in line and "bucket:" not in line]
+    assert [line for line in kept if line not in lab.file.read_text().splitlines()] == [
+        "provider: local                    # local: containers on this machine · gce: Compute Engine"
+    ]
+    config = load_config(lab.file, environ={})
+    assert (config.provider, config.gce.network, config.gce.subnetwork) == ("gce", NETWORK, SUBNETWORK)
+    # The cluster commands go on from there: nothing more has to be typed.
+    assert lab.project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
+
+    text, state = lab.file.read_text(), lab.resources
+    assert "nothing to do" in lab.setup().out  # Nobody has to be asked.
+    assert (lab.file.read_text(), lab.resources) == (text, state)
+
+    folder = lab.project.state / "_setup" / LAB
+    for each in (folder, folder.parent):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+    # A cluster may be called setup, and none may be called _setup: the folder is nobody's.
+    lab.project.hvdcloud("down", "--name", "_setup", expect=2)
+
+    lab.file.write_text("name: digits  # mine\n")  # Keys that were lost are written again.
+    result = lab.setup("--json").json["result"]
+    assert result["outputs"]["network"] == NETWORK
+    assert result["done"] == []
+    assert {change["key"] for change in result["keys"]} == {".".join(key) for key in KEYS}
+    assert lab.keys == KEYS
+    assert lab.file.read_text().startswith("name: digits  # mine\n")
+
+
+def test_what_somebody_changed_or_deleted_is_mended(lab: Lab) -> None:
+    lab.setup("--yes")
+    change(lab.cloud, "google_compute_firewall", f"projects/{LAB}/global/firewalls/hvdcloud-mesh")
+    change(lab.cloud, "google_storage_bucket", f"{LAB}-hvdcloud", public_access_prevention="inherited")
+    done = lab.setup("--yes")
+    assert "+ firewall rule hvdcloud-mesh" in done.err
+    assert "~ bucket gs://test-project-hvdcloud (public_access_prevention; changed by somebody since)" in done.err
+    assert "created firewall rule hvdcloud-mesh" in done.err
+    assert "changed bucket gs://test-project-hvdcloud" in done.err
+    (bucket,) = lab.resources["google_storage_bucket"].values()
+    assert bucket["public_access_prevention"] == "enforced"
+
+
+def test_choices_stay_until_others_are_made(lab: Lab) -> None:
+    lab.setup("--yes", "--nat", "--operator", "user:ann@example.com", "--delete-after", "90", "--region", "us-east1")
+    assert "google_compute_router_nat" in lab.resources
+    done = lab.setup("--yes", "--no-nat", "--operator", "user:bob@example.com", "--delete-after", "0")
+    assert "deleted NAT gateway hvdcloud" in done.err
+    assert "google_compute_router_nat" not in lab.resources
+    members = {each["member"] for each in lab.resources["google_project_iam_member"].values()}
+    assert {member for member in members if member.startswith("user:")} == {"user:bob@example.com"}
+    (bucket,) = lab.resources["google_storage_bucket"].values()
+    assert bucket["location"] == "US-EAST1"
+    assert "Delete" not in str(bucket["lifecycle_rule"])
+
+
+def test_another_experiment_of_the_same_project_adds_only_its_own(lab: Lab) -> None:
+    lab.setup("--yes")
+    other = lab.project.folder / "other.yaml"
+    other.write_text("name: words\n")
+    done = lab.setup("--yes", "-c", "other.yaml", "--project", LAB)
+    assert done.err.count("\n  + ") == 1
+    assert "if hvdcloud-words" in done.err
+    assert yaml.safe_load(other.read_text())["checkpoints"]["bucket"] == f"gs://{LAB}-hvdcloud/words"
+    assert "hvdcloud-digits" in str(lab.resources["google_project_iam_member"])
+    assert "hvdcloud-words" in str(lab.resources["google_project_iam_member"])
+
+
+def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(lab: Lab) -> None:
+    lab.setup("--yes")
+    lab.object("digits/run/model.pt", b"x" * 1000)
+    gone = lab.setup("--destroy", "--yes")
+    assert "- network hvdcloud" in gone.err
+    assert "= bucket gs://test-project-hvdcloud stays: it holds 1 object(s), 1.0 kB" in gone.err
+    assert "left: bucket gs://test-project-hvdcloud: it holds 1 object(s), 1.0 kB" in gone.out
+    assert "gcloud storage rm --recursive gs://test-project-hvdcloud" in gone.out
+    assert "still names what is gone: gce.network, gce.subnetwork, gce.service_account, image.repository" in gone.out
+    assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
+    assert lab.keys == KEYS
+
+    again = lab.setup("--destroy", "--yes")
+    assert "nothing" in again.out.splitlines()[0]
+    assert "left: bucket gs://test-project-hvdcloud" in again.out
+
+    back = lab.setup("--yes")
+    assert "+ network hvdcloud" in back.err
+    assert "bucket gs://test-project-hvdcloud\n" not in back.err
+    assert lab.keys == KEYS
+
+
+def test_destroy_takes_an_empty_bucket_along(lab: Lab) -> None:
+    lab.setup("--yes")
+    gone = lab.setup("--destroy", "--yes", "--json").json["result"]
+    assert "google_storage_bucket" not in lab.resources
+    assert set(lab.resources) == {"google_project_service"}
+    assert "checkpoints.bucket" in gone["dead_keys"]
+    assert [kept["delete_with"] for kept in gone["kept"]] == [""]
+    assert lab.emulator.state.left() == []
+
+
+def test_destroy_with_nothing_set_up(lab: Lab) -> None:
+    assert "nothing to delete" in lab.setup("--destroy").out
+
+
+def test_destroy_is_refused_while_there_are_clusters(lab: Lab) -> None:
+    lab.setup("--yes")
+    lab.cluster("words")
+    before = lab.resources
+    refused = lab.setup("--destroy", "--yes", expect=2)
+    assert "error: project test-project still has cluster(s): words" in refused.err
+    assert "→ hvdcloud down --name words first" in refused.err
+    assert lab.resources == before
+
+
+def test_a_bucket_that_holds_anything_is_never_replaced(lab: Lab) -> None:
+    lab.setup("--yes")
+    lab.object("digits/run/model.pt", b"x")
+    before = lab.resources
+    refused = lab.setup("--yes", "--region", "us-east1", expect=2)
+    assert "bucket gs://test-project-hvdcloud would be deleted for a new one (location)" in refused.err
+    assert "it holds 1 object(s)" in refused.err
+    assert lab.resources == before
+
+
+def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) -> None:
+    fail(lab.cloud, "google_compute_subnetwork")
+    text = lab.file.read_text()
+    failed = lab.setup("--yes", expect=3)
+    assert "compute.subnetworks.create" in failed.err
+    assert "hvdcloud setup again: it goes on from there" in failed.err
+    assert "google_compute_network" in lab.resources
+    assert lab.file.read_text() == text
+    heal(lab.cloud)
+    done = lab.setup("--yes")
+    assert "+ network" not in done.err
+    assert "+ subnetwork hvdcloud" in done.err
+    assert lab.keys == KEYS
+
+
+def test_what_was_set_up_from_elsewhere_is_not_touched_until_it_is_adopted(lab: Lab) -> None:
+    """From another machine, or by hand: this one's Terraform does not know it."""
+    lab.setup("--yes")
+    before = lab.resources
+    shutil.rmtree(lab.project.state)
+    failed = lab.setup("--yes", "--json", expect=2)
+    assert "was set up from another machine, or by hand" in failed.json["error"]["message"]
+    assert "hvdcloud setup --adopt" in failed.json["error"]["hint"]
+    assert lab.resources == before
+    done = lab.setup("--yes", "--adopt")
+    assert "taking up bucket gs://test-project-hvdcloud, which is there already" in done.err
+    assert lab.resources == before
+    assert lab.keys == KEYS
+
+
+def test_an_api_that_was_switched_on_only_now_is_waited_for(lab: Lab) -> None:
+    message = "Compute Engine API has not been used in project 1 before or it is disabled., accessNotConfigured"
+    fail(lab.cloud, "google_compute_network", message=message, times=1)
+    done = lab.setup("--yes")
+    assert "trying again in 2 s" in done.err
+    assert lab.keys == KEYS
+
+
+def test_credentials_that_are_missing(lab: Lab) -> None:
+    lab.project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(lab.cloud / "none.json")
+    assert "no usable Google credentials" in lab.setup("--yes", expect=3).err
+
+
+def test_without_a_terminal_nothing_is_done_unconfirmed(lab: Lab) -> None:
+    text = lab.file.read_text()
+    refused = lab.setup(expect=2)
+    assert "there is no terminal to ask on" in refused.err
+    assert "→ add --yes" in refused.err
+    assert lab.resources == {}
+    assert lab.file.read_text() == text
+
+
+def test_without_terraform_it_says_where_to_get_it(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    lab.project.environ["PATH"] = str(tmp_path / "bin")
+    refused = lab.setup("--yes", expect=2)
+    assert "there is no terraform on PATH" in refused.err
+    assert "https://developer.hashicorp.com/terraform/install" in refused.err
+
+
+def test_without_the_file_it_says_how_to_get_one(lab: Lab) -> None:
+    lab.file.unlink()
+    assert "→ hvdcloud init" in lab.setup("--yes", "--name", "digits", expect=2).err
+    assert lab.resources == {}
+
+
+def test_a_file_that_cannot_be_edited_is_refused_before_anything_is_made(lab: Lab) -> None:
+    lab.file.write_text("name: digits\nimage:\n  repository: &r host/a\n  base: *r\n")
+    refused = lab.setup("--yes", expect=2)
+    assert "image.repository belongs to an anchor" in refused.err
+    assert "by hand" in refused.err
+    assert lab.resources == {}
+
+
+class Gate:
+    """A stand-in of Cloud Storage that lets nobody make a bucket until it is opened."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.open = threading.Event()
+
+    def answer(self, request: Asked) -> Reply:
+        if request.method == "POST":
+            self.asked.set()
+            assert self.open.wait(60)
+        return Reply({})
+
+
+@pytest.fixture
+def gate(lab: Lab) -> Iterator[Gate]:
+    """Terraform's apply comes to a halt at the bucket."""
+    gate = Gate()
+    with answering(gate.answer) as url:
+        lab.project.environ.update(stand_in(lab.cloud, storage=url))
+        yield gate
+        gate.open.set()
+
+
+def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, gate: Gate) -> None:
+    with lab.project.started("setup", "--yes") as process:
+        assert gate.asked.wait(60)
+        os.kill(process.pid, signal.SIGINT)
+        screen = Screen(process)
+        os.kill(process.pid, signal.SIGINT)  # An impatient person.
+        gate.open.set()
+        screen.end(within=30)
+    assert process.returncode == 130, screen.text
+    assert "→ hvdcloud setup goes on from there" in screen.text
+    assert "google_storage_bucket" in lab.resources
+    lab.setup("--yes")
+    assert lab.keys == KEYS
+
+
+def test_kill_9_leaves_terraform_to_end_and_the_next_setup_goes_on(lab: Lab, gate: Gate) -> None:
+    with lab.project.started("setup", "--yes") as process:
+        assert gate.asked.wait(60)
+        refused = lab.setup("--yes", expect=2)  # Two at once are one too many.
+        assert f"project test-project is being set up by `hvdcloud setup` (process {process.pid})" in refused.err
+        process.kill()
+        process.wait(timeout=10)
+    with lab.project.started("setup", "--yes") as second:
+        screen = Screen(second)
+        screen.wait_for("the Terraform of a setup that was killed is still at work")
+        gate.open.set()
+        screen.end(within=60)
+    assert second.returncode == 0, screen.text
+    assert "already" not in screen.text
+    assert lab.keys == KEYS
+
+
+def test_what_was_made_while_the_machine_died_is_taken_up(lab: Lab, gate: Gate) -> None:
+    """Terraform dies too, and has not written down what Google was just making."""
+    with lab.project.started("setup", "--yes") as process:
+        assert gate.asked.wait(60)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        terraform = next(each for each in family if each.name() == "terraform")
+        terraform.kill()
+    until(
+        lambda: not terraform.is_running() or terraform.status() == psutil.STATUS_ZOMBIE,
+        seconds=10,
+        what="the end of Terraform",
+    )
+    gate.open.set()
+    until(lambda: "google_storage_bucket" in lab.resources, seconds=10, what="the bucket")
+    for each in family:  # The provider waits for a Terraform that is gone.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    done = lab.setup("--yes")
+    assert "taking up bucket gs://test-project-hvdcloud, which is there already" in done.err
+    assert lab.keys == KEYS

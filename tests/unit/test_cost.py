@@ -1,0 +1,159 @@
+"""What a run came to, as it is said; sums by hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.lifecycle.cost import Cost, Meter
+from hvdcloud.lifecycle.logs import _RankZero
+from hvdcloud.lifecycle.progress import Progress
+from hvdcloud.lifecycle.run import RunResult
+from hvdcloud.providers.base import Cluster, Node, NodeState
+from hvdcloud.units import dollars, small_dollars
+
+RUN = RunResult(
+    run="20261120-100000-abcdef",
+    cluster="digits",
+    state="succeeded",
+    ranks=2,
+    exit_code=0,
+    reason="",
+    seconds=300.0,
+    checkpoint_files=12,
+    checkpoints_complete=True,
+    progress=Progress(unit="epoch", count=12),
+)
+
+
+def cluster(*, age: float, so_far: float) -> Cluster:
+    """Of two nodes at $0.92/h."""
+    born = datetime.now(timezone.utc) - timedelta(seconds=age)
+    return Cluster(
+        name="digits",
+        id="abcdef",
+        owner="ada",
+        provider="gce",
+        # Before the first question to the cloud; it is the VMs' own creation that counts.
+        created=born - timedelta(seconds=600),
+        expected_nodes=2,
+        nodes=tuple(Node(name=f"digits-{i}", index=i, id=f"z/digits-{i}", state=NodeState.RUNNING) for i in range(2)),
+        image="i",
+        bucket="gs://b/digits",
+        dollars_per_hour=0.92,
+        dollars_so_far=so_far,
+        worst_case_dollars=1.86,
+        costs_since=born,
+    )
+
+
+def test_the_line_at_the_end() -> None:
+    # 0.92 x 432 / 3600 = 0.1104; / 12 = 0.0092; 5.7 MB x 0.02 / GB
+    cost = Cost(
+        dollars=0.1104,
+        dollars_per_hour=0.92,
+        seconds=432.0,
+        nodes=2,
+        per_epoch=0.0092,
+        epochs=12,
+        bucket_bytes=5_700_000,
+        bucket_dollars_per_month=0.000106,
+    )
+    assert cost.summary == (
+        "cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h; $0.0092 an epoch (12 epochs); "
+        "checkpoints: 5.7 MB in the bucket, less than $0.01 a month"
+    )
+    assert replace(cost, per_epoch=None, epochs=None, bucket_bytes=0).summary == (
+        "cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h"
+    )
+    steps = replace(cost, nodes=1, per_epoch=None, epochs=None, per_step=0.1104 / 5000, steps=5000, bucket_bytes=None)
+    assert steps.summary == "cost: $0.11 for 1 node, 7 min 12 s at $0.92/h; $0.000022 a step (5,000 steps)"
+
+
+def test_what_comes_after_the_last_look_is_counted_too() -> None:
+    meter = Meter()
+    meter.saw(cluster(age=432.0, so_far=0.1104))
+    time.sleep(0.2)
+    cost = meter.read(run=RUN)
+    assert cost is not None
+    # 0.2 s at 0.92 $/h are 0.00005 $.
+    assert cost.dollars == pytest.approx(0.1104 + 0.92 * 0.2 / 3600, abs=2e-5)
+    assert cost.dollars > 0.1104 + 0.92 * 0.2 / 3600
+    assert cost.seconds == pytest.approx(432.2, abs=0.15)
+    assert (cost.epochs, cost.steps) == (12, None)
+    assert cost.per_epoch == pytest.approx(0.1104 / 12, abs=1e-5)
+
+
+def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
+    meter = Meter()
+    # 20 s old: its first minute is 0.92 x 60 / 3600 = 0.01533, and nothing comes to it for 40 s more.
+    young = cluster(age=20.0, so_far=0.92 * 60 / 3600)
+    meter.saw(replace(young, paid_until=datetime.now(timezone.utc) + timedelta(seconds=40)))
+    time.sleep(0.05)
+    cost = meter.read()
+    assert cost is not None
+    assert cost.dollars == 0.92 * 60 / 3600
+    assert cost.seconds < 25
+
+
+def test_what_costs_nothing_has_no_line() -> None:
+    meter = Meter()
+    assert meter.read(run=RUN) is None
+    meter.saw(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
+    assert meter.read(run=RUN) is None
+
+
+def test_a_folder_on_this_machine_costs_nothing(tmp_path: Path) -> None:
+    meter = Meter()
+    meter.saw(cluster(age=60.0, so_far=0.02))
+    cost = meter.read(run=RUN, bucket=open_bucket(tmp_path.as_uri()), runs=[RUN.run])
+    assert cost is not None
+    assert (cost.bucket_bytes, cost.bucket_dollars_per_month) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.0, "$0.00"),
+        (0.004, "less than $0.01"),
+        (0.0051, "$0.01"),
+        (0.11, "$0.11"),
+        (1.834, "$1.83"),
+        (1204.0, "$1,204.00"),
+    ],
+)
+def test_money_is_said_to_the_cent(value: float, said: str) -> None:
+    assert dollars(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.0, "$0.00"),
+        (1.234, "$1.23"),
+        (0.31, "$0.31"),
+        (0.0912, "$0.091"),
+        (0.0092, "$0.0092"),
+        (2.2e-05, "$0.000022"),
+    ],
+)
+def test_what_many_cost_together_keeps_two_digits(value: float, said: str) -> None:
+    assert small_dollars(value) == said
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096])
+def test_rank_zero_alone_tells_how_far_a_run_is(piece: int) -> None:
+    log = (
+        b"[launcher] started\n[1] epoch 1/9\n[0] epoch 1/3: loss 0.9\n[1] epoch 7/9\n"
+        b"[0] Epoch 2:  41%|####   |\rEpoch 2: 100%|#######|\n[0] epoch 3/3: loss 0.1\n[0] \n[1] epoch 9/9\n"
+    )
+    zero = _RankZero()
+    for start in range(0, len(log), piece):
+        zero.feed(log[start : start + piece])
+    assert zero.progress == Progress(unit="epoch", count=3)
+    assert zero.last_line == "epoch 3/3: loss 0.1"

@@ -1,0 +1,205 @@
+"""What VMs have cost and will have cost at worst, to the cent.
+
+What is expected is summed up by hand from the prices of tests/money.py.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.providers.gce.costs import Costs, costs
+from tests.money import DISK, DISK_WEST, NODE, write_prices
+
+ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
+BORN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    write_prices(tmp_path)
+
+
+def at(**after: float) -> datetime:
+    return BORN + timedelta(**after)
+
+
+def text(moment: datetime) -> str:
+    """As Compute Engine writes it: with thousandths, in Pacific time."""
+    return moment.astimezone(timezone(timedelta(hours=-8))).isoformat(timespec="milliseconds")
+
+
+def vm(name: str = "digits-0", *, zone: str = "us-central1-a", ends: datetime | None = None, **changes: Any) -> Any:
+    """It runs; `ends`: when its time is up."""
+    resource = {
+        "name": name,
+        "zone": f"{ROOT}/zones/{zone}",
+        "status": "RUNNING",
+        "creationTimestamp": text(BORN),
+        "lastStartTimestamp": text(at(seconds=10)),
+        "machineType": f"{ROOT}/zones/{zone}/machineTypes/n1-standard-2",
+        "guestAccelerators": [
+            {"acceleratorType": f"{ROOT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}
+        ],
+        "scheduling": {
+            "provisioningModel": "STANDARD",
+            "instanceTerminationAction": "DELETE",
+            "maxRunDuration": {"seconds": "7200"},
+        },
+        "disks": [{"source": f"{ROOT}/zones/{zone}/disks/{name}", "diskSizeGb": "100", "autoDelete": True}],
+        "networkInterfaces": [{"networkIP": "10.128.0.2", "accessConfigs": [{"natIP": "198.18.0.1"}]}],
+    }
+    if ends is not None:
+        resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": text(ends)}}
+    return {**resource, **changes}
+
+
+def disk(name: str = "digits-0", *, zone: str = "us-central1-a") -> Any:
+    return {"name": name, "zone": f"{ROOT}/zones/{zone}", "sizeGb": "100", "creationTimestamp": text(BORN)}
+
+
+def cents(found: Costs) -> tuple[float, float | None]:
+    """So far and at worst."""
+    return round(found.so_far, 2), None if found.worst_case is None else round(found.worst_case, 2)
+
+
+def test_two_nodes_after_forty_minutes_of_two_hours() -> None:
+    ends = at(hours=2, seconds=10)
+    found = costs([vm(ends=ends), vm("digits-1", ends=ends)], [], now=at(minutes=40))
+    assert found.dollars_per_hour == pytest.approx(0.92)
+    # 0.92 x 40 / 60 = 0.6133; until 12:00:10 and half a minute more it is 7240 s: 0.92 x 7240 / 3600 = 1.8502
+    assert cents(found) == (0.61, 1.85)
+    assert found.so_far == pytest.approx(0.92 * 2400 / 3600)
+    assert found.worst_case == pytest.approx(0.92 * 7240 / 3600)
+    assert (found.ends, found.since, found.notes) == (ends, BORN, ())
+
+
+def test_the_region_of_each_vm_decides() -> None:
+    ends = at(hours=1)
+    found = costs([vm(ends=ends), vm("digits-1", zone="us-west1-b", ends=ends)], [], now=at(minutes=30))
+    # 0.46 / 2 + 0.61 / 2 = 0.535; (0.46 + 0.61) x 3630 / 3600 = 1.0789
+    assert found.so_far == pytest.approx(0.535)
+    assert cents(found)[1] == 1.08
+    assert found.notes == ()
+
+
+def test_a_region_that_the_table_does_not_know_is_said() -> None:
+    found = costs([vm(zone="europe-west4-b", ends=at(hours=1))], [], now=at(minutes=30))
+    assert found.so_far == pytest.approx(0.46 / 2)
+    assert found.notes == ("the price table has no prices of europe-west4; those of us-central1 stand in for them",)
+
+
+def test_a_spot_vm_costs_its_own_price() -> None:
+    scheduling = {**vm()["scheduling"], "provisioningModel": "SPOT"}
+    found = costs([vm(ends=at(hours=1), scheduling=scheduling)], [], now=at(minutes=30))
+    # 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 (the disk) + 0.005
+    assert found.dollars_per_hour == pytest.approx(0.15)
+    assert found.so_far == pytest.approx(0.075)
+
+
+def test_a_minute_is_billed_at_least() -> None:
+    found = costs([vm()], [], now=at(seconds=5))
+    assert found.so_far == pytest.approx(NODE * 60 / 3600)
+    assert found.paid_until == at(seconds=60)
+    # It is not billed twice: the time limit of 7200 s from 10 s on, and half a minute.
+    assert found.worst_case == pytest.approx(NODE * 7240 / 3600)
+    ended = costs([vm(ends=at(seconds=20))], [], now=at(seconds=5))
+    assert ended.worst_case == pytest.approx(NODE * 60 / 3600)
+    assert costs([vm()], [], now=at(seconds=61)).so_far == pytest.approx(NODE * 61 / 3600)
+
+
+@pytest.mark.parametrize("status", ["TERMINATED", "STOPPED"])
+def test_a_vm_that_is_off_costs_its_disk_until_somebody_deletes_it(status: str) -> None:
+    off = vm(status=status, lastStopTimestamp=text(at(minutes=30)), ends=at(hours=2))
+    found = costs([off], [], now=at(hours=10))
+    assert found.dollars_per_hour == pytest.approx(DISK)
+    # 0.46 x 0.5 h + 0.01 x 9.5 h
+    assert found.so_far == pytest.approx(0.23 + 0.095)
+    assert (found.worst_case, found.ends) == (None, None)
+    assert found.notes == ("digits-0 is off, and its disk still costs",)
+
+
+def test_a_vm_that_was_off_for_a_while_costs_its_disk_for_that_while() -> None:
+    again = vm(lastStopTimestamp=text(at(hours=1)), lastStartTimestamp=text(at(hours=3)), ends=at(hours=5))
+    found = costs([again], [], now=at(hours=4))
+    # 1 h at 0.46, 2 h at 0.01, 1 h at 0.46; then 1 h and half a minute more at 0.46
+    assert found.so_far == pytest.approx(0.46 + 0.02 + 0.46)
+    assert found.worst_case == pytest.approx(0.94 + 0.46 * 3630 / 3600)
+
+
+def test_a_disk_that_no_vm_holds_costs_until_somebody_deletes_it() -> None:
+    found = costs([vm("digits-1", ends=at(hours=2))], [disk(), disk(zone="us-west1-a")], now=at(hours=1))
+    assert found.dollars_per_hour == pytest.approx(NODE + DISK + DISK_WEST)
+    assert found.so_far == pytest.approx(0.46 + 0.01 + 0.012)
+    assert found.worst_case is None
+    assert "disk digits-0 belongs to no VM that is there" in found.notes
+
+
+@pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "REPAIRING", "SUSPENDED", "ANYTHING"])
+def test_in_doubt_a_vm_costs_its_whole_price(status: str) -> None:
+    assert costs([vm(status=status)], [], now=at(hours=1)).so_far == pytest.approx(NODE)
+
+
+def test_a_time_limit_does_not_count_before_the_vm_runs() -> None:
+    starting = vm(status="STAGING")
+    del starting["lastStartTimestamp"]
+    found = costs([starting], [], now=at(seconds=90))
+    assert found.ends == at(seconds=90 + 7200)
+    # 90 s so far, and 7200 s, and half a minute
+    assert found.worst_case == pytest.approx(0.46 * (90 + 7200 + 30) / 3600)
+
+
+def test_without_a_moment_from_the_api_the_time_limit_counts_from_the_start() -> None:
+    found = costs([vm()], [], now=at(hours=1))
+    assert found.ends == at(seconds=10 + 7200)
+    assert found.worst_case == pytest.approx(0.46 * (7210 + 30) / 3600)
+
+
+def test_a_vm_whose_time_is_up_may_still_take_half_a_minute() -> None:
+    found = costs([vm(ends=at(hours=1))], [], now=at(hours=1, seconds=20))
+    assert found.worst_case == pytest.approx(0.46 * (3620 + 30) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"scheduling": {"instanceTerminationAction": "DELETE"}}, "digits-0 has no time limit"),
+        (
+            {"scheduling": {"instanceTerminationAction": "STOP", "maxRunDuration": {"seconds": "7200"}}},
+            "digits-0 is switched off at 12:00:10Z, but not deleted",
+        ),
+        (
+            {"disks": [{"diskSizeGb": "100", "autoDelete": False}]},
+            "a disk of digits-0 stays when digits-0 is deleted",
+        ),
+    ],
+)
+def test_what_nothing_ends_has_no_worst_case(changes: dict[str, Any], why: str) -> None:
+    found = costs([vm(**changes), vm("digits-1")], [], now=at(hours=1))
+    assert (found.worst_case, found.ends) == (None, None)
+    assert found.notes == (why,)
+    assert found.so_far == pytest.approx(0.92)
+
+
+def test_what_the_tables_do_not_know_is_said_and_breaks_nothing() -> None:
+    unknown = vm(machineType=f"{ROOT}/zones/us-central1-a/machineTypes/z9-future-2", ends=at(hours=2))
+    found = costs([unknown], [], now=at(hours=1))
+    # The disk's price is known.
+    assert found.so_far == pytest.approx(DISK)
+    assert found.notes == ("the price table does not know z9-future-2, which is not counted",)
+
+
+@pytest.mark.parametrize("stamp", ["", "yesterday", None])
+def test_a_resource_without_a_legible_time_can_still_be_seen(stamp: object) -> None:
+    found = costs([vm(creationTimestamp=stamp, lastStartTimestamp=stamp)], [], now=at(hours=1))
+    assert found.so_far == pytest.approx(NODE * 60 / 3600)
+    assert found.since is None
+
+
+def test_nothing_costs_nothing() -> None:
+    nothing = Costs(dollars_per_hour=0, so_far=0, paid_until=BORN, worst_case=0, ends=None, since=None, notes=())
+    assert costs([], [], now=BORN) == nothing

@@ -1,0 +1,198 @@
+"""What is offered, where and for how much, by a fixed price table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce import offers as gce
+from hvdcloud.providers.gce import price_table
+from hvdcloud.providers.gce.offers import Facts, Offer
+from tests.gce_samples import SETTINGS
+
+TODAY = date(2026, 11, 20)
+TABLE: dict[str, Any] = {
+    "format": 1,
+    "as_of": "2026-11-20",
+    "region": "us-central1",
+    "regions": {
+        "us-central1": {
+            "n1-vcpu": [0.03, 0.01],
+            "n1-gb": [0.004, 0.001],
+            "n1-custom-vcpu": [0.033, 0.011],
+            "n1-custom-gb": [0.0044, 0.0011],
+            "nvidia-tesla-t4": [0.35, 0.10],
+            "g2-standard-8": [0.85, 0.34],
+            "disk-gb-month": [0.073, 0.073],
+            "bucket-gb-month": [0.02, 0.02],
+            "address": [0.005, 0.0025],
+        },
+        "europe-west4": {"n1-vcpu": [0.04, 0.02], "n1-gb": [0.005, 0.002], "nvidia-tesla-t4": [0.40, None]},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    price_table.save(price_table.Table.model_validate(TABLE))
+
+
+def offered(*, facts: Facts | None = None, zones: tuple[str, ...] = (), **options: Any) -> list[Offer]:
+    settings = replace(SETTINGS, **options.pop("settings", {}))
+    common = {"nodes": 2, "hours": 10.0, "zones": zones, "facts": facts or Facts(), "today": TODAY}
+    return gce.offers(settings, **{**common, **options})
+
+
+def the(found: list[Offer], machine_type: str, zone: str, *, spot: bool, gpu: str | None = None) -> Offer:
+    (one,) = (
+        each
+        for each in found
+        if (each.machine_type, each.zone, each.spot) == (machine_type, zone, spot) and gpu in (None, each.gpu_type)
+    )
+    return one
+
+
+def test_the_configured_cluster_costs_what_its_parts_cost() -> None:
+    own = the(offered(), "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
+    # 8 vCPUs 0.24, 30 GB 0.12, T4 0.35, 100 GB of disk 7.30 a month = 0.01 an hour, address 0.005: 0.725 a node
+    assert own.dollars_per_hour == pytest.approx(1.45)
+    assert own.dollars == pytest.approx(14.50)
+    assert own.configured
+    assert not own.estimate
+    assert own.ends == date(2027, 8, 1)
+
+
+def test_spot_and_other_machines_and_regions_have_their_own_prices() -> None:
+    found = offered()
+    # 0.08 + 0.03 + 0.10 + 0.01 + 0.0025 = 0.2225
+    spot = the(found, "n1-standard-8", "us-central1-a", spot=True, gpu="nvidia-tesla-t4")
+    assert spot.dollars_per_hour == pytest.approx(0.445)
+    assert not spot.configured
+    # 0.85 + 0.01 + 0.005
+    assert the(found, "g2-standard-8", "us-central1-a", spot=False).dollars_per_hour == pytest.approx(1.73)
+    # 0.32 + 0.15 + 0.40, the disk and the address as in the main region
+    dear = the(found, "n1-standard-8", "europe-west4-a", spot=False, gpu="nvidia-tesla-t4")
+    assert dear.dollars_per_hour == pytest.approx(1.77)
+    assert not dear.estimate
+
+
+def test_a_region_that_the_table_does_not_know_is_an_estimate() -> None:
+    other = the(offered(), "n1-standard-8", "asia-east1-a", spot=False, gpu="nvidia-tesla-t4")
+    assert other.dollars_per_hour == pytest.approx(1.45)
+    assert other.estimate
+
+
+def test_the_cheapest_come_first_and_what_has_no_price_last() -> None:
+    prices = [offer.dollars_per_hour for offer in offered()]
+    known = [price for price in prices if price is not None]
+    assert known == sorted(known)
+    assert prices[len(known) :] == [None] * (len(prices) - len(known))
+    assert len(known) < len(prices)
+    # No Spot T4 is sold in europe-west4.
+    assert the(offered(), "n1-standard-8", "europe-west4-a", spot=True, gpu="nvidia-tesla-t4").dollars_per_hour is None
+
+
+def test_without_an_external_address_it_is_not_counted() -> None:
+    found = offered(settings={"ssh_source": "iap"})
+    own = the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
+    assert own.dollars_per_hour == pytest.approx(1.44)
+
+
+def test_nodes_with_as_many_gpus_are_offered() -> None:
+    found = {(offer.machine_type, offer.gpu_type) for offer in offered(settings={"gpu_count": 2})}
+    assert ("n1-standard-8", "nvidia-tesla-t4") in found
+    assert ("n1-standard-8", "nvidia-tesla-v100") in found
+    assert ("g2-standard-24", "nvidia-l4") in found
+    assert ("a2-ultragpu-2g", "nvidia-a100-80gb") in found
+    assert {offer.gpu_count for offer in offered(settings={"gpu_count": 2})} == {2}
+
+
+def test_a_machine_that_is_too_large_for_a_gpu_is_offered_smaller() -> None:
+    found = offered(settings={"machine_type": "n1-standard-16"})
+    assert {offer.machine_type for offer in found if offer.gpu_type == "nvidia-tesla-t4"} == {"n1-standard-16"}
+    # One V100: at most 12 vCPUs.
+    assert {offer.machine_type for offer in found if offer.gpu_type == "nvidia-tesla-v100"} == {"n1-standard-8"}
+
+
+def test_from_a_machine_with_gpus_of_its_own_one_comes_to_n1() -> None:
+    found = offered(settings={"machine_type": "g2-standard-12", "gpu_type": None, "gpu_count": 0})
+    assert {each.machine_type for each in found if each.gpu_type == "nvidia-tesla-t4"} == {"n1-standard-16"}
+    assert {each.machine_type for each in found if each.configured} == {"g2-standard-12"}
+
+
+def test_without_gpus_machines_with_as_many_vcpus_are_offered() -> None:
+    found = offered(settings={"gpu_type": None, "gpu_count": 0})
+    assert {offer.machine_type for offer in found} == {"n1-standard-8", "n1-highmem-8", "n1-highcpu-8"}
+    custom = offered(settings={"machine_type": "custom-6-20480", "gpu_type": None, "gpu_count": 0})
+    assert {offer.machine_type for offer in custom if offer.configured} == {"custom-6-20480"}
+    assert "n1-standard-8" in {offer.machine_type for offer in custom}
+
+
+def test_one_gpu_can_be_asked_for() -> None:
+    assert {offer.gpu_type for offer in offered(gpu="nvidia-l4")} == {"nvidia-l4"}
+    assert {offer.gpu_type for offer in offered(gpu="nvidia-l4", settings={"gpu_type": None})} == {"nvidia-l4"}
+    with pytest.raises(UsageError, match="nvidia-l5 is not in the table of GPUs"):
+        offered(gpu="nvidia-l5")
+
+
+def test_a_gpu_that_was_switched_off_is_marked() -> None:
+    found = offered(gpu="nvidia-tesla-p100")
+    assert {offer.switched_off for offer in found} == {date(2026, 9, 15)}
+    assert {offer.zone for offer in found} == {None}
+    own = offered(settings={"gpu_type": "nvidia-tesla-p100"})
+    assert [offer.switched_off for offer in own if offer.configured] == [date(2026, 9, 15)]
+
+
+def test_only_the_configured_zones_are_marked() -> None:
+    found = offered(zones=("us-central1-b",))
+    assert [offer.zone for offer in found if offer.configured] == ["us-central1-b"]
+
+
+def test_where_the_api_answers_its_zones_count() -> None:
+    facts = Facts(
+        machine_zones={"n1-standard-8": {"us-central1-a", "moon-north1-a", "us-east1-b"}},
+        gpu_zones={"nvidia-tesla-t4": {"us-central1-a", "moon-north1-a"}},
+    )
+    found = offered(facts=facts, gpu="nvidia-tesla-t4")
+    assert [offer.zone for offer in found if not offer.spot] == ["us-central1-a", "moon-north1-a"]
+
+
+QUOTAS = [{"metric": "NVIDIA_T4_GPUS", "limit": 3.0, "usage": 2.0}]
+
+
+def test_quota_that_would_refuse_is_told() -> None:
+    facts = Facts(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
+    found = offered(facts=facts)
+    own = the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
+    assert own.quota == ("NVIDIA_T4_GPUS: 2 needed, 1 free",)
+    assert the(found, "g2-standard-8", "us-central1-a", spot=False).quota == ()
+
+
+def test_quota_that_nobody_told_is_not_known() -> None:
+    known = Facts(regional_quotas={"us-central1": QUOTAS, "us-east1": ()}, project_quotas=[])
+    for found, zone in ((offered(), "us-central1-a"), (offered(facts=known), "us-east1-c")):
+        assert the(found, "n1-standard-8", zone, spot=False, gpu="nvidia-tesla-t4").quota is None
+
+
+def test_an_impossible_time_limit_does_not_keep_offers_from_being_made() -> None:
+    facts = Facts(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
+    found = offered(facts=facts, settings={"max_run_seconds": 1, "max_cost": 0.01})
+    assert the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4").quota is None
+
+
+def test_a_line_is_a_region_and_alike_regions_are_one_line() -> None:
+    found = offered(gpu="nvidia-tesla-t4")
+    every = gce.rows(found, every_region=True)
+    one = next(row for row in every if row.offer.region == "us-central1" and not row.offer.spot)
+    assert one.zones == ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f")
+    assert sum(len(row.zones) for row in every) == len(found)
+    short = gce.rows(found, every_region=False)
+    on_demand = [(row.offer.region, row.more_regions) for row in short if not row.offer.spot]
+    # What us-central1 costs, what the same is estimated to cost elsewhere, what europe-west4 costs.
+    assert on_demand == [("us-central1", 0), ("us-east1", 20), ("europe-west4", 0)]

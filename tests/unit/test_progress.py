@@ -1,0 +1,149 @@
+"""Epochs and steps are counted from what training programs really print, and from nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvdcloud.lifecycle.progress import Progress, ProgressReader
+
+
+def read(text: str) -> Progress | None:
+    reader = ProgressReader()
+    for line in text.splitlines():
+        reader.feed(line)
+    return reader.progress
+
+
+# What `init --template torch` writes.
+TEMPLATE = """\
+training on 1437 images, testing on 360, 2 ranks, cpu
+epoch  1/12: loss 1.842, accuracy 0.714, 5211 images/s
+epoch  2/12: loss 0.902, accuracy 0.869, 5302 images/s
+epoch 10/12: loss 0.104, accuracy 0.967, 5299 images/s
+epoch 11/12: loss 0.101, accuracy 0.969, 5287 images/s
+epoch 12/12: loss 0.098, accuracy 0.972, 5290 images/s
+final: accuracy 0.972, 5290 images/s, 2 ranks
+"""
+RESUMED_TEMPLATE = """\
+resumed from checkpoint-007.pt: 7 epochs are done
+epoch  8/12: loss 0.204, accuracy 0.947, 5211 images/s
+epoch  9/12: loss 0.177, accuracy 0.953, 5302 images/s
+"""
+# PyTorch's MNIST example under Horovod.
+TORCH_MNIST = """\
+Train Epoch: 1 [0/30000 (0%)]\tLoss: 2.341234
+Train Epoch: 1 [640/30000 (2%)]\tLoss: 2.318492
+Train Epoch: 2 [29440/30000 (98%)]\tLoss: 0.211872
+Test set: Average loss: 0.0712, Accuracy: 97.80%
+Train Epoch: 3 [0/30000 (0%)]\tLoss: 0.181232
+"""
+TORCH_LANGUAGE_MODEL = """\
+| epoch   1 |   200/ 2323 batches | lr 20.00 | ms/batch  9.51 | loss  7.64 | ppl  2081.48
+| end of epoch   1 | time: 25.61s | valid loss  5.77 | valid ppl   321.26
+| epoch   2 |   200/ 2323 batches | lr 20.00 | ms/batch  9.40 | loss  5.99 | ppl   398.66
+"""
+KERAS = """\
+Epoch 1/4
+938/938 ━━━━━━━━━━━━━━━━━━━━ 4s 4ms/step - accuracy: 0.8621 - loss: 0.4771
+Epoch 2/4
+938/938 ━━━━━━━━━━━━━━━━━━━━ 4s 4ms/step - accuracy: 0.9621 - loss: 0.1271
+
+Epoch 2: val_loss improved from 0.31 to 0.18, saving model to checkpoint-2.keras
+Epoch 3/4
+Epoch 4/4
+"""
+KERAS_RESUMED = """\
+Epoch 7/12
+ 1/30 [>.............................] - ETA: 12s - loss: 0.3012
+Epoch 8/12
+Epoch 9/12
+"""
+LIGHTNING = """\
+Epoch 0: 100%|██████████| 469/469 [00:05<00:00, 84.42it/s, v_num=0, train_loss=0.0712]
+Epoch 1: 100%|██████████| 469/469 [00:05<00:00, 86.11it/s, v_num=0, train_loss=0.0411]
+Epoch 2:  41%|████      | 192/469 [00:02<00:03, 85.22it/s, v_num=0, train_loss=0.0302]
+`Trainer.fit` stopped: `max_epochs=3` reached.
+"""
+# Horovod's tensorflow2_mnist.py.
+HOROVOD_TENSORFLOW = """\
+Step #0\tLoss: 2.301123
+Step #10\tLoss: 1.104122
+Step #20\tLoss: 0.612122
+Step #4990\tLoss: 0.012112
+"""
+# Horovod's pytorch_synthetic_benchmark.py.
+HOROVOD_BENCHMARK = """\
+Model: resnet50
+Batch size: 32
+Number of GPUs: 2
+Running warmup...
+Running benchmark...
+Iter #0: 312.4 img/sec per GPU
+Iter #1: 312.9 img/sec per GPU
+Iter #9: 311.7 img/sec per GPU
+Img/sec per GPU: 312.3 +-1.1
+"""
+STEPS = """\
+step 1300/5000 loss 1.21
+step 1400/5000 loss 1.20
+step 1500/5000 loss 1.17
+"""
+BRACKETS = """\
+2026-11-20 10:04:05 INFO [Epoch 3] [1/100] loss=0.31
+2026-11-20 10:05:05 INFO [Epoch 4] [1/100] loss=0.29
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "count"),
+    [
+        pytest.param(TEMPLATE, "epoch", 12, id="template"),
+        pytest.param(RESUMED_TEMPLATE, "epoch", 2, id="template, resumed"),
+        pytest.param(TORCH_MNIST, "epoch", 3, id="torch mnist"),
+        pytest.param(TORCH_LANGUAGE_MODEL, "epoch", 2, id="torch language model"),
+        pytest.param(KERAS, "epoch", 4, id="keras"),
+        pytest.param(KERAS_RESUMED, "epoch", 3, id="keras, resumed"),
+        pytest.param(LIGHTNING, "epoch", 3, id="lightning"),
+        pytest.param(HOROVOD_TENSORFLOW, "step", 5000, id="horovod tensorflow"),
+        pytest.param(HOROVOD_BENCHMARK, "step", 10, id="horovod benchmark"),
+        pytest.param(STEPS, "step", 300, id="steps, resumed"),
+        pytest.param(BRACKETS, "epoch", 2, id="brackets"),
+    ],
+)
+def test_what_a_run_has_done_is_counted(text: str, unit: str, count: int) -> None:
+    assert read(text) == Progress(unit=unit, count=count)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello from rank 0",
+        "training for 12 epochs",
+        "epochs: 12\nwarmup epochs = 3",
+        "python train.py --epoch 3",
+        "saved /checkpoints/epoch-3.pt",
+        "saved model-epoch 3.pt",
+        "resumed from epoch 7",
+        "loading the checkpoint of epoch 7",
+        "best model: epoch 7",
+        "{'loss': 0.41, 'epoch': 2.98}",
+        "epoch 13/12",
+        "1719/1719 [==============================] - 5s 3ms/step - loss: 0.2",
+        "step 100/5000",
+        # Steps of an epoch that the log does not name: their sum is not known.
+        "step 100/300\nstep 200/300\nstep 300/300\nstep 100/300\nstep 200/300",
+    ],
+)
+def test_what_is_no_count_is_not_taken_for_one(text: str) -> None:
+    assert read(text) is None
+
+
+def test_an_elastic_run_that_went_back_counts_each_epoch_once() -> None:
+    lines = [f"epoch {number}/12" for number in (1, 2, 3, 4, 5, 4, 5, 6)]
+    assert read("\n".join(lines)) == Progress(unit="epoch", count=6)
+
+
+def test_epochs_count_where_both_are_printed() -> None:
+    text = "epoch 1/2 step 100/200\nepoch 1/2 step 200/200\nepoch 2/2 step 100/200\nepoch 2/2 step 200/200"
+    assert read(text) == Progress(unit="epoch", count=2)

@@ -1,0 +1,103 @@
+"""docs/reference.md says what the program says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from hvdcloud import config
+from hvdcloud.errors import ExitCode
+from hvdcloud.providers import base
+from tools import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = reference.all_commands()
+
+
+def test_the_page_is_what_make_reference_writes() -> None:
+    written = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert written == reference.reference(), "docs/reference.md is behind the program: make reference"
+
+
+def test_no_line_of_text_is_wider_than_the_page() -> None:
+    assert [line for line in reference.reference().splitlines() if len(line) > reference.WIDTH] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.command_path))
+def test_every_command_has_help_and_an_example_of_its_use(command: typer.Context) -> None:
+    paragraphs, example = reference.description_and_example(command)
+    assert paragraphs, f"{command.command_path} does not say what it does"
+    assert command.command_path in example, f"the help of {command.command_path} ends without an example"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.command_path))
+def test_every_argument_and_option_has_help(command: typer.Context) -> None:
+    parameters = command.command.get_params(command)
+    assert [parameter.name for parameter in parameters if not getattr(parameter, "help", "")] == []
+
+
+def test_every_module_of_commands_is_loaded() -> None:
+    """A command that `--help` does not know would be missing here too."""
+    modules = (ROOT / "hvdcloud" / "cli").glob("*.py")
+    registering = {path.stem for path in modules if re.search(r"(?m)^@\w*app\.command\(", path.read_text())}
+    loaded = {command.command.callback.__module__.rpartition(".")[2] for command in COMMANDS}
+    assert loaded == registering
+
+
+def test_every_key_has_a_description() -> None:
+    keys = reference.config_keys()
+    assert {"name", "image.remote.machine_type", "run.elastic.max", "gce.gpu.type"} <= {key for key, _ in keys}
+    assert [key for key, description in keys if not description] == []
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_has_a_meaning(code: ExitCode) -> None:
+    assert reference.meaning(code).endswith(".")
+
+
+def test_every_label_is_described() -> None:
+    assert set(reference.LABELS) == {value for name, value in vars(base).items() if name.startswith("LABEL_")}
+
+
+def test_every_variable_of_ours_is_described() -> None:
+    """One that is not in ENV_NOT_CONFIG would be refused as an unknown key."""
+    reading = re.compile(r"""(?:environ(?:\.get\(|\[)\s*|VARIABLE = )["'](HVDCLOUD_[A-Z_]+)["']""")
+    read = {
+        name
+        for path in (ROOT / "hvdcloud").rglob("*.py")
+        if not {"node", "templates"} & set(path.relative_to(ROOT / "hvdcloud").parts)
+        for name in reading.findall(path.read_text(encoding="utf-8"))
+    }
+    assert {"HVDCLOUD_STATE_DIR", "HVDCLOUD_BUILDER"} <= read <= set(config.ENV_NOT_CONFIG)
+
+
+def test_what_markdown_would_take_for_markup_stands_for_itself() -> None:
+    assert reference.escaped("a * b < `c * d`") == "a \\* b \\< `c * d`"
+    # The line would break before the hyphen.
+    lines = reference.wrapped("x" * 60 + " " + "y" * 59 + " - no list")
+    assert lines == ["x" * 60, "y" * 59 + " - no list"]
+
+
+def test_an_example_is_what_stands_after_the_last_paragraph_mark() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def up() -> None:
+        """Create it.
+
+        All or none.
+
+        \b
+        Example:
+          hvdcloud up --nodes 4
+          hvdcloud up
+        """
+
+    context = typer.Context(typer.main.get_command(app), info_name="up")
+    assert reference.description_and_example(context) == (
+        ["Create it.", "All or none."],
+        "hvdcloud up --nodes 4\nhvdcloud up",
+    )

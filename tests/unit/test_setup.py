@@ -1,0 +1,175 @@
+"""What `setup` asks Terraform for, and what it writes into hvdcloud.yaml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import Config
+from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle.setup import yaml_values
+from hvdcloud.lifecycle.setup_choices import SetupOptions, choose_variables, find_project
+from hvdcloud.terraform_cli import WorkFolder, find_terraform
+from tests.google_account import service_account
+
+DEFAULTS = {
+    "project": "lab-42",
+    "region": "us-central1",
+    "bucket": None,
+    "nat": False,
+    "operators": [],
+    "self_delete": ["digits"],
+    "delete_after_days": None,
+    "budget": None,
+}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> WorkFolder:
+    (tmp_path / "lab-42").mkdir()
+    return WorkFolder(tmp_path / "lab-42")
+
+
+def variables(work: WorkFolder, *, gce: dict[str, Any] | None = None, name: str = "digits", **said: Any) -> Any:
+    config = Config.model_validate({"name": name, "gce": gce or {}})
+    return choose_variables(config, "lab-42", SetupOptions(**said), work)
+
+
+def carried_out(work: WorkFolder, chosen: dict[str, Any]) -> None:
+    work.propose(chosen)
+    work.accept()
+
+
+def test_without_a_word_everything_is_the_default(work: WorkFolder) -> None:
+    assert variables(work) == DEFAULTS
+
+
+def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
+    said = {
+        "region": "us-east1",
+        "bucket": "gs://mine",
+        "nat": True,
+        "operators": ["user:ann@example.com", "user:ann@example.com"],
+        "delete_after_days": 90,
+        "budget_dollars": 100,
+        "billing_account": "01AB23-4C56DE-F78901",
+    }
+    chosen = variables(work, **said)
+    assert chosen == {
+        **DEFAULTS,
+        "region": "us-east1",
+        "bucket": "mine",
+        "nat": True,
+        "operators": ["user:ann@example.com"],
+        "delete_after_days": 90,
+        "budget": {"billing_account": "01AB23-4C56DE-F78901", "dollars": 100},
+    }
+    carried_out(work, chosen)
+    assert variables(work) == chosen
+    assert variables(work, budget_dollars=200)["budget"] == {"billing_account": "01AB23-4C56DE-F78901", "dollars": 200}
+    away = {"nat": False, "operators": [""], "delete_after_days": 0, "budget_dollars": 0}
+    assert variables(work, **away) == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
+
+
+def test_a_variable_that_somebody_wrote_into_the_file_by_hand_stays(work: WorkFolder) -> None:
+    carried_out(work, {"project": "lab-42", "cheaper_after_days": None})
+    assert variables(work) == {**DEFAULTS, "cheaper_after_days": None}
+
+
+def test_a_plan_that_was_not_carried_out_leaves_no_choices(work: WorkFolder) -> None:
+    work.propose(variables(work, nat=True))
+    assert variables(work) == DEFAULTS
+
+
+def test_the_region_is_that_of_the_zones_until_one_was_set_up(work: WorkFolder) -> None:
+    assert variables(work, gce={"zones": ["europe-west4-a", "us-east1-b"]})["region"] == "europe-west4"
+    carried_out(work, variables(work, region="us-west1"))
+    assert variables(work, gce={"zones": ["europe-west4-a"]})["region"] == "us-west1"
+
+
+def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkFolder) -> None:
+    carried_out(work, variables(work))
+    assert variables(work, name="words")["self_delete"] == ["digits", "words"]
+    assert variables(work, name="words", self_delete=False)["self_delete"] == ["digits"]
+    work.remember(no_self_delete=["words"])
+    assert variables(work, name="words")["self_delete"] == ["digits"]
+    assert variables(work, name="words", self_delete=True)["self_delete"] == ["digits", "words"]
+
+
+def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:
+    carried_out(work, {"self_delete": [f"c{number}" for number in range(20)]})
+    with pytest.raises(UsageError) as caught:
+        variables(work)
+    assert "--no-self-delete" in caught.value.hint
+    assert len(variables(work, self_delete=False)["self_delete"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"bucket": "gs://mine/folder"}, "no bucket's name"),
+        ({"operators": ["ann@example.com"]}, "no member"),
+        ({"region": "us-central1-a"}, "no region"),
+        ({"budget_dollars": 5}, "needs the billing account"),
+        ({"billing_account": "01AB23-4C56DE-F78901"}, "only for a budget"),
+    ],
+)
+def test_what_cannot_be_is_refused(work: WorkFolder, said: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        variables(work, **said)
+
+
+def test_the_project_is_the_commands_then_the_files_then_the_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.model_validate({"name": "digits", "gce": {"project": "from-the-file"}})
+    with service_account("token") as account:
+        key = tmp_path / "key.json"
+        account.write(key)
+        key.write_text(json.dumps({**json.loads(key.read_text()), "project_id": "from-the-key"}))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+        assert find_project(config, "from-the-flag") == "from-the-flag"
+        assert find_project(config, None) == "from-the-file"
+        assert find_project(Config.model_validate({"name": "digits"}), None) == "from-the-key"
+        with pytest.raises(UsageError, match="no project id"):
+            find_project(config, "../elsewhere")
+
+
+def test_terraform_is_found_on_path_and_opentofu_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="no terraform on PATH"):
+        find_terraform()
+    for name in ("tofu", "terraform"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+        assert find_terraform() == tmp_path / name
+
+
+def test_the_module_is_copied_and_what_it_has_no_more_is_taken_away(work: WorkFolder, tmp_path: Path) -> None:
+    module = tmp_path / "module"
+    module.mkdir()
+    (module / "a.tf").write_text("# 1")
+    (module / "b.tf").write_text("# 1")
+    assert not work.prepare(module)
+    assert not work.prepare(module)
+    (module / "a.tf").write_text("# 2")
+    (module / "b.tf").unlink()
+    (work.folder / "terraform.tfstate").write_text("{}")
+    assert work.prepare(module)  # Another version of hvdcloud: its provider may be newer.
+    assert {path.name for path in work.folder.iterdir()} >= {"a.tf", "terraform.tfstate"}
+    assert [path.read_text() for path in work.folder.glob("*.tf")] == ["# 2"]
+
+
+def test_outputs_become_keys_and_those_unknown_are_left_out() -> None:
+    outputs = {"project": "lab-42", "bucket": "gs://b", "repository": "r/lab-42/hvdcloud", "region": "us-central1"}
+    assert yaml_values(outputs, "digits") == {
+        "provider": "gce",
+        "gce.project": "lab-42",
+        "image.repository": "r/lab-42/hvdcloud/digits",
+        "checkpoints.bucket": "gs://b/digits",
+    }
