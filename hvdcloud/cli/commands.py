@@ -16,11 +16,13 @@ import typer
 
 from hvdcloud.cli.main import Invocation, app, config_app
 
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes, instead of the file's.")]
 Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
 Bucket = Annotated[str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")]
 Ranks = Annotated[int | None, typer.Option("-np", "--ranks", min=1, help="How many ranks; default: every slot.")]
-To = Annotated[Path | None, typer.Option("--to", help="The folder for checkpoints.", show_default="./checkpoints")]
+To = Annotated[
+    Path | None, typer.Option("--to", metavar="DIR", help="The folder for checkpoints.", show_default="./checkpoints")
+]
 Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
 Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newest.")]
 Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
@@ -31,7 +33,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on from the clus
 @app.command()
 def init(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The new project's folder.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")] = Path(),
     template: Annotated[str, typer.Option(help="What to start from: torch, keras.")] = "torch",
 ) -> None:
     """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
@@ -361,7 +363,6 @@ def launch(
         options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
         invocation.result = result = live(experiment, options, target=to, confirmed=yes)
         render.launch(invocation.console, result)
-        # Its log went with the nodes.
         result.run.raise_for_failure(
             hint="its output is above, its checkpoints are here; mend it, then launch again", pulled=True
         )

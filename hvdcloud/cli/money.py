@@ -39,10 +39,10 @@ def offers(
     of another region, `?` a quota that could not be asked for.
 
     \b
-    Examples:
-      hvdcloud offers
-      hvdcloud offers --hours 12 --gpu nvidia-l4
-      hvdcloud offers --all --json
+    Example:
+      $ hvdcloud offers
+      $ hvdcloud offers --hours 12 --gpu nvidia-l4
+      $ hvdcloud offers --all --json
     """
     from hvdcloud.lifecycle.offers import offers as gather
 
@@ -57,9 +57,9 @@ def prices(context: typer.Context) -> None:
     """The table of prices that estimates are made from: its date, where it is from, which regions it has.
 
     \b
-    Examples:
-      hvdcloud prices
-      hvdcloud prices refresh
+    Example:
+      $ hvdcloud prices
+      $ hvdcloud prices refresh
     """
     if context.invoked_subcommand is None:
         show(context)
@@ -71,7 +71,7 @@ def show(context: typer.Context) -> None:
 
     \b
     Example:
-      hvdcloud prices show --json
+      $ hvdcloud prices show --json
     """
     from hvdcloud.lifecycle.prices import show as look
 
@@ -95,9 +95,9 @@ def refresh(
     """Get every region's prices from the Cloud Billing Catalog. Nothing is changed but this machine's table.
 
     \b
-    Examples:
-      hvdcloud prices refresh
-      GOOGLE_API_KEY=… hvdcloud prices refresh
+    Example:
+      $ hvdcloud prices refresh
+      $ GOOGLE_API_KEY=… hvdcloud prices refresh
     """
     from hvdcloud.lifecycle.prices import refresh as renew
 

@@ -40,10 +40,10 @@ def doctor(
     permissions or an API, 4 quota, 5 engine or network, 6 image.
 
     \b
-    Examples:
-      hvdcloud doctor
-      hvdcloud doctor --provider gce --nodes 16
-      hvdcloud doctor --json | jq '.result.checks[] | select(.status == "failed")'
+    Example:
+      $ hvdcloud doctor
+      $ hvdcloud doctor --provider gce --nodes 16
+      $ hvdcloud doctor --json | jq '.result.checks[] | select(.status == "failed")'
     """
     from hvdcloud.lifecycle.doctor import doctor as examine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
@@ -80,11 +81,17 @@ def pull(console: Console, result: PullResult) -> None:
             console.answer(f"run {entry.run} has written no checkpoint{more}")
             continue
         console.answer(
-            f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {entry.folder} "
+            f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {_short(entry.folder)} "
             f"({size(entry.bytes_fetched)} fetched){more}"
         )
     if not result.runs:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
+
+
+def _short(folder: Path) -> Path:
+    """Relative to here, where it is below."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from hvdcloud.cli.main import Invocation, app
 from hvdcloud.errors import UsageError
-from hvdcloud.units import seconds
+from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
@@ -65,11 +65,12 @@ def setup(
     it should be any more. While no cluster runs, only what the bucket and the repository hold costs money.
 
     \b
-      hvdcloud setup --project my-lab
-      hvdcloud setup --plan-only
-      hvdcloud setup --operator user:ann@example.com --delete-after 90
-      hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
-      hvdcloud setup --destroy
+    Example:
+      $ hvdcloud setup --project my-lab
+      $ hvdcloud setup --plan-only
+      $ hvdcloud setup --operator user:ann@example.com --delete-after 90
+      $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
+      $ hvdcloud setup --destroy
     """
     from hvdcloud.config import CONFIG_FILE, load_config
     from hvdcloud.lifecycle import setup as lifecycle
@@ -150,7 +151,7 @@ def render_destroy(console: Console, result: DestroyResult) -> None:
             f"{len(result.done)} thing(s) deleted from project {result.project}, in {seconds(result.seconds)}"
         )
     for kept in result.kept:
-        cost = f", about ${kept.dollars_per_month:.2f} a month" if kept.dollars_per_month else ""
+        cost = f", {dollars(kept.dollars_per_month)} a month" if kept.dollars_per_month else ""
         console.answer(f"left: {kept.name}: {kept.reason}{cost}")
         if kept.delete_with:
             console.answer(f"  deleted by hand with: {kept.delete_with}")

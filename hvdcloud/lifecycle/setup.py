@@ -17,9 +17,9 @@ from hvdcloud.errors import InterruptedByUserError, UsageError
 from hvdcloud.lifecycle.interrupts import interrupted_once
 from hvdcloud.lifecycle.setup_choices import SetupOptions, choose_variables, find_project, remember_declined
 from hvdcloud.state import state_root
-from hvdcloud.terraform_cli import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
-from hvdcloud.terraform_errors import AlreadyThereError, ApiOffError
-from hvdcloud.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
+from hvdcloud.terraform.errors import AlreadyThereError, ApiOffError
+from hvdcloud.terraform.plan import API, BUCKET, Action, SetupPlan, describe_all
+from hvdcloud.terraform.run import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.yaml_edit import Change, edit_file, set_keys
 
 if TYPE_CHECKING:

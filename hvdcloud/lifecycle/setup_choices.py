@@ -11,7 +11,7 @@ from hvdcloud.errors import UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
-    from hvdcloud.terraform_cli import WorkFolder
+    from hvdcloud.terraform.run import WorkFolder
 
 DEFAULT_REGION = "us-central1"
 MOST_SELF_DELETING = 20

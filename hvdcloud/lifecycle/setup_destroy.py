@@ -17,8 +17,8 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.lifecycle.interrupts import interrupted_once
 from hvdcloud.lifecycle.setup import Confirm, apply, work_folder, yaml_values
 from hvdcloud.lifecycle.setup_choices import find_project
-from hvdcloud.terraform_cli import Terraform, find_terraform, module_folder
-from hvdcloud.terraform_plan import API, BUCKET, Resource, SetupPlan, describe_all
+from hvdcloud.terraform.plan import API, BUCKET, Resource, SetupPlan, describe_all
+from hvdcloud.terraform.run import Terraform, find_terraform, module_folder
 from hvdcloud.units import size
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def destroy(
                 for line in done:
                     console.say(f"  {line}")
                 for stays in kept:
-                    console.say(f"  = {stays.name} stays: {stays.reason}")
+                    console.say(f"  = {stays.name}: {stays.reason}")
                 if not plan_only:
                     if not confirm(f"Delete this from project {name}?"):
                         raise InterruptedByUserError(

@@ -159,10 +159,17 @@ def _write_login(context: Context, login: KeyPair) -> None:
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
-    """Undo an `up` of this machine that was killed half-way. Returns whether the name is free now."""
-    if not context.state.journal.unfinished_up(existing.id):
+    """Undo an `up` of this machine that was killed half-way, or take away what costs nothing and holds nothing.
+
+    Returns whether the name is free now.
+    """
+    if context.state.journal.unfinished_up(existing.id):
+        context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
+    elif existing.is_remnant:
+        others = ", ".join(existing.other_objects)
+        context.console.say(f"the nodes of an earlier {existing.name} are gone; deleting what is left of it: {others}")
+    else:
         return False
-    context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
     _roll_back(context, None)
     return True
 

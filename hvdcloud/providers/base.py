@@ -132,6 +132,12 @@ class Cluster:
         return len(self.nodes) == self.expected_nodes and all(n.state is NodeState.RUNNING for n in self.nodes)
 
     @property
+    def is_remnant(self) -> bool:
+        """Its nodes are gone, and only firewall rules or networks are left, which hold nothing and cost nothing."""
+        harmless = ("firewall ", "network ")
+        return not self.nodes and not self.unseen and all(each.startswith(harmless) for each in self.other_objects)
+
+    @property
     def head(self) -> Node | None:
         """Node 0, where horovodrun runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)

@@ -100,6 +100,17 @@ def read_until(terminal: int, words: str | None) -> str:
     return text
 
 
+def test_what_nodes_that_deleted_themselves_left_does_not_stand_in_the_way(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = project_of(empty, tmp_path)
+    make(project)
+    emulator = empty.cloud.emulator
+    for vm in emulator.state.instances():
+        emulator.preempt(vm["zone"].rpartition("/")[2], vm["name"])
+    until(lambda: not emulator.state.instances(), seconds=10, what="the VMs to be gone")
+    ended = came_up(project.hvdcloud("up", expect=None))
+    assert "the nodes of an earlier t-gce are gone; deleting what is left of it: firewall hvdcloud-t-gce-" in ended.err
+
+
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 

@@ -214,9 +214,9 @@ def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(la
     lab.object("digits/run/model.pt", b"x" * 1000)
     gone = lab.setup("--destroy", "--yes")
     assert "- network hvdcloud" in gone.err
-    assert "= bucket gs://test-project-hvdcloud stays: it holds 1 object(s), 1.0 kB" in gone.err
+    assert "= bucket gs://test-project-hvdcloud: it holds 1 object(s), 1.0 kB" in gone.err
     assert "left: bucket gs://test-project-hvdcloud: it holds 1 object(s), 1.0 kB" in gone.out
-    assert "gcloud storage rm --recursive gs://test-project-hvdcloud" in gone.out
+    assert "1.0 kB, less than $0.01 a month\n  deleted by hand with: gcloud storage rm --recursive gs://" in gone.out
     assert "still names what is gone: gce.network, gce.subnetwork, gce.service_account, image.repository" in gone.out
     assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
     assert lab.keys == KEYS
@@ -269,7 +269,7 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     fail(lab.cloud, "google_compute_subnetwork")
     text = lab.file.read_text()
     failed = lab.setup("--yes", expect=3)
-    assert "compute.subnetworks.create" in failed.err
+    assert "error: cannot set up subnetwork hvdcloud: Required 'compute.subnetworks.create' permission" in failed.err
     assert "hvdcloud setup again: it goes on from there" in failed.err
     assert "google_compute_network" in lab.resources
     assert lab.file.read_text() == text

@@ -12,7 +12,7 @@ from hvdcloud.config import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.setup import yaml_values
 from hvdcloud.lifecycle.setup_choices import SetupOptions, choose_variables, find_project
-from hvdcloud.terraform_cli import WorkFolder, find_terraform
+from hvdcloud.terraform.run import WorkFolder, find_terraform
 from tests.google_account import service_account
 
 DEFAULTS = {

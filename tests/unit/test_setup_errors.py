@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.terraform_errors import AlreadyThereError, Diagnostic, plain_diagnostics, terraform_error, unfinished
+from hvdcloud.terraform.errors import AlreadyThereError, Diagnostic, plain_diagnostics, terraform_error, unfinished
 
 NETWORK = "google_compute_network.hvdcloud"
 BUCKET = "google_storage_bucket.checkpoints"

@@ -217,7 +217,7 @@ def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
     if _IAM.fullmatch(kind):
         return _grant(kind, values)
     title = _KINDS.get(kind)
-    name = next((values[key] for key in _NAMES if values.get(key)), None)
+    name = next((str(values[key]).rpartition("/")[2] for key in _NAMES if values.get(key)), None)
     if title is None:
         return f"{kind.removeprefix('google_').replace('_', ' ')} {name or address.rpartition('.')[2]}"
     return f"{title} gs://{name}" if kind == BUCKET and name else f"{title} {name or address.rpartition('.')[2]}"

@@ -21,10 +21,10 @@ from typing import Any
 
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
 from hvdcloud.state import write_private
-from hvdcloud.terraform_errors import Diagnostic, plain_diagnostics, terraform_error, unfinished
-from hvdcloud.terraform_plan import SetupPlan, read_plan
+from hvdcloud.terraform.errors import Diagnostic, plain_diagnostics, terraform_error, unfinished
+from hvdcloud.terraform.plan import SetupPlan, read_plan
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).parent.parent
 PLAN_FILE = "plan.tfplan"
 VARIABLES_FILE = "terraform.tfvars.json"
 NEXT_VARIABLES_FILE = "next.tfvars.json"
@@ -61,7 +61,7 @@ def module_folder() -> Path:
     Raises:
         UsageError: there is none.
     """
-    for folder in (PACKAGE / "terraform", PACKAGE.parent / "terraform"):
+    for folder in (PACKAGE / "terraform/module", PACKAGE.parent / "terraform"):
         if next(folder.glob("*.tf"), None) is not None:
             return folder
     raise UsageError(
@@ -167,6 +167,7 @@ class Terraform:
         self._folder = work.folder
         self._project = project
         self._say = say
+        self._names: Mapping[str, str] = {}
 
     @property
     def has_state(self) -> bool:
@@ -193,7 +194,9 @@ class Terraform:
         arguments += [f"-lock-timeout={STOP_SECONDS:.0f}s", *(["-destroy"] if destroy else [])]
         arguments += [f"-target={target}" for target in targets]
         self._run(arguments, doing="look at what there is", on_event=self._on_plan_event)
-        return read_plan(self._read(["show", "-json", PLAN_FILE]))
+        plan = read_plan(self._read(["show", "-json", PLAN_FILE]))
+        self._names = plan.names
+        return plan
 
     def plan_text(self) -> str:
         """The last plan in Terraform's own words."""
@@ -255,7 +258,9 @@ class Terraform:
         if process.returncode:
             failures = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
             failures = failures or plain_diagnostics(log.read_text(encoding="utf-8", errors="replace"))
-            raise terraform_error(failures, doing=doing, project=self._project, ended=process.returncode)
+            raise terraform_error(
+                failures, doing=doing, project=self._project, ended=process.returncode, names=self._names
+            )
 
     def _start(self, arguments: Sequence[str], out: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -166,13 +166,16 @@ _SERVICES = (
 )
 
 
-def terraform_error(failures: Sequence[Diagnostic], *, doing: str, project: str, ended: int) -> HvdcloudError:
+def terraform_error(
+    failures: Sequence[Diagnostic], *, doing: str, project: str, ended: int, names: Mapping[str, str] | None = None
+) -> HvdcloudError:
     """The error for the user.
 
     Args:
         failures: what Terraform said; may be empty.
         doing: what was tried, as a verb and its object.
         ended: Terraform's exit code, negative for a signal.
+        names: of what stands at Terraform's addresses, for people.
     """
     if not failures:
         how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
@@ -180,7 +183,7 @@ def terraform_error(failures: Sequence[Diagnostic], *, doing: str, project: str,
             f"cannot {doing}: Terraform ended with {how} and said nothing",
             hint="hvdcloud setup again: it goes on from there",
         )
-    meanings = [_meaning(failure, doing=doing, project=project) for failure in failures]
+    meanings = [_meaning(failure, doing=_doing(failure, names or {}) or doing, project=project) for failure in failures]
     # Who may do nothing, or has no billing, sees that first, not what follows from it.
     first = min(meanings, key=lambda error: (isinstance(error, ApiOffError), not isinstance(error, CredentialsError)))
     if isinstance(first, AlreadyThereError):
@@ -225,8 +228,11 @@ def plain_diagnostics(text: str) -> list[Diagnostic]:
     ]
 
 
+def _doing(failure: Diagnostic, names: Mapping[str, str]) -> str:
+    return f"set up {names.get(failure.address, failure.address)}" if failure.address else ""
+
+
 def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
-    doing = f"set up {failure.address}" if failure.address else doing
     for rule in _RULES:
         if re.search(rule.words, failure.text):
             words = {

@@ -1,0 +1,1 @@
+"""Running Terraform for `hvdcloud setup`; the module is terraform/ in the repository, module/ here once installed."""
