@@ -59,7 +59,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
     assert plan["dollars_per_hour"] == pytest.approx(mine["dollars_per_hour"] - 2 * 0.005)
 
     launched = project.hvdcloud("launch", timeout=500)
-    assert re.search(r"final: accuracy 0\.9\d", launched.err)
+    assert re.search(r"final: accuracy 0\.9\d", launched.out)
     assert re.search(r"^cost: \$0\.\d\d for 2 nodes, .* an epoch \(12 epochs\)", launched.out, re.MULTILINE), (
         launched.out
     )
