@@ -123,7 +123,8 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
     """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
     from hvdcloud.providers.gce.offers import rows
 
-    lines = rows(result.offers, every_region=every)
+    at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
+    lines = rows(at_hand, every_region=every)
     # What is asked for is there, however dear it is.
     shown = [row for index, row in enumerate(lines) if every or index < SHOWN or row.offer.configured]
     notes: dict[str, int] = {}
@@ -140,7 +141,10 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
     for note, number in notes.items():
         console.answer(f"{number}: {note}")
     for notice in result.notices:
-        console.answer(notice)
+        if not notice.startswith("~") or any(row.offer.estimate for row in shown):
+            console.answer(notice)
+    if len(at_hand) < len(result.offers):
+        console.answer("gce.subnetwork is in one region; those of others too: hvdcloud offers --all")
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: hvdcloud offers --all")
 

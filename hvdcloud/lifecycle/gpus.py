@@ -33,7 +33,10 @@ def wasted(config: Config) -> str | None:
         return None
     gpu = gpu_of(config)
     if config.image.device == "cpu" and gpu is not None:
-        return "image.device is cpu: the nodes' GPUs would be paid for and not used; gce.gpu: null drops them"
+        return (
+            "image.device is cpu: the nodes' GPUs would be paid for and not used; "
+            "image.device: cuda uses them, gce.gpu: null drops them"
+        )
     if config.image.device == "cuda" and gpu is None:
         return "image.device is cuda, but the nodes have no GPU: gce.gpu adds one, image.device: cpu is a small image"
     return None

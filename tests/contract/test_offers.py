@@ -151,3 +151,15 @@ def test_containers_on_this_machine_cost_nothing(bench: Bench) -> None:
     said = bench.project.hvdcloud("offers", "--provider", "local").out
     assert "cost nothing" in said
     assert bench.emulator.log.entries() == []
+
+
+def test_where_the_subnetwork_is_not_is_shown_only_with_all(bench: Bench) -> None:
+    path = "projects/test-project/regions/us-central1/subnetworks/default"
+    bench.configure(network="default", subnetwork=path)
+    offers = bench.offers()["offers"]
+    assert {each["region"] for each in offers if each["configured"]} == {"us-central1"}
+    assert all(each["elsewhere"] == (each["region"] not in (None, "us-central1")) for each in offers)
+    shown = bench.project.hvdcloud("offers").out
+    assert "gce.subnetwork is in one region" in shown
+    assert "us-east1" not in shown
+    assert "us-east1" in bench.project.hvdcloud("offers", "--all").out

@@ -34,6 +34,8 @@ class Offer:
     """The price is another region's."""
     configured: bool
     """It is what hvdcloud.yaml asks for."""
+    elsewhere: bool = False
+    """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
     switched_off: date | None = None
     """Since when the GPU can not be had any more."""
     ends: date | None = None
@@ -147,6 +149,7 @@ def offers(
         UsageError: as `kinds`.
     """
     allowed = set(plan.zone_candidates(settings, zones=zones)) if zones else None
+    home = plan.subnetwork_region(settings)
     found = []
     for kind in kinds(settings, gpu=gpu, today=today):
         for spot in (False, True):
@@ -162,10 +165,12 @@ def offers(
             own = kind.machine_type == settings.machine_type and spot == settings.spot and _same_gpus(kind, settings)
             common = _common(kind, today=today, image_problem=image_problem)
             for zone in _zones(kind, facts) or [None]:
-                configured = own and (zone is None or allowed is None or zone in allowed)
+                elsewhere = zone is not None and home not in (None, region_of(zone))
+                configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
                 priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
                 refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, facts=facts)
-                found.append(replace(common, spot=spot, configured=configured, quota=refusing, zone=zone, **priced))
+                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured)
+                found.append(replace(here, spot=spot, quota=refusing, **priced))
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
     return sorted(
         found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)

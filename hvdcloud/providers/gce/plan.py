@@ -344,7 +344,7 @@ def zone_candidates(settings: Settings, *, zones: Sequence[str]) -> list[str]:
         gpu_count=settings.gpu_count,
         spot=settings.spot,
     )
-    region = _subnetwork_region(settings)
+    region = subnetwork_region(settings)
     return [zone for zone in candidates if region in (None, region_of(zone))]
 
 
@@ -394,7 +394,8 @@ def _same_path(one: str, other: str) -> bool:
     return _path(one, "") == _path(other, "")
 
 
-def _subnetwork_region(settings: Settings) -> str | None:
+def subnetwork_region(settings: Settings) -> str | None:
+    """The region that `gce.subnetwork`, given as a URL, pins the nodes to; None: any."""
     _, found, rest = (settings.subnetwork or "").partition("regions/")
     return rest.partition("/")[0] if found else None
 
