@@ -148,6 +148,20 @@ class Console:
             self._out.write(text + "\n")
             self._out.flush()
 
+    def redraw(self, lines: Sequence[str]) -> bool:
+        """The answer in place of what is on the terminal; False: this is none.
+
+        Lines that do not fit are cut off, so that every one stays in its place.
+        """
+        if not self._out.isatty():
+            return False
+        columns, rows = shutil.get_terminal_size()
+        shown = [line[:columns] for line in lines][: max(1, rows - 1)]
+        # Not cleared first, which would flicker: each line is written over the old one, and what is below goes.
+        self._out.write("\033[H" + "".join(f"{line}\033[K\n" for line in shown) + "\033[J")
+        self._out.flush()
+        return True
+
     def can_print(self, text: str) -> bool:
         """Whether the answer's encoding has these characters."""
         try:
