@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths, processes, state
+from hvdcloud.node import events, paths, processes, state
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.keeper import Report, is_complete
 
@@ -36,6 +36,7 @@ def stop(run: str) -> dict[str, Any]:
     """
     current = state.read(run)
     if pid := state.supervised(run):
+        events.record(run, "asked to stop")
         processes.send([pid], signal.SIGTERM)
         if not processes.wait_gone([pid], seconds=STOP_SECONDS):
             raise NodeError(

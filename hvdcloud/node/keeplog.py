@@ -1,4 +1,4 @@
-"""A run's log and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
+"""A run's log, events and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import threading
 from pathlib import Path
 
-from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths, state
+from hvdcloud.node import events, machine, paths, state
 from hvdcloud.node.files import write_json
 from hvdcloud.node.private import METADATA
 from hvdcloud.node.spec import Spec
@@ -52,6 +52,8 @@ def _keep(run: str) -> None:
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+    if (happened := events.events_file(run)).exists():
+        bucket.write(events_name(spec.cluster, run), happened.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run)).encode())
 
 
