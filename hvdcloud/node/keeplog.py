@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
@@ -14,6 +16,7 @@ from hvdcloud.node.private import METADATA
 from hvdcloud.node.spec import Spec
 
 KEEP_SECONDS = 120.0
+_POLL_SECONDS = 0.05
 
 
 def keep(run: str) -> None:
@@ -34,10 +37,23 @@ def keep(run: str) -> None:
     thread = threading.Thread(target=work, name="log", daemon=True)
     thread.start()
     thread.join(KEEP_SECONDS)
+    with contextlib.suppress(OSError):
+        _done_file(run).touch()
     if thread.is_alive():
         raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
     if failures:
         raise failures[0]
+
+
+def wait_kept(run: str, *, seconds: float) -> None:
+    """Wait until the log of a run that has ended was kept, or could not be: before its node goes."""
+    deadline = time.monotonic() + seconds
+    while not _done_file(run).exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _done_file(run: str) -> Path:
+    return paths.run_dir(run) / "log-kept"
 
 
 def _keep(run: str) -> None:
