@@ -301,6 +301,32 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
 
 
 @app.command()
+def report(
+    context: typer.Context,
+    run: Run = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The page.", show_default="report-RUN.html")
+    ] = None,
+    bucket: Bucket = None,
+) -> None:
+    """Write a run as one HTML page: what it did, how busy its machines were, what it cost.
+
+    It is made from the bucket alone, so it works when the nodes are gone; it needs no network to be read.
+
+    \b
+    Example:
+      $ hvdcloud report --to digits.html
+    """
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.report import report as write
+
+    invocation: Invocation = context.obj
+    with invocation.context(checkpoints__bucket=bucket) as experiment:
+        invocation.result = result = write(experiment, run_id=run, target=to)
+        render.report(invocation.console, result)
+
+
+@app.command()
 def down(
     context: typer.Context,
     force: Annotated[bool, typer.Option("--force", help="Even if checkpoints are not on this disk.")] = False,

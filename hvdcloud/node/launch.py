@@ -57,7 +57,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     # What the laptop knows of the cluster and what it costs, for whoever reads of this run when both are gone.
     current["about"] = about if isinstance(about := request.get("about"), dict) else {}
     if request.get("detached"):
-        events.record(run, "started to run on its own")
+        events.record(run, "left to run without anybody who follows it")
     current["down_when_done"] = bool(request.get("down_when_done", False))
     _detach(wanted, current, lock)
     return {"ok": True}
