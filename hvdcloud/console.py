@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
 from hvdcloud.errors import ExitCode, HvdcloudError
 
 if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
     from rich.progress import Progress
 
 JSON_VERSION = 1
@@ -147,6 +148,22 @@ class Console:
                 text = f"\033[{style}m{text}\033[0m"
             self._out.write(text + "\n")
             self._out.flush()
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether the answer goes to a terminal at which somebody can press keys."""
+        return self.can_ask and self._out.isatty()
+
+    def rich(self) -> RichConsole:
+        """The answer's terminal, for Rich to draw on."""
+        from rich.console import Console as RichConsole
+
+        return RichConsole(file=self._out)
+
+    @property
+    def keyboard(self) -> TextIO:
+        """Where keys come from."""
+        return self._in
 
     def redraw(self, lines: Sequence[str]) -> bool:
         """The answer in place of what is on the terminal; False: this is none.

@@ -126,7 +126,7 @@ class Sampler:
         while True:
             over = self._ending.wait(max(0.0, at - time.monotonic()))
             at = max(at + EVERY_SECONDS, time.monotonic())
-            sample = sensors.read() | self._around()
+            sample = sensors.read() | self._around(last=over)
             # A full disk; the run has greater worries, and the next one may fit.
             with contextlib.suppress(OSError):
                 series.add(sample)
@@ -134,14 +134,14 @@ class Sampler:
             if over:
                 return
 
-    def _around(self) -> Sample:
+    def _around(self, *, last: bool) -> Sample:
         """How long the log is, which gives its lines their time, and how many checkpoints wait for their upload."""
         found: Sample = {}
         if self._spec.node == 0:
             with contextlib.suppress(OSError):
                 found["log"] = state.log_file(self._spec.run).stat().st_size
         began = time.monotonic()
-        if began >= self._look_at:
+        if last or began >= self._look_at:
             self._waiting = self._keeper.waiting()
             self._look_at = time.monotonic() + _LOOK_SHARE * (time.monotonic() - began)
         if self._waiting is not None:
