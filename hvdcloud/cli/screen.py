@@ -80,12 +80,10 @@ def _spread(left: Text, right: str, *, width: int, style: str = "") -> Text:
 def _money(view: View, width: int) -> Text:
     line = _line()
     line.append(view.name, style=_STRONG)
+    if view.gone or not view.whole:
+        line.append("  GONE" if view.gone else "  NOT WHOLE", style=_BAD)
     count = len(view.nodes)
     line.append(f"  {view.provider}, {count} node{'s' if count != 1 else ''}, {seconds(view.age_seconds)}")
-    if view.gone:
-        line.append("  GONE", style=_BAD)
-    elif not view.whole:
-        line.append("  NOT WHOLE", style=_BAD)
     return _spread(line, cost_text(view), width=width)
 
 

@@ -73,10 +73,24 @@ def shown(what: View, **looks: Any) -> list[str]:
 def test_it_has_nodes_gpus_run_money_events_and_log_on_eighty_columns() -> None:
     text = "\n".join(shown(view()))
     for said in (
-        "digits  gce, 2 nodes, 12 min 03 s", "$2.18/h, $0.31 so far, at worst $26.20", "epoch 37/60", "62%", "loss 0.0123",
-        "4,267 images/s", "digits-1", "25.0/63.0 GB", "12.0/13.0 MB/s", "GPU 1", "88 %", "11.0/16.0 GB", "66 °C", "63 W",
-        "every node is ready", "[0] epoch 199/60", "s stops the run",
-    ):  # fmt: skip
+        "digits  gce, 2 nodes, 12 min 03 s",
+        "$2.18/h, $0.31 so far, at worst $26.20",
+        "epoch 37/60",
+        "62%",
+        "loss 0.0123",
+        "4,267 images/s",
+        "digits-1",
+        "25.0/63.0 GB",
+        "12.0/13.0 MB/s",
+        "GPU 1",
+        "88 %",
+        "11.0/16.0 GB",
+        "66 °C",
+        "63 W",
+        "every node is ready",
+        "[0] epoch 199/60",
+        "s stops the run",
+    ):
         assert said in text, said
 
 
@@ -131,9 +145,15 @@ def test_the_log_can_be_hidden_and_cannot_steer_the_terminal() -> None:
 
 def test_an_ended_run_says_how_and_nothing_offers_to_stop_it() -> None:
     ended = RunView(
-        run="r", state="failed", reason="rank 1 on digits-1 exited with 3", ranks=2, seconds=3.0, position=None, numbers={},
+        run="r",
+        state="failed",
+        reason="rank 1 on digits-1 exited with 3",
+        ranks=2,
+        seconds=3.0,
+        position=None,
+        numbers={},
         checkpoint_files=5,
-    )  # fmt: skip
+    )
     text = "\n".join(shown(view(run=ended)))
     assert "failed" in text
     assert "exited with 3" in text
