@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import state
 from hvdcloud.node.files import write_json
@@ -161,5 +160,8 @@ class Sampler:
 
     def _put(self, bucket: Bucket | None) -> None:
         if bucket is not None:
+            # What the bucket's client has loaded already by then; the ranks do not wait for it.
+            from hvdcloud.checkpoints.manifest import samples_name
+
             name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
             bucket.write(name, samples_file(self._spec.run).read_bytes())
