@@ -21,7 +21,7 @@ def events_file(run: str) -> Path:
 
 def record(run: str, event: str, **fields: str) -> None:
     """Write one down. It is only for people: a full disk, or very many of them, keeps nothing else from happening."""
-    line = json.dumps({"t": round(time.time(), 2), "event": event, **fields}).encode() + b"\n"
+    line = json.dumps({"t": time.time(), "event": event, **fields}).encode() + b"\n"
     with contextlib.suppress(OSError):
         descriptor = os.open(events_file(run), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
