@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
 from hvdcloud.errors import ExitCode, HvdcloudError
 
 if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
     from rich.progress import Progress
 
 JSON_VERSION = 1
@@ -147,6 +148,36 @@ class Console:
                 text = f"\033[{style}m{text}\033[0m"
             self._out.write(text + "\n")
             self._out.flush()
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether the answer goes to a terminal at which somebody can press keys."""
+        return self.can_ask and self._out.isatty()
+
+    def rich(self) -> RichConsole:
+        """The answer's terminal, for Rich to draw on."""
+        from rich.console import Console as RichConsole
+
+        return RichConsole(file=self._out)
+
+    @property
+    def keyboard(self) -> TextIO:
+        """Where keys come from."""
+        return self._in
+
+    def redraw(self, lines: Sequence[str]) -> bool:
+        """The answer in place of what is on the terminal; False: this is none.
+
+        Lines that do not fit are cut off, so that every one stays in its place.
+        """
+        if not self._out.isatty():
+            return False
+        columns, rows = shutil.get_terminal_size()
+        shown = [line[:columns] for line in lines][: max(1, rows - 1)]
+        # Not cleared first, which would flicker: each line is written over the old one, and what is below goes.
+        self._out.write("\033[H" + "".join(f"{line}\033[K\n" for line in shown) + "\033[J")
+        self._out.flush()
+        return True
 
     def can_print(self, text: str) -> bool:
         """Whether the answer's encoding has these characters."""

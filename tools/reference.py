@@ -69,8 +69,10 @@ FILES = {
     "~/.local/state/hvdcloud/NAME/journal.jsonl": "what was about to be made or deleted, written before it was",
     "~/.local/state/hvdcloud/NAME/verified.json": "which checkpoints were verified on this machine's disk",
     "~/.local/state/hvdcloud/NAME/bucket/": "the bucket of provider `local`, unless `checkpoints.bucket` names one",
+    "CLUSTER/RUN/": "in the bucket: a run's checkpoints, those of node 1 and on in `@node-K/`",
+    "CLUSTER/RUN/.hvdcloud/": "in the bucket: manifests, and for `logs` and `report` log, state, events and samples",
     "/workspace": "on a node: the project's files; where ranks start",
-    "/var/lib/hvdcloud/runs/RUN/": "on a node: a run's log and state",
+    "/var/lib/hvdcloud/runs/RUN/": "on a node: a run's log, state, events and samples",
     "/var/lib/hvdcloud/checkpoints/RUN/": "on a node: `$HVDCLOUD_CHECKPOINT_DIR`",
 }
 

@@ -92,6 +92,16 @@ def state_name(cluster: str, run: str) -> str:
     return f"{run_prefix(cluster, run)}{FOLDER}/state.json"
 
 
+def samples_name(cluster: str, run: str, node: int) -> str:
+    """Where a node's samples are: what its processors and GPUs did, a JSON object per line."""
+    return f"{run_prefix(cluster, run)}{FOLDER}/samples-{node}.jsonl"
+
+
+def events_name(cluster: str, run: str) -> str:
+    """Where the events of a run are, a JSON object per line."""
+    return f"{run_prefix(cluster, run)}{FOLDER}/events.jsonl"
+
+
 def object_name(file: str, *, node: int) -> str:
     """Where a node's file goes, relative to `CLUSTER/RUN/`."""
     if node == 0 and not file.startswith(("@node-", f"{FOLDER}/")):

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from hvdcloud.cli.main import Invocation, app, config_app
+from hvdcloud.errors import UsageError
 
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes, instead of the file's.")]
 Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
@@ -186,12 +187,14 @@ def logs(
     context: typer.Context,
     run: Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Only the lines of this rank.")] = None,
 ) -> None:
     """Print a run's output, from any terminal.
 
     \b
     Example:
       $ hvdcloud logs --follow
+      $ hvdcloud logs --follow --rank 3
     """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import logs as lifecycle
@@ -199,7 +202,7 @@ def logs(
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        state = lifecycle.logs(experiment, run, follow_it=follow)
+        state = lifecycle.logs(experiment, run, follow_it=follow, rank=rank)
         invocation.result = result = result_of(experiment.name, state)
         if follow:
             render.ended(invocation.console, result)
@@ -225,19 +228,36 @@ def stop(context: typer.Context, run: Run = None) -> None:
 
 
 @app.command()
-def status(context: typer.Context) -> None:
+def status(
+    context: typer.Context,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to look; default: 2.", min=0.5)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on; Ctrl-C ends it.")] = False,
+) -> None:
     """The cluster's nodes and runs.
+
+    With `--watch` it is drawn anew in place on a terminal; elsewhere it is printed again whenever something changes.
 
     \b
     Example:
       $ hvdcloud status
+      $ hvdcloud status --watch 5
       $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
     """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle.status import status as look
+    from hvdcloud.lifecycle.watch import watch as go_on
 
     invocation: Invocation = context.obj
+    if watch and invocation.console.as_json:
+        raise UsageError("--watch has no end, and --json is one document", hint="hvdcloud status --json")
+    if seconds is not None and not watch:
+        raise UsageError("SECONDS says how often --watch looks", hint=f"hvdcloud status --watch {seconds:g}")
     with invocation.context() as experiment:
+        if watch:
+            go_on(experiment, every=seconds, show=render.status)
+            return
         invocation.result = result = look(experiment)
         render.status(invocation.console, result)
 
@@ -278,6 +298,32 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
     with invocation.context(checkpoints__bucket=bucket) as experiment:
         invocation.result = result = fetch(experiment, run_id=run, target=to)
         render.pull(invocation.console, result)
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    run: Run = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The page.", show_default="report-RUN.html")
+    ] = None,
+    bucket: Bucket = None,
+) -> None:
+    """Write a run as one HTML page: what it did, how busy its machines were, what it cost.
+
+    It is made from the bucket alone, so it works when the nodes are gone; it needs no network to be read.
+
+    \b
+    Example:
+      $ hvdcloud report --to digits.html
+    """
+    from hvdcloud.cli import render
+    from hvdcloud.lifecycle.report import report as write
+
+    invocation: Invocation = context.obj
+    with invocation.context(checkpoints__bucket=bucket) as experiment:
+        invocation.result = result = write(experiment, run_id=run, target=to)
+        render.report(invocation.console, result)
 
 
 @app.command()

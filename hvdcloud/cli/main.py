@@ -129,7 +129,7 @@ def hoist_globals(argv: list[str]) -> list[str]:
 
 def load_commands() -> None:
     """Register every command with `app`."""
-    from hvdcloud.cli import commands, money, project, setup  # noqa: F401 - registers the commands
+    from hvdcloud.cli import commands, money, project, setup, top  # noqa: F401 - registers the commands
 
 
 def _run(argv: list[str]) -> ExitCode:

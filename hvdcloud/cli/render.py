@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.launch import LaunchResult
     from hvdcloud.lifecycle.pull import PullResult
+    from hvdcloud.lifecycle.report import ReportResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
@@ -86,6 +87,14 @@ def pull(console: Console, result: PullResult) -> None:
         )
     if not result.runs:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
+
+
+def report(console: Console, result: ReportResult) -> None:
+    """Where the page is, and what it is made of."""
+    console.answer(
+        f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
+        f"{result.nodes_sampled} node(s), {result.checkpoint_files} checkpoint file(s))"
+    )
 
 
 def _short(folder: Path) -> Path:

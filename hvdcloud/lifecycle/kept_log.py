@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.providers.base import Cluster
+
+
+KEEP_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,20 @@ def read(context: Context, cluster: Cluster | None, run_id: str | None) -> KeptR
             except ObjectMissingError:
                 continue
     return None
+
+
+def wait(context: Context, cluster: Cluster, run_id: str) -> None:
+    """Wait until a run that has just ended has its log in the bucket: its nodes are about to go, and hold the only one.
+
+    It is no checkpoint: what is not there after KEEP_SECONDS is done without.
+    """
+    if cluster.provider == "local" and cluster.bucket.startswith("gs://"):
+        # The credentials that these nodes had were this machine's, and are gone when the checkpoints are there.
+        return
+    bucket = context.bucket(cluster)
+    deadline = time.monotonic() + KEEP_SECONDS
+    while _state(context, bucket, run_id) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
 def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:

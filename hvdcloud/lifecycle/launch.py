@@ -95,6 +95,7 @@ def finish(
         InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
     from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.lifecycle import kept_log
 
     try:
         cluster = context.provider.cluster(context.name)
@@ -102,6 +103,8 @@ def finish(
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
+        if cluster is not None and cluster.head is not None:
+            kept_log.wait(context, cluster, result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(

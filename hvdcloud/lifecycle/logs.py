@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle import kept_log
 from hvdcloud.lifecycle.nodes_gone import not_whole
 from hvdcloud.lifecycle.progress import Progress, ProgressReader
+from hvdcloud.lifecycle.rank_lines import RankLines
 from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 
@@ -70,11 +72,21 @@ def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
     Raises:
         UsageError: the cluster has no such run.
     """
-    runs = [str(state["run"]) for state in states(context, cluster)]
-    if run_id is None and runs:
-        return runs[-1]
-    if run_id in runs:
-        return str(run_id)
+    return str(find_run_state(context, cluster, run_id)["run"])
+
+
+def find_run_state(context: Context, cluster: Cluster, run_id: str | None) -> dict[str, Any]:
+    """The state of the run that `find_run` finds.
+
+    Raises:
+        UsageError: the cluster has no such run.
+    """
+    found = states(context, cluster)
+    state: dict[str, Any]
+    for state in reversed(found):
+        if run_id is None or run_id == state["run"]:
+            return state
+    runs = [str(state["run"]) for state in found]
     raise UsageError(
         f"cluster {cluster.name} has no run {run_id}" if run_id else f"cluster {cluster.name} has had no run yet",
         hint=f"its runs: {', '.join(runs)}" if runs else "hvdcloud run starts one",
@@ -96,23 +108,53 @@ def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
-def logs(context: Context, run_id: str | None, *, follow_it: bool) -> dict[str, Any]:
+def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> dict[str, Any]:
     """Write a run's output to the console; from the bucket if its nodes are gone. Returns the run's state.
 
+    Args:
+        run_id: None: the newest.
+        follow_it: until the run ends.
+        rank: only the lines of this one.
+
     Raises:
-        UsageError: no such run.  NodeError: the head is lost.
+        UsageError: no such run or rank.  NodeError: the head is lost.
     """
     found = context.find()
+    show = _shown(context, rank)
     if kept_log.is_needed(found) and (kept := kept_log.read(context, found, run_id)) is not None:
-        context.console.job_output(kept.log)
+        _check_rank(kept.state, rank)
+        show(kept.log)
         return kept.state
     cluster = found or context.cluster()
-    run_id = find_run(context, cluster, run_id)
+    state = find_run_state(context, cluster, run_id)
+    _check_rank(state, rank)
+    run_id = str(state["run"])
     if follow_it:
-        return follow(context, cluster, run_id).state
+        return follow(context, cluster, run_id, rank=rank).state
     answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
-    context.console.job_output(answer.stdout)
+    show(answer.stdout)
     return _state_line(answer.stderr)
+
+
+def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
+    """Where the log's bytes go: to the console, all of them or one rank's."""
+    if rank is None:
+        return context.console.job_output
+    lines = RankLines(rank)
+    return lambda data: context.console.job_output(lines.feed(data))
+
+
+def _check_rank(state: Mapping[str, Any], rank: int | None) -> None:
+    """
+    Raises:
+        UsageError: the run never had this rank.
+    """
+    ranks = int(state.get("np") or 0)
+    if rank is not None and ranks and rank >= ranks:
+        raise UsageError(
+            f"run {state['run']} has no rank {rank}",
+            hint=f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
+        )
 
 
 def stop(context: Context, run_id: str | None) -> dict[str, Any]:
@@ -122,18 +164,22 @@ def stop(context: Context, run_id: str | None) -> dict[str, Any]:
     return context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS)
 
 
-def follow(context: Context, cluster: Cluster, run_id: str) -> Followed:
+def follow(context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None) -> Followed:
     """Stream a run's output until it ends; a lost connection is made again where it broke off.
+
+    Args:
+        rank: show only the lines of this one.
 
     Raises:
         NodeError: the head is gone, or unreachable for ten minutes.
     """
     offset = 0
     zero = _RankZero()
+    show = _shown(context, rank)
     lost_since: float | None = None
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, zero)
+            state = _follow_once(context, cluster, run_id, offset, _both(show, zero.feed))
             return Followed(state=state, last_line=zero.last_line, progress=zero.progress)
         except _Cut as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
@@ -142,7 +188,7 @@ def follow(context: Context, cluster: Cluster, run_id: str) -> Followed:
                 # It may have gone because the run had ended.
                 if (kept := kept_log.read(context, cluster, run_id)) is None:
                     raise gone from cut.cause
-                context.console.job_output(kept.log[offset:])
+                show(kept.log[offset:])
                 zero.feed(kept.log[offset:])
                 return Followed(state=kept.state, last_line=zero.last_line, progress=zero.progress)
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
@@ -159,7 +205,17 @@ class _Cut(Exception):  # noqa: N818 - not an error: the run goes on
         self.offset = offset
 
 
-def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, zero: _RankZero) -> dict[str, Any]:
+def _both(first: Callable[[bytes], None], second: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    def call(data: bytes) -> None:
+        first(data)
+        second(data)
+
+    return call
+
+
+def _follow_once(
+    context: Context, cluster: Cluster, run_id: str, offset: int, take: Callable[[bytes], None]
+) -> dict[str, Any]:
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
@@ -168,8 +224,7 @@ def _follow_once(context: Context, cluster: Cluster, run_id: str, offset: int, z
             while True:
                 while channel.recv_ready():
                     data = channel.recv(CHUNK)
-                    context.console.job_output(data)
-                    zero.feed(data)
+                    take(data)
                     offset += len(data)
                     heard = time.monotonic()
                 while channel.recv_stderr_ready():

@@ -28,6 +28,18 @@ class Progress:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a run is."""
+
+    unit: str
+    """epoch | step"""
+    number: int
+    """The last that was seen."""
+    total: int | None
+    """Of how many, if it says so."""
+
+
 class _Counter:
     """The numbers of one kind: the lowest, the highest, and how far apart they come."""
 
@@ -37,9 +49,16 @@ class _Counter:
         self.stride: int | None = None
         self.starts_anew = False
         """It came back to its beginning: it counts within something else, such as steps of an epoch."""
+        self.total: int | None = None
         self._last: int | None = None
 
-    def add(self, number: int) -> None:
+    @property
+    def last(self) -> int | None:
+        """The last that was seen."""
+        return self._last
+
+    def add(self, number: int, total: int | None) -> None:
+        self.total = total
         if self._last is not None and number != self._last:
             gap = number - self._last
             if gap > 0:
@@ -64,9 +83,17 @@ class ProgressReader:
             match = pattern.search(line)
             if match is None or _EARLIER.search(line, 0, match.start()):
                 continue
-            number, total = int(match[1]), match[2]
-            if total is None or number <= int(total):
-                counter.add(number)
+            number, total = int(match[1]), int(match[2]) if match[2] else None
+            if total is None or number <= total:
+                counter.add(number, total)
+
+    @property
+    def position(self) -> Position | None:
+        """The last epoch, or where none are counted the last step."""
+        for unit, counter in (("epoch", self._epochs), ("step", self._steps)):
+            if counter.last is not None:
+                return Position(unit=unit, number=counter.last, total=counter.total)
+        return None
 
     @property
     def progress(self) -> Progress | None:

@@ -208,6 +208,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "controller": config.run.controller,
         "gloo_timeout": gloo_timeout,
         "down_when_done": options.down_when_done,
+        "detached": options.detach,
+        "about": about_cluster(config, cluster, command),
     }
     fleet = context.fleet(cluster)
     try:
@@ -238,6 +240,26 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         context.console.say(f"{sent[0].restored} checkpoint file(s) of run {previous[-1]} restored on every node")
     context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
     return run_id, ranks
+
+
+def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
+    """What a run's state is to say of its cluster, for whoever reads it when the nodes are gone. Holds no secret."""
+    machine = None
+    if cluster.provider == "gce":
+        gpu = config.gce.gpu
+        machine = config.gce.machine_type + (f" with {gpu.count} {gpu.type}" if gpu else "")
+        machine += ", Spot" if config.gce.spot else ""
+    return {
+        "provider": cluster.provider,
+        "machine": machine,
+        "image": cluster.image,
+        "command": shlex.join(command),
+        "dollars_per_hour": cluster.dollars_per_hour,
+        "dollars_before": cluster.dollars_so_far,
+        "costs_since": (cluster.costs_since or cluster.created).timestamp(),
+        "worst_case_dollars": cluster.worst_case_dollars,
+        "seen": time.time(),
+    }
 
 
 def _hosts(config: Config, facts: Mapping[str, Any]) -> list[Host]:

@@ -14,12 +14,12 @@ from hvdcloud.errors import HvdcloudError, UsageError
 
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | agent RUN | rank RUN | logs RUN [--follow] [--offset N] | "
-    "state [RUN] | stop RUN | flush | poweroff | idle | end-if-idle"
+    "state [RUN] | look [--offset N] | stop RUN | flush | poweroff | idle | end-if-idle"
 )
 
 
 # What only the laptop asks for: somebody is there.
-_FROM_OUTSIDE = {"join", "prepare", "launch", "logs", "state", "stop", "flush"}
+_FROM_OUTSIDE = {"join", "prepare", "launch", "logs", "state", "look", "stop", "flush"}
 
 
 def main(arguments: list[str]) -> int:
@@ -74,6 +74,11 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node import launch
 
         return launch.main(_one(verb, rest), _request(verb))
+    if verb == "look":
+        from hvdcloud.node import look
+
+        offset, rest = _offset(verb, rest)
+        return look.main(offset=offset)
     if verb in ("state", "stop", "flush", "poweroff"):
         from hvdcloud.node import control
 
@@ -94,15 +99,18 @@ def _logs(rest: list[str]) -> int:
 
     follow = "--follow" in rest
     rest = [each for each in rest if each != "--follow"]
-    offset = 0
-    if "--offset" in rest:
-        at = rest.index("--offset")
-        try:
-            offset = max(0, int(rest[at + 1]))
-        except (IndexError, ValueError):
-            raise UsageError("logs: --offset needs a number of bytes", hint=_USAGE) from None
-        del rest[at : at + 2]
-    return logs.main(_one("logs", rest), offset=offset, follow=follow, output=sys.stdout.buffer)
+    offset, rest = _offset("logs", rest)
+    return logs.main(_one("logs", rest), offset=offset or 0, follow=follow, output=sys.stdout.buffer)
+
+
+def _offset(verb: str, rest: list[str]) -> tuple[int | None, list[str]]:
+    if "--offset" not in rest:
+        return None, rest
+    at = rest.index("--offset")
+    try:
+        return max(0, int(rest[at + 1])), rest[:at] + rest[at + 2 :]
+    except (IndexError, ValueError):
+        raise UsageError(f"{verb}: --offset needs a number of bytes", hint=_USAGE) from None
 
 
 def _one(verb: str, rest: list[str]) -> str:

@@ -28,6 +28,7 @@ from hvdcloud.node import paths, processes, state
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.keeper import Keeper, Report
 from hvdcloud.node.private import forget
+from hvdcloud.node.sampler import Sampler
 from hvdcloud.node.spec import Spec
 from hvdcloud.node.wire import BEAT_SECONDS, Channel
 
@@ -62,6 +63,7 @@ class Agent:
         self._spec = spec
         self._lease = lease
         self._keeper = Keeper(spec)
+        self._sampler = Sampler(spec, self._keeper)
         self._selector = selectors.DefaultSelector()
         self._listener = self._listen()
         self._peers: set[_Peer] = set()
@@ -81,6 +83,7 @@ class Agent:
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._wake)
         signal.signal(signal.SIGTERM, lambda *_: self._post(lambda: self._end("the agent was asked to end")))
         self._keeper.start()
+        self._sampler.start()
         self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
         beat_at = time.monotonic() + BEAT_SECONDS
         turned = time.monotonic()
@@ -203,6 +206,7 @@ class Agent:
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
         report = self._keeper.finish()
+        self._sampler.finish(upload=report.complete)
         forget(self._spec.run, keep_credentials=not report.complete)
         self._post(lambda: self._set_finished(report))
 

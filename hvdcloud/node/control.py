@@ -8,13 +8,15 @@ import time
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths, processes, state
+from hvdcloud.node import events, keeplog, paths, processes, state
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.keeper import Report, is_complete
 
 STOP_SECONDS = 600.0
 """A stopped run still uploads its checkpoints."""
 FLUSH_SECONDS = 600.0
+LOG_SECONDS = 10.0
+"""How long the log of a run that has ended may still take on its way to the bucket."""
 _POLL_SECONDS = 0.02
 
 
@@ -36,6 +38,7 @@ def stop(run: str) -> dict[str, Any]:
     """
     current = state.read(run)
     if pid := state.supervised(run):
+        events.record(run, "asked to stop")
         processes.send([pid], signal.SIGTERM)
         if not processes.wait_gone([pid], seconds=STOP_SECONDS):
             raise NodeError(
@@ -77,7 +80,15 @@ def flush() -> dict[str, Any]:
         except (HvdcloudError, OSError) as error:
             report = Report(errors=[str(error)])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
+    _wait_for_logs()
     return {"runs": found}
+
+
+def _wait_for_logs() -> None:
+    """On the head: a log goes to the bucket when its run has ended, and who asks to flush is about to delete us."""
+    for ended in state.read_all():
+        if ended["state"] == "done" and ended["ended"]:
+            keeplog.wait_kept(ended["run"], seconds=ended["ended"] + LOG_SECONDS - time.time())
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:

@@ -17,6 +17,7 @@ from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.spec import Spec
 
 if TYPE_CHECKING:
+    from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.node.uploader import Uploader
 
 FIRST_SCAN_SECONDS = 1.0
@@ -60,6 +61,8 @@ class Keeper:
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
+        self.bucket: Bucket | None = None
+        """The run's bucket; None as long as it could not be opened."""
         self._uploader: Uploader | None = None
         self._uploaded: set[str] = set()
         self._working = threading.Lock()
@@ -69,6 +72,14 @@ class Keeper:
     def start(self) -> None:
         """Begin to look for checkpoints."""
         self._thread.start()
+
+    def waiting(self) -> int | None:
+        """How many files are not in the bucket as they are; None: it is not known yet. Does not block."""
+        uploader = self._uploader
+        try:
+            return None if uploader is None else uploader.waiting()
+        except OSError:
+            return None
 
     def flush_now(self) -> Report:
         """Upload everything that is not being written at this moment, while the run goes on. Blocks."""
@@ -101,8 +112,9 @@ class Keeper:
             from hvdcloud.node.bucket import open_run_bucket
             from hvdcloud.node.uploader import Uploader
 
+            self.bucket = open_run_bucket(self._spec)
             self._uploader = Uploader(
-                open_run_bucket(self._spec),
+                self.bucket,
                 cluster=self._spec.cluster,
                 run=self._spec.run,
                 node=self._spec.node,

@@ -1,19 +1,22 @@
-"""A run's log and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
+"""A run's log, events and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from pathlib import Path
 
-from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths, state
+from hvdcloud.node import events, machine, paths, state
 from hvdcloud.node.files import write_json
 from hvdcloud.node.private import METADATA
 from hvdcloud.node.spec import Spec
 
 KEEP_SECONDS = 120.0
+_POLL_SECONDS = 0.05
 
 
 def keep(run: str) -> None:
@@ -34,10 +37,23 @@ def keep(run: str) -> None:
     thread = threading.Thread(target=work, name="log", daemon=True)
     thread.start()
     thread.join(KEEP_SECONDS)
+    with contextlib.suppress(OSError):
+        _done_file(run).touch()
     if thread.is_alive():
         raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
     if failures:
         raise failures[0]
+
+
+def wait_kept(run: str, *, seconds: float) -> None:
+    """Wait until the log of a run that has ended was kept, or could not be: before its node goes."""
+    deadline = time.monotonic() + seconds
+    while not _done_file(run).exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _done_file(run: str) -> Path:
+    return paths.run_dir(run) / "log-kept"
 
 
 def _keep(run: str) -> None:
@@ -52,6 +68,8 @@ def _keep(run: str) -> None:
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+    if (happened := events.events_file(run)).exists():
+        bucket.write(events_name(spec.cluster, run), happened.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run)).encode())
 
 

@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths, state
+from hvdcloud.node import events, paths, state
 from hvdcloud.node.afterwards import after
 from hvdcloud.node.files import Lock
 from hvdcloud.node.prepare import ActiveRunError
@@ -54,6 +54,10 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         controller=wanted.controller,
         nodes=list(wanted.hosts),
     )
+    # What the laptop knows of the cluster and what it costs, for whoever reads of this run when both are gone.
+    current["about"] = about if isinstance(about := request.get("about"), dict) else {}
+    if request.get("detached"):
+        events.record(run, "left to run without anybody who follows it")
     current["down_when_done"] = bool(request.get("down_when_done", False))
     _detach(wanted, current, lock)
     return {"ok": True}

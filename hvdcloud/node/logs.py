@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import time
 from typing import IO
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import state
+from hvdcloud.node import events, state
 
 _POLL_SECONDS = 0.02
 """Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
@@ -33,6 +34,9 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
         descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
+    followed = follow and current["state"] != "done"
+    if followed:
+        events.record(run, "somebody follows it")
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)
         seen = _identity(run)
@@ -46,16 +50,30 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
                 break
             time.sleep(_POLL_SECONDS)
             now = time.monotonic()
+            if now - checked > 1.0 and _hung_up(output):
+                raise BrokenPipeError
             # A supervisor that was killed leaves its file as it was: ask for it once a second.
             if (identity := _identity(run)) != seen or now - checked > 1.0:
                 current, seen, checked = state.read(run), identity, now
     except BrokenPipeError:
         # Whoever followed has hung up; the run does not care.
+        if followed:
+            events.record(run, "whoever followed it has hung up")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         os.close(descriptor)
     sys.stderr.write(json.dumps(current) + "\n")
     return 0
+
+
+def _hung_up(output: IO[bytes]) -> bool:
+    """Whether nobody reads any more, which a write would only show at the next line."""
+    poll = select.poll()
+    try:
+        poll.register(output.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _identity(run: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from hvdcloud.node import paths, processes, state
+from hvdcloud.node import events, paths, processes, state
 from hvdcloud.node.afterwards import announcements
 from hvdcloud.node.launcher import launcher_argv
 from hvdcloud.node.lease import NODE_PROGRAM, Lease, forget_connections, local_agent, remote_agent
@@ -265,6 +265,7 @@ class Supervisor:
         if self._state["state"] == "starting" and all(lease.ready for lease in self._leases.values()):
             self._state["state"] = "running"
             state.write(self._state)
+            events.record(self._request.run, "every node is ready")
 
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
@@ -283,6 +284,7 @@ class Supervisor:
             self._leases[node].finish()
             return
         self._lost.append(self._broke.get(node, broke))
+        events.record(self._request.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
 
     def _release(self, lease: Lease) -> None:
         for descriptor in (lease.channel.read_fd, lease.error_fd):

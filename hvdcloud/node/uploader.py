@@ -125,6 +125,14 @@ class Uploader:
             self._scan(found, final=final)
             return found.result()
 
+    def waiting(self) -> int:
+        """How many files are not in the bucket as they are; a look at the directory alone, beside any scan.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        return sum(1 for file in walk(self._directory, []) if self._known.get(file.name) != file.signature)
+
     def finish(self, deadline: float) -> ScanResult:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 

@@ -1,0 +1,86 @@
+"""`hvdcloud report`: a run as one HTML page, from the bucket alone: nodes, provider and price list may be gone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult:
+    """The page that was written."""
+
+    cluster: str
+    run: str
+    path: Path
+    result: str
+    """succeeded | failed | stopped | lost | not known to have ended"""
+    nodes_sampled: int
+    samples: int
+    checkpoint_files: int
+
+
+def report(context: Context, *, run_id: str | None, target: Path | None) -> ReportResult:
+    """Write a run's report.
+
+    Args:
+        run_id: None: the newest of which the bucket has anything.
+        target: the file; None: `report-RUN.html` here.
+
+    Raises:
+        UsageError: no such run, or the file cannot be written.
+        CheckpointError: the bucket cannot be reached, or a manifest in it is not valid.
+    """
+    from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.report.page import outcome, page
+    from hvdcloud.report.record import read_record
+
+    bucket = context.bucket()
+    runs = list_runs(bucket, context.name)
+    if not runs or (run_id is not None and run_id not in runs):
+        what = f"run {run_id} of {context.name}" if run_id else context.name
+        raise UsageError(
+            f"{bucket.url} knows nothing of {what}",
+            hint=f"its runs: {', '.join(runs[-5:])}"
+            if runs
+            else "hvdcloud run starts one; --bucket names another bucket",
+        )
+    run = run_id or runs[-1]
+    record = read_record(bucket, cluster=context.name, run=run)
+    path = target if target is not None else Path(f"report-{run}.html")
+    if path.is_dir():
+        path /= f"report-{run}.html"
+    _write(path, page(record))
+    return ReportResult(
+        cluster=context.name,
+        run=run,
+        path=path.absolute(),
+        result=outcome(record),
+        nodes_sampled=len(record.samples),
+        samples=sum(len(rows) for rows in record.samples.values()),
+        checkpoint_files=len(record.checkpoints),
+    )
+
+
+def _write(path: Path, content: str) -> None:
+    """In one move: a report that is looked at stays whole.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            partial.write_text(content, encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--to names another file") from error

@@ -1,0 +1,139 @@
+"""What a training program prints as numbers: loss, accuracy, images a second; and when it printed them. Pure.
+
+A log has no times. The head's samples say how long it was at each moment, which gives every line its time, to a few
+seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_VALUE = r"""["']?\s*[:=]?\s*([-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?)\s*(%)?(?![\w.])"""
+_NAMED = {
+    "loss": re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE),
+    "accuracy": re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE),
+}
+_RATE = re.compile(
+    r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
+    re.IGNORECASE,
+)
+_PREFIX = b"[0] "
+_LONGEST_LINE = 2000
+MOST_POINTS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One number over time.
+
+    Args:
+        name: `loss`, `images/s`.
+        points: seconds since the run began, or the number of the line that had it; and the value.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What rank 0 printed.
+
+    Args:
+        timed: the points are at times; False: nothing says when the lines were written, and they are counted.
+    """
+
+    series: Sequence[Series]
+    timed: bool
+
+
+def read_metrics(log: bytes, *, samples: Sequence[Mapping[str, Any]], started: float | None) -> Metrics:
+    """The numbers in a run's log.
+
+    Args:
+        samples: the head's; each may say how long the log was.
+        started: of the run, seconds since the epoch.
+    """
+    clock = _Clock(samples, started)
+    found: dict[str, list[tuple[float, float]]] = {}
+    end, count = 0, 0
+    for line in log.split(b"\n"):
+        end += len(line) + 1
+        if not line.startswith(_PREFIX):
+            continue
+        values = numbers_in(line[len(_PREFIX) :][:_LONGEST_LINE].decode(errors="replace"))
+        if not values:
+            continue
+        count += 1
+        at = clock.time_of(min(end, len(log))) if clock.runs else float(count)
+        for name, value in values.items():
+            found.setdefault(name, []).append((at, value))
+    series = [Series(name=name, points=thinned(points)) for name, points in found.items() if len(points) > 1]
+    return Metrics(series=series, timed=clock.runs)
+
+
+def numbers_in(line: str) -> dict[str, float]:
+    """The numbers that one line names; of a progress bar that was drawn over itself, the last."""
+    line = line.rstrip("\r").rpartition("\r")[2]
+    values = {}
+    for name, pattern in _NAMED.items():
+        if match := pattern.search(line):
+            value = _number(match[1])
+            if value is not None:
+                values[name] = value / 100 if match[2] else value
+    if match := _RATE.search(line):
+        rate = _number(match[1])
+        if rate is not None:
+            values[f"{_unit(match[2])}/s"] = rate
+    return values
+
+
+def _unit(word: str) -> str:
+    word = word.lower().rstrip("s")
+    return "images" if word in ("image", "img") else f"{word}s"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Sequence[tuple[float, float]]:
+    """At most so many of them, the first and the last included."""
+    if len(points) <= most:
+        return points
+    step = (len(points) - 1) / (most - 1)
+    return [points[round(number * step)] for number in range(most)]
+
+
+class _Clock:
+    """When the log had reached a length, in seconds since the run began."""
+
+    def __init__(self, samples: Sequence[Mapping[str, Any]], started: float | None) -> None:
+        known: list[tuple[int, float]] = []
+        for sample in samples:
+            size = sample.get("log")
+            if not isinstance(size, int) or isinstance(size, bool) or started is None:
+                continue
+            # A log only grows; of several samples with one length the first says when it was reached.
+            if not known or size > known[-1][0]:
+                known.append((size, max(0.0, sample["t"] - started)))
+        self.runs = bool(known)
+        self._sizes = [0, *(size for size, _ in known)]
+        self._times = [0.0, *(at for _, at in known)]
+
+    def time_of(self, size: int) -> float:
+        at = bisect_left(self._sizes, size)
+        if at == 0:
+            return self._times[0]
+        if at == len(self._sizes):
+            return self._times[-1]
+        before, after = self._sizes[at - 1], self._sizes[at]
+        part = (size - before) / (after - before)
+        return self._times[at - 1] + part * (self._times[at] - self._times[at - 1])

@@ -1,0 +1,169 @@
+"""A run that is watched while it lasts, and read about when everything of it is gone."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+
+from hvdcloud.checkpoints.folder import FolderBucket
+from tests.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
+
+COLUMNS, ROWS = 80, 24
+
+TRAINS = """
+import os, time
+from pathlib import Path
+
+rank = int(os.environ["HOROVOD_RANK"])
+folder = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+for epoch in range(1, 10_000):
+    print(f"epoch {epoch:2d}/10000: loss {1 / epoch:.3f}, accuracy 0.9, {4000 + epoch} images/s", flush=True)
+    if rank == 0 and epoch == 3:
+        (folder / "three.pt").write_text("weights")
+    time.sleep(0.2)
+    if os.path.exists("/tmp/enough"):
+        break
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
+    project = project_in(tmp_path_factory.mktemp("watching"), "t-watching")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+class Terminal:
+    """A terminal with hvdcloud in it: what it shows, and its keys."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self._screen)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._screen.display)
+
+    def press(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
+
+    def wait_for(self, shown: Callable[[str], bool], *, seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not shown(self.text):
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._descriptor], [], [], 0.2)[0]:
+                try:
+                    data = os.read(self._descriptor, 1 << 16)
+                except OSError:
+                    data = b""
+                assert data, f"it has ended:\n{self.text}"
+                self._stream.feed(data)
+
+
+@contextmanager
+def terminal(project: Project, *args: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        [*HVDCLOUD, *args],
+        cwd=project.folder,
+        env={**project.env(), "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.close(ours)
+
+
+def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    project.write("train.py", TRAINS)
+    bucket = FolderBucket(project.state / project.name / "bucket")
+    with project.started("status", "--watch", "0.5") as watching:
+        watched = Screen(watching)
+        run = project.hvdcloud("run", "--detach", "--json", "--", "python", "train.py").json["result"]["run"]
+        with terminal(project, "top") as top:
+            top.wait_for(lambda text: "t-watching-1" in text and "images/s" in text and text.count(" GB ") >= 2)
+            assert run in top.text
+            assert "costs nothing" in top.text
+            assert "LOG" in top.text
+            top.press("l")
+            top.wait_for(lambda text: "LOG" not in text and "l shows the log" in text)
+            top.press("s")
+            top.wait_for(lambda text: f"stop run {run}?" in text)
+            top.press("n")
+            top.wait_for(lambda text: "s stops the run" in text)
+            # A node that stops answering while its machine runs.
+            sshd = "for p in $(pgrep sshd); do kill -{} $p; done"
+            container = engine.containers.get("t-watching-1")
+            container.exec_run(["sh", "-c", sshd.format("STOP")])
+            try:
+                top.wait_for(lambda text: "no answer for 5 s" in text or "no answer for 6 s" in text, seconds=9)
+                top.wait_for(lambda text: "no answer for 7 s" in text, seconds=4)
+            finally:
+                container.exec_run(["sh", "-c", sshd.format("CONT")])
+            top.press("q")
+            assert top.process.wait(timeout=10) == 0
+        with project.started("logs", "--follow", "--rank", "1") as following:
+            followed = Screen(following)
+            followed.wait_for("[1] epoch", times=3)
+            for node in ("t-watching-0", "t-watching-1"):
+                engine.containers.get(node).exec_run(["touch", "/tmp/enough"])
+            followed.end(within=30)
+            lines = followed.text.splitlines()
+            assert {line[:4] for line in lines if line.startswith("[")} == {"[1] "}
+            assert any("succeeded" in line for line in lines)
+        watched.wait_for("succeeded")
+        watching.send_signal(signal.SIGINT)
+        watched.end(within=10)
+        assert watching.returncode == 0, watched.text
+        assert "running" in watched.text
+    assert "has no rank 2\n  → its ranks are 0 to 1" in project.hvdcloud("logs", "--rank", "2", expect=2).err
+    for node in (0, 1):
+        name = f"{project.name}/{run}/.hvdcloud/samples-{node}.jsonl"
+        assert until(lambda name=name: bucket.stat(name), seconds=10, what=name)
+    pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert [entry["files"] for entry in pulled] == [1]
+    project.hvdcloud("down")
+    assert labelled(engine, project.name) == []
+
+    kept = project.hvdcloud("logs", run, "--rank", "0").out
+    assert kept
+    assert all(line.startswith("[0] ") for line in kept.splitlines())
+    assert "top needs a terminal" in project.hvdcloud("top", expect=2).err
+    # Without an engine, too: the bucket is all that it needs.
+    project.environ = {"DOCKER_HOST": f"unix://{project.folder}/none"}
+    try:
+        result = project.hvdcloud("report", "--to", "run.html", "--json").json["result"]
+    finally:
+        project.environ = {}
+    assert (result["run"], result["result"], result["nodes_sampled"]) == (run, "succeeded", 2)
+    html = (project.folder / "run.html").read_text()
+    for said in ("CPU utilisation", "Images/s", "three.pt", "somebody follows it", "every node is ready"):
+        assert said in html
+    assert Path(result["path"]) == project.folder / "run.html"

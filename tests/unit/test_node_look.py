@@ -1,0 +1,122 @@
+"""A run is sampled on every node, its samples outlive the nodes, and one question is enough for a screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.checkpoints.manifest import events_name, list_runs, load_manifests, samples_name
+from tests.harness import until
+from tests.node_cluster import RUN, NodeCluster, node_cluster
+
+TRAINS = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+(folder / f"weights-{os.environ['HOROVOD_RANK']}.pt").write_text("w")
+print("epoch 1/2: loss 0.5", flush=True)
+while not os.path.exists(os.environ["HVDCLOUD_NODE_ROOT"] + "/enough"):
+    time.sleep(0.05)
+print("epoch 2/2: loss 0.25", flush=True)
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    with node_cluster(nodes=2) as cluster:
+        yield cluster
+
+
+def enough(cluster: NodeCluster) -> None:
+    for name in cluster.names:
+        (cluster.root(name) / "enough").touch()
+
+
+def test_samples_of_every_node_are_beside_the_checkpoints_and_are_none(cluster: NodeCluster) -> None:
+    cluster.start_run(TRAINS)
+    cluster.wait_for_log("epoch 1/2", times=2)
+    until(lambda: (cluster.run_dir("n1") / "sample.json").exists(), seconds=20, what="a sample")
+    enough(cluster)
+    assert cluster.wait_done()["result"] == "succeeded"
+    bucket = FolderBucket(cluster.bucket)
+    for node in (0, 1):
+        samples = [json.loads(line) for line in bucket.read(samples_name("digits", RUN, node)).splitlines()]
+        assert len(samples) >= 2
+        assert {"t", "cpu", "memory", "memory_total", "received", "sent", "waiting"} <= set(samples[-1])
+        assert ("log" in samples[-1]) == (node == 0)
+        assert samples[-1]["waiting"] == 0
+    manifests = load_manifests(bucket, cluster="digits", run=RUN)
+    assert sorted(entry.name for manifest in manifests for entry in manifest.files) == [
+        "@node-1/weights-1.pt",
+        "weights-0.pt",
+    ]
+    assert list_runs(bucket, "digits") == [RUN]
+    until(lambda: bucket.stat(events_name("digits", RUN)), seconds=20, what="the events in the bucket")
+
+
+def test_one_look_has_the_sample_the_state_and_the_log_from_where_the_last_ended(cluster: NodeCluster) -> None:
+    cluster.start_run(TRAINS)
+    cluster.wait_for_log("epoch 1/2", times=2)
+    until(lambda: (cluster.run_dir("n0") / "sample.json").exists(), seconds=20, what="a sample")
+    head, other = cluster.verb("n0", "look"), cluster.verb("n1", "look")
+    assert head["run"] == other["run"] == RUN
+    assert head["state"]["state"] == "running"
+    assert head["log"]["text"].count("epoch 1/2: loss 0.5\n") == 2
+    assert {"every node is ready"} <= {event["event"] for event in head["events"]}
+    assert abs(head["sample"]["t"] - head["now"]) < 10
+    assert "state" not in other
+    assert other["sample"]["memory"] > 0
+    enough(cluster)
+    cluster.wait_done()
+    later = cluster.verb("n0", "look", "--offset", str(head["log"]["offset"]))
+    assert "epoch 1/2" not in later["log"]["text"]
+    assert later["log"]["text"].count("epoch 2/2") == 2
+    assert later["state"]["result"] == "succeeded"
+
+
+def test_a_node_that_never_ran_anything_is_sampled_when_it_is_asked(cluster: NodeCluster) -> None:
+    answer = cluster.verb("n0", "look")
+    assert answer["run"] is None
+    assert answer["sample"]["memory_total"] > 0
+    assert "cpu" in answer["sample"]
+
+
+def test_of_a_long_log_only_the_end_comes_in_whole_lines(cluster: NodeCluster) -> None:
+    cluster.start_run("for n in range(20000): print('line', n)")
+    cluster.wait_done()
+    log = cluster.verb("n0", "look")["log"]
+    assert len(log["text"]) <= 1 << 16
+    assert log["text"].splitlines()[0].startswith(("[0] line ", "[1] line "))
+    assert log["offset"] == (cluster.run_dir() / "log").stat().st_size
+
+
+def test_a_hanging_nvidia_smi_does_not_hold_a_run_up(cluster: NodeCluster) -> None:
+    for name in cluster.names:
+        tools = cluster.root(name) / "tools"
+        tools.mkdir()
+        (tools / "nvidia-smi").write_text("#!/bin/sh\ntrap '' TERM\nsleep 30\n")
+        (tools / "nvidia-smi").chmod(0o755)
+        node_file = cluster.root(name) / "var/lib/hvdcloud/node.json"
+        facts = json.loads(node_file.read_text())
+        facts["environment"]["PATH"] = f"{tools}:{facts['environment']['PATH']}"
+        node_file.write_text(json.dumps(facts))
+    cluster.start_run("print('done')")
+    state = cluster.wait_done(seconds=10)
+    assert state["result"] == "succeeded"
+    assert state["checkpoints"]["complete"]
+
+
+def test_who_follows_a_run_and_hangs_up_is_an_event(cluster: NodeCluster) -> None:
+    cluster.start_run(TRAINS)
+    cluster.wait_for_log("epoch 1/2", times=2)
+    follower = cluster.start("n0", "logs", RUN, "--follow")
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    follower.stdout.close()
+    assert follower.wait(timeout=20) == 0
+    enough(cluster)
+    cluster.wait_done()
+    happened = [event["event"] for event in cluster.verb("n0", "look")["events"]]
+    assert happened.index("somebody follows it") < happened.index("whoever followed it has hung up")

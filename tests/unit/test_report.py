@@ -1,0 +1,248 @@
+"""A run's report is one well-formed page that nothing in a log or a bucket can break out of."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.checkpoints.manifest import (
+    Entry,
+    Manifest,
+    events_name,
+    log_name,
+    manifest_name,
+    samples_name,
+    state_name,
+    to_json,
+)
+from hvdcloud.report.metrics import numbers_in, read_metrics
+from hvdcloud.report.page import page
+from hvdcloud.report.plot import nice_ticks, short_time, time_ticks
+from hvdcloud.report.record import RunRecord, read_record
+
+CRC = "AAAAAA=="
+RUN = "20261121-101112-abcdef"
+BEGAN = 1_795_000_000.0
+EVIL = "<script>alert('x')</script>&\"'</pre></main>\x1b[31mred\x1b[0m\x00\x08]]>"
+
+
+def samples(node: int, *, gpus: int = 2, count: int = 120) -> list[dict[str, Any]]:
+    """Ten minutes of a node with some life in it."""
+    rows = []
+    for number in range(count):
+        wave = math.sin(number / 9 + node)
+        row: dict[str, Any] = {
+            "t": BEGAN + 2 + 5 * number, "cpu": round(45 + 20 * wave, 1), "memory": int(21e9 + 2e9 * wave),
+            "memory_total": int(63e9), "received": int(9e8 + 2e8 * wave), "sent": int(9e8 - 2e8 * wave), "waiting": 0,
+        }  # fmt: skip
+        if gpus:
+            row["gpus"] = [
+                {"index": index, "utilization": round(88 + 8 * math.sin(number / 4 + index + 2 * node)),
+                 "memory": int(11.2e9 + index * 3e8), "memory_total": int(16.1e9),
+                 "temperature": round(58 + 9 * (1 - math.exp(-number / 20)) + index), "power": round(63 + 5 * wave, 1)}
+                for index in range(gpus)
+            ]  # fmt: skip
+        if node == 0:
+            row["log"] = number * 100
+        rows.append(row)
+    return rows
+
+
+def log(epochs: int = 200) -> bytes:
+    lines = ["[launcher] starts"]
+    for epoch in range(epochs):
+        loss = 1.9 * math.exp(-epoch / 50) + 0.05 + 0.02 * math.sin(epoch)
+        pace = 4267 + 60 * math.sin(epoch / 7)
+        lines.append(
+            f"[0] epoch {epoch + 1:3}/{epochs}: loss {loss:.3f}, accuracy {1 - loss / 3:.3f}, {pace:.0f} images/s"
+        )
+    return "\n".join([*lines, ""]).encode()
+
+
+def record(**changes: Any) -> RunRecord:
+    """A run of two nodes."""
+    values: dict[str, Any] = {
+        "cluster": "digits", "run": RUN, "bucket": "gs://bucket", "complete": True,
+        "state": {
+            "started": BEGAN, "ended": BEGAN + 600, "result": "succeeded", "exit_code": 0, "np": 4, "reason": "",
+            "nodes": ["digits-0", "digits-1"], "ranks": [],
+            "about": {"provider": "gce", "machine": "n1-standard-8 with 2 nvidia-tesla-t4", "dollars_per_hour": 2.18,
+                      "dollars_before": 0.11, "seen": BEGAN - 2, "worst_case_dollars": 26.2,
+                      "command": "python train.py --epochs 200", "image": "us-docker.pkg.dev/p/digits@sha256:1"},
+        },
+        "log": log(), "samples": {0: samples(0), 1: samples(1)},
+        "events": [{"t": BEGAN + 1.5, "event": "every node is ready"}, {"t": BEGAN + 90, "event": "asked to stop"}],
+        "checkpoints": [
+            Entry(name=f"epoch-{n:03}.pt", size=44_700_000 + n, crc32c=CRC, generation=1, modified=BEGAN + 60 * n)
+            for n in range(1, 11)
+        ],
+    }  # fmt: skip
+    return RunRecord(**{**values, **changes})
+
+
+def parsed(html: str) -> ET.Element:
+    """The page as a tree; it is XML too, so that a parser can prove that it is whole."""
+    return ET.fromstring(html.partition("\n")[2])
+
+
+def words(root: ET.Element) -> str:
+    return " ".join("".join(root.itertext()).split())
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
+    html = page(record())
+    root = parsed(html)
+    assert not {"script", "img", "link", "iframe", "object", "image", "use"} & {each.tag for each in root.iter()}
+    assert not re.search(r"(?:src=|href=|url\(|@import|javascript:|\son\w+=)", html)
+    assert "default-src 'none'" in html.replace("&#x27;", "'")
+    text = words(root)
+    for said in (
+        "succeeded",
+        "2 of n1-standard-8 with 2 nvidia-tesla-t4",
+        "$0.36 at $2.18/h",
+        "10 min 00 s",
+        "GPU memory",
+    ):
+        assert said in text
+    captions = [each.text for each in root.iter("figcaption")]
+    assert captions == [
+        "GPU utilisation", "GPU memory", "GPU temperature", "GPU power", "Loss", "Accuracy", "Images/s",
+        "CPU utilisation", "Memory in use", "Network between the nodes", "Cost",
+    ]  # fmt: skip
+    assert text.count("epoch-0") == 10
+
+
+def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
+    plain = {each.tag for each in parsed(page(record())).iter()}
+    state = {**record().state, "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}
+    state["about"] = {**record().about, "command": EVIL, "machine": EVIL, "provider": EVIL}
+    state["ranks"] = [{"rank": EVIL, "node": EVIL, "exit_code": 1, "ended": BEGAN}]
+    broken = [{**row, "trouble": EVIL} for row in samples(0)]
+    html = page(
+        record(
+            log=f"[0] {EVIL}\n[0] loss {EVIL}\n".encode() + b"\xff\xfe\n",
+            events=[{"t": BEGAN, "event": EVIL, "detail": EVIL}],
+            state=state,
+            samples={0: broken, 1: samples(1)},
+            checkpoints=[Entry(name=EVIL, size=1, crc32c=EVIL, generation=1, modified=BEGAN)],
+            bucket=EVIL,
+        )
+    )
+    assert "<script" not in html
+    assert {each.tag for each in parsed(html).iter()} <= plain | {"p"}
+    assert "alert('x')" in words(parsed(html))
+    assert "\x1b" not in html
+
+
+@pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
+def test_whatever_stands_in_place_of_a_number_does_no_harm(value: Any) -> None:
+    rows = [{"t": BEGAN + n, **dict.fromkeys(("cpu", "memory", "sent", "log", "gpus"), value)} for n in range(3)]
+    state = dict.fromkeys(("started", "ended", "np", "nodes", "ranks", "about", "exit_code", "result"), value)
+    parsed(page(record(state=state, samples={0: rows}, events=[{"t": BEGAN, "event": value}])))
+    about = dict.fromkeys(("dollars_per_hour", "dollars_before", "seen", "worst_case_dollars", "machine"), value)
+    parsed(page(record(state={**record().state, "about": about})))
+
+
+def test_a_run_whose_head_was_lost_is_reported_from_what_is_there() -> None:
+    text = words(parsed(page(record(state={}, log=b"", events=[], complete=False))))
+    assert "not known to have ended" in text
+    assert "Seen for" in text
+    assert "more may be on the nodes" in text
+    assert "The log is not in the bucket" in text
+    assert "None was written" in words(parsed(page(record(samples={}, checkpoints=[]))))
+
+
+def test_very_many_gpus_are_drawn_with_their_mean() -> None:
+    html = page(record(samples={node: samples(node, gpus=8) for node in range(8)}))
+    assert "mean of 64: " in words(parsed(html))
+    assert len(html) < 3_000_000
+
+
+def test_colours_and_progress_bars_of_a_log_are_left_as_a_terminal_leaves_them() -> None:
+    text = words(parsed(page(record(log=b"[0]  10%|#   |\r[0]  99%|####|\r100% done\n[1] \x1b[1;32mgreen\x1b[0m\n"))))
+    assert "[0] 100% done [1] green" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("epoch 3/12: loss 0.48, accuracy 0.917, 4267 images/s", {"loss": 0.48, "accuracy": 0.917, "images/s": 4267}),
+        ("45/45 - 1s - loss: 1.2e-03 - accuracy: 0.9921", {"loss": 0.0012, "accuracy": 0.9921}),
+        ("{'loss': 0.6931, 'epoch': 2.98}", {"loss": 0.6931}),
+        ("Test set: Average loss: 0.0712, Accuracy: 97.80%", {"loss": 0.0712, "accuracy": 0.978}),
+        ("throughput 12,345.6 tokens/s", {"tokens/s": 12345.6}),
+        ("Img/sec per GPU: 31.5 +-0.2", {}),
+        ("10% loss 0.9\r50% loss 0.5\r", {"loss": 0.5}),
+        ("--loss 3 lossless 4 /loss/5", {}),
+        ("loss nan", {}),
+    ],
+)
+def test_numbers_are_read_from_what_training_programs_print(line: str, numbers: dict[str, float]) -> None:
+    assert numbers_in(line) == pytest.approx(numbers)
+
+
+def test_lines_get_their_time_from_how_long_the_log_was() -> None:
+    text = b"".join(b"[0] loss %d\n[1] loss 7\n" % n for n in range(4))
+    sized = [{"t": BEGAN + 10, "log": 0}, {"t": BEGAN + 20, "log": len(text) // 2}, {"t": BEGAN + 40, "log": len(text)}]
+    metrics = read_metrics(text, samples=sized, started=BEGAN)
+    assert metrics.timed
+    (loss,) = metrics.series
+    assert [value for _, value in loss.points] == [0, 1, 2, 3]
+    times = [at for at, _ in loss.points]
+    assert times == sorted(times)
+    assert 20 <= times[2] <= 30
+    untimed = read_metrics(text, samples=[], started=BEGAN)
+    assert not untimed.timed
+    assert [at for at, _ in untimed.series[0].points] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 97.3), (-3, 8), (0, 1.6e10), (0, 0.00021), (5, 5.1)])
+def test_axes_have_few_round_ticks_that_cover_the_data(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low
+    assert ticks[-1] >= high * 0.999
+    assert 3 <= len(ticks) <= 8
+
+
+def test_times_on_an_axis_are_those_of_a_clock() -> None:
+    assert time_ticks(600) == [0, 120, 240, 360, 480, 600]
+    assert [short_time(at) for at in (0, 45, 90, 120, 5400, 9000)] == [
+        "0",
+        "45 s",
+        "90 s",
+        "2 min",
+        "90 min",
+        "2 h 30 min",
+    ]
+    for until in (1, 59, 3600, 86400, 40 * 86400):
+        assert 2 <= len(time_ticks(until)) <= 8 or until == 1
+
+
+def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path: Path) -> None:
+    bucket = FolderBucket(tmp_path)
+    manifest = Manifest(cluster="digits", run=RUN, node=0, complete=True, files=[])
+    bucket.write(manifest_name("digits", RUN, 0), to_json(manifest))
+    rows = b'{"t": 2, "cpu": 1}\n{"t": 1}\n{"cpu": 3}\nnot json\n[1]\n{"t": tru'
+    bucket.write(samples_name("digits", RUN, 0), rows)
+    bucket.write(log_name("digits", RUN), b"[0] hello\n")
+    bucket.write(events_name("digits", RUN), b'{"t": 1, "event": "x"}\n{"event": "y"}\n')
+    bucket.write(state_name("digits", RUN), json.dumps({"result": "failed", "started": 1, "ended": 3}).encode())
+    found = read_record(bucket, cluster="digits", run=RUN)
+    assert found.samples == {0: [{"t": 1}, {"t": 2, "cpu": 1}]}
+    assert [event["event"] for event in found.events] == ["x"]
+    assert (found.started, found.ended, found.log) == (1, 3, b"[0] hello\n")
+    bucket.write(state_name("digits", RUN), b"[" * 100_000)
+    assert read_record(bucket, cluster="digits", run=RUN).state == {}
+
+
+def write_examples(folder: Path) -> None:
+    """For looking at: python -c 'from tests.unit.test_report import *; write_examples(Path("/tmp"))'."""
+    for name, each in {"gpus": record(), "many": record(samples={n: samples(n, gpus=8) for n in range(8)})}.items():
+        (folder / f"report-{name}.html").write_text(page(each))
