@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# What starts containers stays in one process; the rest runs beside it.
+PYTEST_PARALLEL ?= -n 2 --dist loadgroup
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list
@@ -27,7 +29,7 @@ demo: setup base-image ## one experiment's whole life on this machine, in a new 
 	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 reference: setup ## docs/reference.md, from the commands and the configuration's models
 	@$(BIN)/python -m tools.reference docs/reference.md

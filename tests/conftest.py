@@ -8,6 +8,26 @@ from typing import Any, Literal
 
 import pytest
 
+# End-to-end tests that start no container of ours; each of these files may run beside everything else.
+WITHOUT_NODES = frozenset(
+    {"test_doctor", "test_gce_costs", "test_gce_faults", "test_gce_killed", "test_many_nodes", "test_setup"}
+)
+
+
+ENGINE = frozenset({"engine", "image", "tensorflow_image"})
+"""Fixtures."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `pytest -n 2 --dist loadgroup`, what fills the machine with containers runs one after the other."""
+    for item in items:
+        e2e = item.path.parent.name == "e2e"
+        if e2e and item.path.stem in WITHOUT_NODES:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif e2e or item.get_closest_marker("engine") or ENGINE & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.xdist_group("engine"))
+
 
 @pytest.fixture(autouse=True)
 def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
@@ -169,12 +169,27 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
             for item in unverified(bucket, cluster=cluster.name, run=run, ledger=ledger)
             if item.name not in lost
         ]
-    if unsafe:
+    if unsafe and (now := _fewer_run(context, cluster)):
+        # Nodes end themselves when they like, also while they are asked.
+        _refuse_if_unsafe(context, now, checked)
+    elif unsafe:
         raise CheckpointError(
             f"{cluster.name} is not deleted: {len(unsafe)} thing(s) would be lost",
             hint=f"hvdcloud pull --name {cluster.name}, then down again; hvdcloud down --force deletes all the same",
             details="\n".join([*unsafe[:20], *([f"and {len(unsafe) - 20} more"] if len(unsafe) > 20 else [])]),
         )
+
+
+def _fewer_run(context: Context, cluster: Cluster) -> Cluster | None:
+    """The cluster as it is now, if nodes have ended since it was looked at and whatever is left was seen."""
+    now = context.provider.cluster(cluster.name)
+    if now is None:
+        return replace(cluster, nodes=(), unseen=())
+    return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None
+
+
+def _running(cluster: Cluster) -> set[str]:
+    return {node.name for node in cluster.nodes if node.state is NodeState.RUNNING}
 
 
 def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
@@ -208,8 +223,11 @@ def _flush(context: Context, cluster: Cluster) -> list[str]:
         if node.state is not NodeState.RUNNING and _may_hold_files(context, cluster, node.index)
     ]
 
+    # The sessions know the nodes as they were when the command began.
+    running = _running(cluster)
+
     def flush(session: Session) -> dict[str, Any]:
-        return session.call("flush", timeout=FLUSH_SECONDS) if session.node.state is NodeState.RUNNING else {}
+        return session.call("flush", timeout=FLUSH_SECONDS) if session.node.name in running else {}
 
     for outcome in context.fleet(cluster).each_outcome(flush):
         if isinstance(outcome, HvdcloudError):

@@ -141,10 +141,10 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
     """The run could not be started or was lost: save what there is, then delete what still costs."""
     from hvdcloud.checkpoints.manifest import list_runs
 
-    cluster = context.provider.cluster(context.name)
-    if cluster is None:
-        return
     try:
+        cluster = context.provider.cluster(context.name)
+        if cluster is None:
+            return
         bucket = context.bucket(cluster)
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)

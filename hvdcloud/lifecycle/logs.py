@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle import kept_log
 from hvdcloud.lifecycle.nodes_gone import not_whole
 from hvdcloud.lifecycle.progress import Progress, ProgressReader
@@ -184,12 +184,10 @@ def follow(context: Context, cluster: Cluster, run_id: str, *, rank: int | None 
         except _Cut as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
-            try:
-                _raise_if_head_is_gone(context, cluster, run_id, cut.cause)
-            except NodeError:
+            if gone := _head_is_gone(context, cluster, run_id):
                 # It may have gone because the run had ended.
                 if (kept := kept_log.read(context, cluster, run_id)) is None:
-                    raise
+                    raise gone from cut.cause
                 show(kept.log[offset:])
                 zero.feed(kept.log[offset:])
                 return Followed(state=kept.state, last_line=zero.last_line, progress=zero.progress)
@@ -234,7 +232,7 @@ def _follow_once(
                 if has_ended(channel):
                     break
                 if time.monotonic() - heard > QUIET_SECONDS:
-                    head.run("true", timeout=ANSWER_SECONDS)
+                    head.check(within=ANSWER_SECONDS)
                     heard = time.monotonic()
                 head.wait_readable(channel, deadline=heard + QUIET_SECONDS + ANSWER_SECONDS, what="logs")
             code = exit_code(channel)
@@ -248,17 +246,23 @@ def _follow_once(
     return _state_line(bytes(stderr))
 
 
-def _raise_if_head_is_gone(context: Context, cluster: Cluster, run_id: str, cause: NodeError) -> None:
-    now = context.provider.cluster(cluster.name)
+def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError | None:
+    """The error for it; None while it runs, or nobody can tell."""
+    try:
+        now = context.provider.cluster(cluster.name)
+    except HvdcloudError as error:
+        # A laptop whose network is away reaches neither the head nor its provider.
+        context.console.warn(error.message)
+        return None
     head = now.head if now else None
     if head is not None and head.state is NodeState.RUNNING:
-        return
+        return None
     name = cluster.nodes[0].name
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
-    raise NodeError(
+    return NodeError(
         f"node {name}, the head, {what}: run {run_id} is lost",
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down",
-    ) from cause
+    )
 
 
 def _state_line(stderr: bytes) -> dict[str, Any]:

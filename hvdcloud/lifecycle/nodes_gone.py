@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Cluster
 
 _SAID = "hvdcloud: "
-_REASONS = ("idle for ", "deleting: ", "switching off: ")
-"""How the lines begin in which a node says why it ends itself (node/idle.py, node/afterwards.py)."""
+_REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
+"""How the lines begin in which a node says why it ends itself (node/idle.py, node/afterwards.py, gce/startup)."""
 
 
 def not_whole(context: Context, cluster: Cluster) -> NodeError:

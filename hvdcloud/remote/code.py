@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, Answer, Session, exit_code, has_ended
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Answer, Session, exit_code, has_ended
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -142,7 +142,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
     line = json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n"
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
-        channel.settimeout(PREPARE_SECONDS)
+        channel.settimeout(SEND_SECONDS)
         channel.sendall(line)
         received = bytearray()
         while b"\n" not in received:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeState
+from hvdcloud.remote.alive import answers, hanging_up_after
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -35,6 +36,12 @@ CONNECT_SECONDS = 15.0
 PROXY_SECONDS = 45.0
 """How long a proxy program may take to start and to get through."""
 KEEPALIVE_SECONDS = 15
+CHECK_SECONDS = 10.0
+"""How often a node that is waited for is asked whether it is still there."""
+ANSWER_SECONDS = 30.0
+"""How long its sshd may take to say so, also behind a few MB that a slow line is still sending."""
+SEND_SECONDS = 60.0
+"""After which a node that takes nothing of what is sent to it counts as lost."""
 CHUNK = 1 << 16
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
@@ -85,6 +92,8 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
+        self._heard = 0.0
+        """When sshd last proved that it is there, by `time.monotonic()`."""
 
     def open(self) -> None:
         """Connect now.
@@ -216,16 +225,11 @@ class Session:
 
         self.open()
         assert self._connection is not None
-        # A frozen node takes requests and answers none; paramiko itself would wait for an hour, or for ever.
-        overdue = threading.Timer(within, self._connection.transport.close)
-        overdue.daemon = True
-        overdue.start()
         try:
-            try:
+            with hanging_up_after(within, self._connection.transport):
                 channel = self._connection.create_session()
                 channel.exec_command(command)
-            finally:
-                overdue.cancel()
+            self._heard = time.monotonic()
             try:
                 yield channel
             finally:
@@ -248,7 +252,7 @@ class Session:
         """
         deadline = time.monotonic() + timeout
         with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
-            channel.settimeout(timeout)
+            channel.settimeout(min(timeout, SEND_SECONDS))
             if stdin:
                 channel.sendall(stdin)
             channel.shutdown_write()
@@ -265,9 +269,11 @@ class Session:
         """Block until the channel has something to say; it reports its end that way too.
 
         Raises:
-            NodeError: it said nothing until `deadline` (`time.monotonic()`).
+            NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
         """
         left = deadline - time.monotonic()
+        if left > ANSWER_SECONDS and time.monotonic() - self._heard > CHECK_SECONDS:
+            self.check(within=ANSWER_SECONDS)
         if left <= 0:
             raise NodeError(
                 f"node {self.node.name} did not answer `{what}` in time",
@@ -275,6 +281,24 @@ class Session:
             )
         # The exit status alone does not make paramiko's pipe readable, so the wait is cut into short pieces.
         select.select([channel], [], [], min(left, 0.02))
+
+    def check(self, *, within: float) -> None:
+        """See whether the node is still there.
+
+        Args:
+            within: seconds after which a node that does not answer counts as lost.
+
+        Raises:
+            NodeError: it does not answer.
+        """
+        connection = self._connection
+        if connection is not None and answers(connection.transport, within=within):
+            self._heard = time.monotonic()
+            return
+        raise NodeError(
+            f"the connection to node {self.node.name} was lost: it does not answer any more",
+            hint=f"hvdcloud status --name {self._state.name} shows whether the node still runs",
+        )
 
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
         """One verb of the node program: JSON in, JSON out.

@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 import requests
 
+from hvdcloud.providers.gce import startup
 from tests.emulator.backing import Instance, metadata_of
 from tests.emulator.machines import LABEL, Machines, remove_leftovers
 from tests.emulator.machines_firewall import iptables_text
 from tests.emulator.machines_metadata import Guest, MetadataServer
 from tests.harness import until
 from tests.registry import free_port, running_registry
+
+pytestmark = pytest.mark.engine
 
 PROJECT, ZONE = "p-1", "us-central1-a"
 BOOT_SECONDS = 60
@@ -241,6 +244,14 @@ def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothin
     assert "startup-script: working" in lab.records.console["vm-0"]
     lab.machines.delete(instance)
     assert left(engine, lab.machines.network) == [lab.machines.network]
+
+
+def test_a_vm_whose_start_failed_while_the_laptop_is_dead_switches_itself_off(lab: Lab) -> None:
+    script = startup.render(profile="cos", image="no image", registry_login=False, gpu=False)
+    lab.boot("vm-0", script, hvdcloud_idle="2")
+    lab.wait_for("hvdcloud: the start failed and nobody deleted this VM for 2 s: switching off", on="vm-0")
+    until(lambda: lab.records.off == ["vm-0"], seconds=BOOT_SECONDS, what="the machine to be off")
+    assert json.loads(lab.status("vm-0") or "")["step"] == "pull"
 
 
 @pytest.mark.parametrize(

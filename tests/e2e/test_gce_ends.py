@@ -50,7 +50,8 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
     faults.add({"status": 503}, method="compute.instances.delete", times=2)
     faults.add({"reset": "after"}, method="compute.instances.delete")
     with project.started("launch", "--", "sh", "-c", WRITES) as process:
-        Screen(process).wait_for("started", times=2, seconds=BOOT_SECONDS)
+        # With the rank before it: a notice about the GPU's end of life has the word too.
+        Screen(process).wait_for("] started", times=2, seconds=BOOT_SECONDS)
         process.kill()
         process.wait()
     until(lambda: not machines_left(cloud, project), seconds=60, what="the VMs and their disks to be gone")
@@ -83,7 +84,7 @@ def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them
     project = cloud.project(tmp_path, "t-ends-awake", nodes=1)
     with project.started("launch", "--", "sh", "-c", WRITES) as process:
         screen = Screen(process)
-        screen.wait_for("started", seconds=BOOT_SECONDS)
+        screen.wait_for("] started", seconds=BOOT_SECONDS)
         # The download of a checkpoint takes longer than the nodes wait for whoever follows the run.
         cloud.storage.fault(method="GET", path=r"rank-0\.pt.*alt=media", action={"delay": 20})
         screen.wait_for("all of it took", seconds=BOOT_SECONDS)

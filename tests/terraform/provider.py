@@ -15,6 +15,15 @@ from tests.terraform.cloud import Cloud
 from tests.terraform.wire import Servicer
 
 
+class _Shutdown(runner._ShutdownInterceptor):
+    """Ctrl-C asks a provider to hurry, and what is under way still gets its answer; tf would cut every connection."""
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        if handler_call_details.method.endswith("/StopProvider"):
+            return continuation(handler_call_details)
+        return super().intercept_service(continuation, handler_call_details)
+
+
 def main() -> None:
     """Serve until Terraform says that it's enough."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,6 +39,7 @@ def main() -> None:
 
     # tf's own plans by rules that aren't those of Google's provider; the connection to Terraform is what it's here for.
     plumbing.ProviderServicer = servicer
+    runner._ShutdownInterceptor = _Shutdown
     runner.run_provider(None, sys.argv[:1])
 
 

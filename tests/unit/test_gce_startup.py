@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ STAND_INS = {
     "curl": """
         url=${!#} data=
         while (($#)); do [[ $1 == --data-binary ]] && data=$2; shift; done
+        [[ ! -e $FAKE/no-metadata || $url != *metadata.google.internal* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
         case $url in
         */guest-attributes/hvdcloud/status)
             [[ ! -e $FAKE/no-guest-attributes ]] || { echo 'curl: (22) 403' >&2; exit 22; }
@@ -31,7 +33,7 @@ STAND_INS = {
         */service-accounts/default/token) echo '{"access_token":"ya29.secret","token_type":"Bearer"}' ;;
         */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
         */instance/attributes/) cat "$FAKE/attributes" ;;
-        */attributes/hvdcloud-idle) printf 1800 ;;
+        */attributes/hvdcloud-idle) cat "$FAKE/idle" ;;
         */attributes/hvdcloud-compute-endpoint) printf http://127.0.0.1:9024 ;;
         */instance/name) printf digits-0 ;;
         *gpgkey) echo key ;;
@@ -39,10 +41,13 @@ STAND_INS = {
         esac""",
     "docker": """
         case "$1 $2" in
-        "container inspect") [[ -e $FAKE/container ]] ;;
+        "container inspect")
+            [[ $* == *-f* ]] || exec test -e "$FAKE/container"
+            exec bash "$FAKE/runs" "$(grep -c '^docker container inspect -f' "$FAKE/calls")" ;;
         "login "*) cat >>"$FAKE/password" ;;
         "pull "*) n=$(grep -c '^docker pull' "$FAKE/calls"); bash "$FAKE/pull" "$n" ;;
         "run "*) touch "$FAKE/container"; env | grep ^HVDCLOUD_ >"$FAKE/environment"; echo 0123456789ab ;;
+        "kill "*) echo 'echo false' >"$FAKE/runs" ;;
         "wait "*) cat "$FAKE/exit-code" ;;
         "logs "*) cat "$FAKE/logs" ;;
         esac""",
@@ -65,6 +70,12 @@ class Vm:
 
     def put(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
+
+    def program(self, name: str, body: str) -> None:
+        """A stand-in for a program."""
+        file = self.folder / "bin" / name
+        file.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >>"$FAKE/calls"\n{body}\n')
+        file.chmod(0o755)
 
     def boot(self, **options: Any) -> subprocess.CompletedProcess[str]:
         replace = options.pop("replace", {})
@@ -92,17 +103,17 @@ class Vm:
 @pytest.fixture
 def vm(tmp_path: Path) -> Vm:
     (tmp_path / "bin").mkdir()
+    vm = Vm(tmp_path)
     for name, body in STAND_INS.items():
-        file = tmp_path / "bin" / name
-        file.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >>"$FAKE/calls"\n{body}\n')
-        file.chmod(0o755)
+        vm.program(name, body)
     for folder in ("dev", "usr/share/keyrings", "etc/apt/sources.list.d"):
         (tmp_path / folder).mkdir(parents=True)
     for device in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / device).touch()
-    vm = Vm(tmp_path)
     vm.put("key", KEY)
     vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
+    vm.put("idle", "1800")
+    vm.put("runs", "echo false")
     vm.put("exit-code", "0\n")
     vm.put("logs", 'hvdcloud-status {"status": "starting"}\n')
     vm.put("pull", f"cat <<'END'\n{PULLED}END\n")
@@ -254,7 +265,7 @@ def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> No
     assert vm.statuses[-1]["status"] == "failed"
     assert vm.statuses[-1]["step"] == "pull"
     assert error in vm.statuses[-1]["error"]
-    assert vm.called("docker run") == vm.called("shutdown") == []
+    assert vm.called("docker run") == []
 
 
 def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
@@ -316,6 +327,7 @@ def test_after_a_reboot_the_container_is_started_again(vm: Vm) -> None:
 def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) -> None:
     vm.put("exit-code", "1\n")
     vm.put("logs", 'hvdcloud-status {"status": "failed", "step": "sshd", "error": "no"}\n')
+    vm.put("attributes", "hvdcloud-authorized-key\n")
     assert vm.boot().returncode == 1
     assert vm.called("shutdown") == []
     assert vm.statuses[-1]["step"] == "container"
@@ -328,6 +340,102 @@ def test_a_container_that_was_ready_and_fails_powers_the_vm_off(vm: Vm) -> None:
     assert vm.boot().returncode == 0
     assert vm.called("shutdown") == ["shutdown -h now"]
     assert vm.statuses[-1]["status"] == "failed"
+
+
+NOBODY_CAME = "hvdcloud: the start failed and nobody deleted this VM for {}: switching off"
+
+
+def fail_in_the_driver(vm: Vm) -> None:
+    vm.put("no-driver", "no\n")
+
+
+def fail_in_the_container(vm: Vm) -> None:
+    vm.put("exit-code", "1\n")
+
+
+FAILURES = pytest.mark.parametrize("fail", [fail_in_the_driver, fail_in_the_container])
+
+
+@FAILURES
+def test_a_vm_whose_start_failed_is_switched_off_where_nobody_deletes_it(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    done = vm.boot()
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    waited = vm.calls.index("sleep 1800")
+    assert vm.calls[waited - 1].startswith("curl"), "the failure is told before the wait"
+    assert [call for call in vm.calls[waited:] if "docker" not in call] == ["sleep 1800", "shutdown -h now"]
+    assert vm.statuses[-1]["status"] == "failed"
+
+
+@FAILURES
+def test_it_stays_to_be_looked_at_until_the_limit(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    vm.put("idle", "1.5")
+    vm.program("sleep", '[[ $1 != 1.5 ]] || date +%s.%N >"$FAKE/failed"; exec /bin/sleep "${1/#2/0}"')
+    vm.program("shutdown", 'date +%s.%N >"$FAKE/off"')
+    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("1.5 s")
+    failed, off = (float((vm.folder / name).read_text()) for name in ("failed", "off"))
+    assert 1.5 <= off - failed < 30
+
+
+@FAILURES
+def test_without_limits_idle_a_failed_start_never_switches_off(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    vm.put("attributes", "hvdcloud-authorized-key\n")
+    assert vm.boot().returncode == 1
+    assert vm.called("shutdown") == []
+
+
+@pytest.mark.parametrize("idle", ["soon", "-1", ""])
+def test_a_limit_that_makes_no_sense_is_the_default(vm: Vm, idle: str) -> None:
+    fail_in_the_driver(vm)
+    vm.put("idle", idle or "\n \n")
+    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+
+
+def test_a_vm_without_a_metadata_server_is_switched_off_after_the_default(vm: Vm) -> None:
+    fail_in_the_driver(vm)
+    vm.put("no-metadata", "")
+    done = vm.boot()
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_start_that_fails_before_its_first_step_is_a_failure_too(vm: Vm) -> None:
+    (vm.folder / "var/lib").mkdir(parents=True)
+    (vm.folder / "var/lib/hvdcloud").write_text("in the way of the folder")
+    done = vm.boot()
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "boot", "error": 'mkdir -p "$HOME": exit status 1'}
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) -> None:
+    vm.put("runs", "echo true")
+    assert vm.boot(replace={"READY_SECONDS=600": "READY_SECONDS=1"}).returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "container", "error": "not ready within 1 s"}
+    assert vm.called("docker kill") == ["docker kill hvdcloud"]
+    assert vm.called("docker wait") == []
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_container_that_takes_its_time_to_get_ready_is_waited_for(vm: Vm) -> None:
+    vm.put("runs", 'echo true; (($1 < 3)) || echo \'hvdcloud-status {"status": "ready"}\' >"$FAKE/logs"')
+    assert vm.boot().returncode == 0
+    assert vm.called("docker kill") == []
+    assert len(vm.called("docker wait")) == 1
+
+
+def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
+    vm.program("docker", STAND_INS["docker"].replace('"run "*) ', '"run "*) echo "no answer" >&2; exit 1;'))
+    vm.put("runs", "(($1 > 3)) && echo false || echo true")
+    done = vm.boot()
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
+    look = "docker container inspect -f {{.State.Running}} hvdcloud"
+    assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
 
 
 def hide(vm: Vm, command: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ CONTAINER=hvdcloud
 STEP=boot
 ERRORS=$HOME/errors # the output of the last command: what a failure quotes
 HOPELESS=100        # exit status: trying again is no use
-mkdir -p "$HOME"
-: >"$ERRORS"
+IDLE_SECONDS=1800   # where the metadata server does not say: the default of limits.idle
+READY_SECONDS=600   # of a container that takes seconds
 
 say() {
     printf 'hvdcloud: %s\n' "$*"
@@ -67,16 +67,56 @@ report_failure() {
     report "{\"status\": \"failed\", \"step\": $(json "$STEP"), \"error\": $(json "$1")}"
 }
 
-# The VM stays, so that its serial log can be read.
 on_error() {
     local status=$1 command=$2 error
     trap - ERR
     ((BASH_SUBSHELL == 0)) || exit "$status"
-    error=$(tail -n 5 "$ERRORS")
+    error=$(tail -n 5 "$ERRORS") || true
     report_failure "${error:-$command: exit status $status}"
-    exit 1
+    give_up
 }
 trap 'on_error $? "$BASH_COMMAND"' ERR
+
+# The VM stays, so that its serial log can be read. `up` on the laptop deletes it; where that is dead, the VM must not cost
+# money for long. In the foreground: systemd ends what a startup script leaves behind.
+give_up() {
+    local seconds
+    trap - ERR
+    seconds=$(idle_seconds)
+    if [[ -n $seconds ]]; then
+        sleep "$seconds" || true
+        # A container that came up all the same (too late, or Docker failed under it) may hold a run, and ends itself.
+        while container_runs; do
+            sleep 15 || true
+        done
+        say "the start failed and nobody deleted this VM for $(spoken "$seconds"): switching off"
+        shutdown -h now || true
+    fi
+    exit 1
+}
+
+# After how long a VM of no use is switched off; nothing where it never is. One that cannot ask is as good as forgotten,
+# and costs less off than on.
+idle_seconds() {
+    local seconds=$IDLE_SECONDS
+    if ATTRIBUTES=$(metadata instance/attributes/); then
+        seconds=$(optional hvdcloud-idle) || seconds=$IDLE_SECONDS
+        [[ -z $seconds || $seconds =~ ^[0-9]+(\.[0-9]+)?$ ]] || seconds=$IDLE_SECONDS
+    fi
+    printf '%s' "$seconds"
+}
+
+spoken() {
+    local seconds=${1%.*}
+    if ((10#$seconds >= 60)); then
+        echo "$((10#$seconds / 60)) min"
+    else
+        echo "$1 s"
+    fi
+}
+
+mkdir -p "$HOME"
+: >"$ERRORS"
 
 # limited SECONDS COMMAND...: its output goes to the serial port.
 limited() {
@@ -171,6 +211,10 @@ container_exists() {
     docker container inspect "$CONTAINER" >/dev/null 2>&1
 }
 
+container_runs() {
+    [[ $(timeout --kill-after=5 20 docker container inspect -f '{{.State.Running}}' "$CONTAINER" 2>/dev/null) == true ]]
+}
+
 # Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
 # share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
 run_container() {
@@ -193,7 +237,8 @@ run_container() {
 
 # An attribute of the VM; nothing where it has none of this name.
 optional() {
-    if grep -qxF "$1" <<<"$ATTRIBUTES"; then
+    # Without a here-document: where the disk is full, there can be none.
+    if [[ $'\n'$ATTRIBUTES$'\n' == *$'\n'"$1"$'\n'* ]]; then
         metadata "instance/attributes/$1"
     fi
 }
@@ -211,6 +256,7 @@ follow_log() {
 follow_container() {
     local code
     STEP=container
+    await_ready "$1"
     code=$(docker wait "$CONTAINER" 2>"$ERRORS")
     # Its last words, but a log that does not end must not keep a VM that costs money.
     timeout 10 tail --pid="$2" -s 0.1 -f /dev/null || true
@@ -218,13 +264,26 @@ follow_container() {
     if ((code != 0)); then
         docker logs --tail 10 "$CONTAINER" >"$ERRORS" 2>&1
         report_failure "exit status $code: $(cat "$ERRORS")"
-        was_ready "$1" || exit 1
+        was_ready "$1" || give_up
     fi
     shutdown -h now
 }
 
+# Only from ready on does a container see by itself that nobody uses it. One that neither gets there nor ends is a failure.
+await_ready() {
+    local deadline=$((SECONDS + READY_SECONDS))
+    until was_ready "$1" || ! container_runs; do
+        if ((SECONDS >= deadline)); then
+            limited 60 docker kill "$CONTAINER" || true
+            echo "not ready within $READY_SECONDS s" >"$ERRORS"
+            return 1
+        fi
+        sleep 1
+    done
+}
+
 was_ready() {
-    docker logs --since "$1" "$CONTAINER" 2>&1 | grep -c '^hvdcloud-status {"status": "ready"' >/dev/null
+    timeout --kill-after=5 20 docker logs --since "$1" "$CONTAINER" 2>&1 | grep -c '^hvdcloud-status {"status": "ready"' >/dev/null
 }
 
 # Container-Optimized OS: Docker is there, the driver is not, and all but SSH is shut out.
