@@ -60,7 +60,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     project.write("requirements.txt", "scikit-learn\n")
     ended = project.hvdcloud("launch")
     assert labelled(engine, project.name) == []
-    *output, trained, pulled, gone, took = ended.out.splitlines()
+    *output, ending, trained, pulled, gone, took = ended.out.splitlines()
     accuracy = re.fullmatch(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks", trained)
     assert accuracy, trained
     assert float(accuracy[1]) >= 0.97
@@ -69,6 +69,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     assert took.startswith("all of it took ")
     # Standard output is the answer: what the ranks say and what came of it. The progress is elsewhere.
     assert all(line.startswith("[0] ") for line in output)
+    assert ending == "[hvdcloud] switching off the nodes: the run has ended and its checkpoints are in the bucket"
     for step in ("image: ready", "t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
         assert step in ended.err.splitlines()
     assert "[0]" not in ended.err
@@ -76,7 +77,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     assert found, pulled
     names = assert_pulled(project, found[1])
     assert names == [f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)]
-    volumes = {found[2]: {"bind": "/pulled", "mode": "ro"}}
+    volumes = {str(project.folder / found[2]): {"bind": "/pulled", "mode": "ro"}}
     loaded = engine.containers.run(image, ["-c", LOADS], entrypoint="python", volumes=volumes, remove=True)
     assert loaded.decode().strip() == "12"
     assert (project.folder / "checkpoints" / ".gitignore").exists()

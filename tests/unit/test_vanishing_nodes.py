@@ -29,6 +29,7 @@ from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from hvdcloud.state import write_private
+from tests.harness import until
 
 RUN = "20261121-101112-abcdef"
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}
@@ -370,10 +371,11 @@ def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
     machines.errors = [NodeError("the API is out of reach", hint="wait")]
 
     def cut() -> None:
+        until(lambda: "epoch 1" in laptop.out.getvalue(), seconds=20, what="the first line")
         vm.vanish()
         threading.Timer(2.0, vm.come_back).start()
 
-    when_asked(vm, lambda: threading.Timer(0.5, cut).start())
+    when_asked(vm, lambda: threading.Thread(target=cut, daemon=True).start())
     with context:
         followed = logs.follow(context, cluster, RUN)
     assert followed.state == ENDED
