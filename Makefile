@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # What starts containers stays in one process; the rest runs beside it.
-PYTEST_PARALLEL ?= -n 2 --dist loadgroup
+PYTEST_PARALLEL ?= -n 2 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list

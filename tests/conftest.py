@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-# End-to-end tests that start no container of ours; each of these files may run beside everything else.
+# End-to-end tests that start no container of ours, and contract tests that do.
 WITHOUT_NODES = frozenset(
     {"test_doctor", "test_gce_costs", "test_gce_faults", "test_gce_killed", "test_many_nodes", "test_setup"}
 )
+WITH_ENGINE = frozenset(
+    {"test_cloudbuild", "test_cloudbuild_server", "test_emulator_machines", "test_provider", "test_sbom_registry"}
+)
 
 
-ENGINE = frozenset({"engine", "image", "tensorflow_image"})
-"""Fixtures."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `pytest -n 2`, what fills the machine with containers runs one after the other, and the rest beside it.
 
+    The mark xdist_group of pytest-xdist 3.8 does nothing with pytest 9.
+    """
+    from xdist.scheduler import LoadScopeScheduling
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `pytest -n 2 --dist loadgroup`, what fills the machine with containers runs one after the other."""
-    for item in items:
-        e2e = item.path.parent.name == "e2e"
-        if e2e and item.path.stem in WITHOUT_NODES:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif e2e or item.get_closest_marker("engine") or ENGINE & {*getattr(item, "fixturenames", ())}:
-            item.add_marker(pytest.mark.xdist_group("engine"))
+    class OneAtTheEngine(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(nodeid.partition("::")[0])
+            alone = file.stem in WITH_ENGINE or (file.parent.name == "e2e" and file.stem not in WITHOUT_NODES)
+            return "engine" if alone else str(file)
+
+    return OneAtTheEngine(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -39,8 +39,6 @@ from tests.cloudbuild.plans import PIP_HINT, tiny_plan
 from tests.harness import until
 from tests.registry import free_port, google_like_registry
 
-pytestmark = pytest.mark.engine
-
 METHOD = "cloudbuild.projects.locations.builds."
 FAILING = "FROM debian:bookworm-slim AS builder\nRUN echo three lines before && {} && exit 7\n"
 

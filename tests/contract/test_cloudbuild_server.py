@@ -20,8 +20,6 @@ from tests.cloudbuild.errors import service_disabled
 from tests.cloudbuild.place import PROJECT, Place, building_place
 from tests.harness import until
 
-pytestmark = pytest.mark.engine
-
 BUILDS = f"/v1/projects/{PROJECT}/locations/us-central1/builds"
 SCRATCH = "FROM scratch\nCOPY greeting /\n"
 

@@ -23,8 +23,6 @@ from tests.emulator.machines_metadata import Guest, MetadataServer
 from tests.harness import until
 from tests.registry import free_port, running_registry
 
-pytestmark = pytest.mark.engine
-
 PROJECT, ZONE = "p-1", "us-central1-a"
 BOOT_SECONDS = 60
 

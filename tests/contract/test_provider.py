@@ -19,8 +19,6 @@ from hvdcloud.state import Journal
 from tests.contract.workshops import GceWorkshop, LocalWorkshop, Workshop
 from tests.emulator import Emulator
 
-pytestmark = pytest.mark.engine
-
 
 @pytest.fixture(params=["local", "gce"])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:

@@ -26,8 +26,6 @@ from tests.harness import until
 from tests.registry import free_port, google_like_registry, running_registry
 from tests.web import Asked, Reply, answering
 
-pytestmark = pytest.mark.engine
-
 USER, PASSWORD = "someone", "hunter2-sbom"
 DOCUMENT = b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}\n'
 
