@@ -38,7 +38,7 @@ record: setup base-image ## docs/launch.svg: a terminal in which one experiment 
 	@folder=$$(mktemp -d /tmp/hvdcloud.XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 		export HVDCLOUD_STATE_DIR="$$folder/state" && \
 		$(BIN)/hvdcloud init "$$folder/digits" && $(BIN)/hvdcloud -c "$$folder/digits/hvdcloud.yaml" build && \
-		$(BIN)/python -m tools.record docs/launch.svg --folder "$$folder/digits" -- hvdcloud launch
+		$(BIN)/python -m tools.record docs/launch.svg --size 100x32 --folder "$$folder/digits" -- hvdcloud launch
 
 test-images: setup base-image ## the images for GPUs and newer TensorFlow, really built; no GPU needed
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
