@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +35,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "engine" if alone else str(file)
 
     return OneAtTheEngine(config, log)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove what a killed test session left at the engine, unless another one runs there now."""
+    if hasattr(session.config, "workerinput"):
+        return
+    lock = os.open(Path(tempfile.gettempdir()) / "hvdcloud-tests.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        from hvdcloud.engine import connect
+        from hvdcloud.errors import HvdcloudError
+        from tests.harness import remove_leftovers
+
+        try:
+            client = connect()
+        except HvdcloudError:
+            # Without an engine there is nothing to remove, and the tests that need none can run.
+            pass
+        else:
+            for name in remove_leftovers(client):
+                session.config.get_terminal_writer().line(f"removed {name}, which a killed test session left")
+            client.close()
+    # Held until this process ends.
+    fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 @pytest.fixture(autouse=True)

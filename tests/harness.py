@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# On what a test makes at the engine without hvdcloud.
+TEST_LABEL = "hvdcloud-test"
 HVDCLOUD = (sys.executable, "-m", "hvdcloud")
 
 
@@ -182,6 +184,36 @@ def labelled(engine: Any, cluster: str | None = None) -> list[str]:
         *(f"network {found['Name']}" for found in api.networks(filters=filters)),
         *(f"volume {found['Name']}" for found in api.volumes(filters=filters).get("Volumes") or []),
     ]
+
+
+def remove_leftovers(engine: Any) -> list[str]:
+    """Remove what a killed test session left: the tests' clusters, and what carries the label hvdcloud-test.
+
+    Returns:
+        `kind name` of what was removed.
+    """
+    from docker.errors import APIError
+
+    removed = []
+    for kind in ("containers", "volumes", "networks"):
+        everything = {"all": True} if kind == "containers" else {}
+        found = [
+            *getattr(engine, kind).list(filters={"label": "hvdcloud-cluster"}, **everything),
+            *getattr(engine, kind).list(filters={"label": TEST_LABEL}, **everything),
+        ]
+        for one in found:
+            labels = one.attrs.get("Labels") or one.attrs.get("Config", {}).get("Labels") or {}
+            if TEST_LABEL not in labels and not labels["hvdcloud-cluster"].startswith("t-"):
+                continue
+            try:
+                one.remove(force=True) if kind == "containers" else one.remove()
+            except APIError as error:
+                # A container that removes itself, or a network that a stranger of the user's is in.
+                if error.status_code not in (403, 404, 409):
+                    raise
+                continue
+            removed.append(f"{kind.removesuffix('s')} {one.name}")
+    return removed
 
 
 def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:

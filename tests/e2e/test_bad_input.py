@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Project, labelled, project_in
+from tests.harness import TEST_LABEL, Project, labelled, project_in
 from tests.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
 # A rank that writes two checkpoints.
@@ -82,7 +82,14 @@ def test_down_twice_is_done_twice_and_a_foreign_container_on_our_network_survive
 ) -> None:
     project.hvdcloud("up")
     stranger = engine.containers.run(
-        image, ["300"], entrypoint="sleep", name="t-bad-stranger", network="hvdcloud-t-bad", init=True, detach=True
+        image,
+        ["300"],
+        entrypoint="sleep",
+        name="t-bad-stranger",
+        network="hvdcloud-t-bad",
+        init=True,
+        detach=True,
+        labels={TEST_LABEL: "stranger"},
     )
     try:
         assert "is gone" in project.hvdcloud("down").out
@@ -100,7 +107,7 @@ def test_down_twice_is_done_twice_and_a_foreign_container_on_our_network_survive
 def test_a_name_that_a_foreign_container_has_is_refused_and_the_container_stays(
     project: Project, engine: Any, image: str
 ) -> None:
-    stranger = engine.containers.create(image, name="t-bad-0", entrypoint="true")
+    stranger = engine.containers.create(image, name="t-bad-0", entrypoint="true", labels={TEST_LABEL: "stranger"})
     try:
         ended = project.hvdcloud("up", expect=2)
         assert "the name t-bad-0 is taken by a container that is not hvdcloud's" in ended.err
@@ -113,7 +120,7 @@ def test_a_name_that_a_foreign_container_has_is_refused_and_the_container_stays(
 
 
 def test_a_network_name_that_is_taken_is_refused_and_the_network_stays(project: Project, engine: Any) -> None:
-    stranger = engine.networks.create("hvdcloud-t-bad")
+    stranger = engine.networks.create("hvdcloud-t-bad", labels={TEST_LABEL: "stranger"})
     try:
         assert "the network hvdcloud-t-bad exists already" in project.hvdcloud("up", expect=2).err
         assert labelled(engine, project.name) == []
@@ -192,7 +199,7 @@ def test_when_the_engine_has_no_subnet_left_up_says_so_and_leaves_nothing(projec
     try:
         for number in range(200):
             try:
-                taken.append(engine.networks.create(f"t-bad-subnet-{number}", labels={"hvdcloud-test": "subnets"}))
+                taken.append(engine.networks.create(f"t-bad-subnet-{number}", labels={TEST_LABEL: "subnets"}))
             except APIError:
                 break
         else:
