@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -73,6 +74,14 @@ class Lab:
             return found
 
         return {key: at(key) for key in KEYS}
+
+    @property
+    def written_down(self) -> set[str]:
+        """The types of what Terraform's state knows of."""
+        file = self.project.state / "_setup" / LAB / "terraform.tfstate"
+        with contextlib.suppress(FileNotFoundError, ValueError):  # Not there yet, or half of it.
+            return {each["type"] for each in json.loads(file.read_text())["resources"]}
+        return set()
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -399,6 +408,8 @@ def test_what_was_made_while_the_machine_died_is_taken_up(lab: Lab, gate: Gate) 
     """Terraform dies too, and has not written down what Google was just making."""
     with lab.project.started("setup", "--yes") as process:
         assert gate.asked.wait(60)
+        # The stand-in does one thing after the other, so nothing more is made before the gate opens.
+        until(lambda: lab.written_down >= set(lab.resources), seconds=20, what="what was made before the bucket")
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         terraform = next(each for each in family if each.name() == "terraform")
