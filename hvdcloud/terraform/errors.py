@@ -101,7 +101,7 @@ _RULES = (
         words=r"(?s)Error creating Budget.*Error 403|billingAccounts/(?P<account>[0-9A-F-]+).*Error 403",
         error=CredentialsError,
         cause="the billing account lets only those with roles/billing.costsManager make a budget",
-        hint="ask an administrator of the billing account, or hvdcloud setup --no-budget",
+        hint="ask an administrator of the billing account, or hvdcloud setup --budget 0",
     ),
     _Rule(
         words=r"requested bucket name is not available|bucket name.*already (?:in use|taken)",

@@ -55,7 +55,7 @@ Details:
         (BUCKET, "googleapi: Error 403: The billing account for the owning project is disabled in state absent, "
          "accountDisabled", 3, "gcloud billing projects link lab-42"),
         ("google_billing_budget.hvdcloud[0]",
-         "Error creating Budget: googleapi: Error 403: The caller does not have permission", 3, "--no-budget"),
+         "Error creating Budget: googleapi: Error 403: The caller does not have permission", 3, "--budget 0"),
         (NETWORK, "googleapi: Error 403: Quota 'NETWORKS' exceeded. Limit: 5.0 globally., quotaExceeded", 4,
          "NETWORKS"),
         (NETWORK, "googleapi: Error 409: The resource 'projects/lab-42/global/networks/hvdcloud' already exists, "
