@@ -5,12 +5,14 @@ Nothing here knows what is checked: `hvdcloud doctor` and the providers bring th
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from hvdcloud.errors import ExitCode, HvdcloudError, NodeError
@@ -217,3 +219,11 @@ class _Round:
             exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
             seconds=round(seconds, 3),
         )
+
+
+def unwritable(folder: Path) -> str:
+    """Why a folder can neither be made nor written: `/mnt may not be written`; empty if it can."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"

@@ -51,6 +51,36 @@ def write_private(path: Path, data: str) -> None:
 
 
 @contextlib.contextmanager
+def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
+    """Hold a lock during the block and say who does. It goes with the process, so a killed one leaves none behind.
+
+    Args:
+        file: open to read and write; closed at the end.
+        command: who holds it, for the others' message.
+        what: for that message: what nobody else may do meanwhile.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(file, 1000).decode(errors="replace").strip() or "another command"
+            raise UsageError(f"{what} by {holder}", hint=hint) from None
+        os.truncate(file, 0)
+        # Who holds it is good to know; a full disk does not keep the lock from holding.
+        with contextlib.suppress(OSError):
+            os.write(file, f"`hvdcloud {command}` (process {os.getpid()})".encode())
+        try:
+            yield
+        finally:
+            os.truncate(file, 0)
+    finally:
+        os.close(file)
+
+
+@contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """The file system's errors as ours."""
     try:
@@ -199,22 +229,10 @@ class ClusterState:
                 raise
             yield
             return
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.read(file, 1000).decode(errors="replace").strip() or "another command"
-                raise UsageError(
-                    f"cluster {self.name} is being changed by {holder}",
-                    hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
-                ) from None
-            os.truncate(file, 0)
-            # Who holds it is good to know; a full disk does not keep the lock from holding.
-            with contextlib.suppress(OSError):
-                os.write(file, f"`hvdcloud {command}` (process {os.getpid()})".encode())
-            try:
-                yield
-            finally:
-                os.truncate(file, 0)
-        finally:
-            os.close(file)
+        with held(
+            file,
+            command,
+            what=f"cluster {self.name} is being changed",
+            hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
+        ):
+            yield

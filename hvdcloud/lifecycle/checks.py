@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, unwritable, warning
 from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
 
 if TYPE_CHECKING:
@@ -246,12 +246,11 @@ def _ssh() -> Finding:
 
 def _state(folder: Path) -> Finding:
     """Whether keys and pinned host keys can be kept."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    why = unwritable(folder)
+    if not why:
         return fine(str(folder))
-    why = "may not be written" if there.is_dir() else "is no folder"
     return failed(
-        f"{folder} cannot be made or written: {there} {why}",
+        f"{folder} cannot be made or written: {why}",
         hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
         error=UsageError,
     )

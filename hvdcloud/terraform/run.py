@@ -7,7 +7,6 @@ to its terminal, Terraform finishes what it is doing and writes its state. The n
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
-from hvdcloud.state import write_private
+from hvdcloud.state import held, write_private
 from hvdcloud.terraform.errors import Diagnostic, plain_diagnostics, terraform_error, unfinished
 from hvdcloud.terraform.plan import SetupPlan, read_plan
 
@@ -101,23 +100,13 @@ class WorkFolder:
                 f"{self.folder} cannot be made: {error.strerror or error}",
                 hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
             ) from error
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(file, 1000, 0).decode(errors="replace").strip() or "another command"
-                raise UsageError(
-                    f"project {self.folder.name} is being set up by {holder}",
-                    hint="wait for it to end, then hvdcloud setup again",
-                ) from None
-            os.truncate(file, 0)
-            os.pwrite(file, f"`hvdcloud {command}` (process {os.getpid()})".encode(), 0)
-            try:
-                yield
-            finally:
-                os.truncate(file, 0)
-        finally:
-            os.close(file)
+        with held(
+            file,
+            command,
+            what=f"project {self.folder.name} is being set up",
+            hint="wait for it to end, then hvdcloud setup again",
+        ):
+            yield
 
     def prepare(self, module: Path) -> bool:
         """Copy the module here. Returns whether an older one stood here before, whose provider may be too old."""

@@ -23,6 +23,7 @@ from hvdcloud.providers.gce.price_table import (
     DISK,
     EVERYWHERE,
     FORMAT,
+    HOURS_PER_MONTH,
     N1_GB,
     N1_VCPU,
     Pair,
@@ -37,7 +38,6 @@ LOCAL_SSD = "local-ssd-gb-month"
 ABSURD = Decimal(10)
 """A price that is this many times what it was, or this fraction of it, is taken for an error."""
 
-_HOURS_PER_MONTH = Decimal(730)
 _PLACE = re.compile(r"(?P<name>.+?) (?:running )?in .+")
 # Discounts, reservations, surcharges and places that are not one region. They are told by their names alone: many have
 # the usage type OnDemand, and some cost nothing.
@@ -216,7 +216,7 @@ def _parts() -> Iterator[tuple[str, list[tuple[Decimal, str]]]]:
                 (Decimal(machine.vcpus), f"{machine.sku} Core"),
                 (Decimal(str(machine.memory_gb)), f"{machine.sku} Ram"),
                 (Decimal(machine.gpu_count), machine.gpu_type),
-                (machine.local_ssd_gb / _HOURS_PER_MONTH, LOCAL_SSD),
+                (Decimal(machine.local_ssd_gb) / HOURS_PER_MONTH, LOCAL_SSD),
             ]
             yield machine.name, [part for part in sizes if part[0]]
     for gpu in catalog.gpus():

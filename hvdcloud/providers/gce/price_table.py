@@ -20,6 +20,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.state import state_root, write_private
 
 FORMAT = 1
+HOURS_PER_MONTH = 730
 # No cluster's name has a dot in it, so no cluster's folder is called that.
 REFRESHED = "prices.json"
 _SHIPPED = Path(__file__).with_name("prices.yaml")

@@ -17,12 +17,12 @@ from hvdcloud.providers.gce.price_table import (
     CUSTOM_VCPU,
     DISK,
     EVERYWHERE,
+    HOURS_PER_MONTH,
     N1_GB,
     N1_VCPU,
     Table,
 )
 
-HOURS_PER_MONTH = 730
 _GB = 2**30
 
 

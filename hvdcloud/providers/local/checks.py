@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.checks import Check, Finding, failed, fine, warning
+from hvdcloud.checks import Check, Finding, failed, fine, unwritable, warning
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 
@@ -73,14 +72,13 @@ def _bucket(url: str) -> Finding:
         open_bucket(url, retry_seconds=5).prefixes("")
         return fine(f"{url} can be listed")
     folder = Path(unquote(urlsplit(url).path))
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "may not be written" if there.is_dir() else "is no folder"
+    if why := unwritable(folder):
         return failed(
-            f"the bucket's folder {folder} cannot be made or written: {there} {why}",
+            f"the bucket's folder {folder} cannot be made or written: {why}",
             hint="name another one in checkpoints.bucket, or with --bucket",
             error=UsageError,
         )
+    there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free / 1e9
     if free < 1:
         return warning(f"{folder}: only {free:.1f} GB are free", hint="free some space, or name another folder")
