@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tarfile
@@ -23,7 +24,8 @@ from typing import Any
 from tests.harness import until
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RUN = "20261121-101112-abcdef"
+# Of this process alone: a run's processes are found by its id, on the whole machine.
+RUN = f"20261121-101112-{secrets.token_hex(3)}"
 
 _SSH = """#!/bin/sh
 while :; do

@@ -291,7 +291,9 @@ def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, direc
     assert result.errors
     assert not manifest_of(bucket).complete
     bucket.down = False
-    assert len(finish(up).uploaded) == 30
+    # Some by the thread of the finish that was given up, which may still be at work.
+    assert not finish(up).errors
+    assert len(manifest_of(bucket).files) == 30
     assert manifest_of(bucket).complete
 
 
