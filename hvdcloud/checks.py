@@ -221,9 +221,14 @@ class _Round:
         )
 
 
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
 def unwritable(folder: Path) -> str:
     """Why a folder can neither be made nor written: `/mnt may not be written`; empty if it can."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = existing(folder)
     if not there.is_dir():
         return f"{there} is no folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.checks import Check, Finding, failed, fine, unwritable, warning
+from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 
@@ -78,8 +78,7 @@ def _bucket(url: str) -> Finding:
             hint="name another one in checkpoints.bucket, or with --bucket",
             error=UsageError,
         )
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free / 1e9
+    free = shutil.disk_usage(existing(folder)).free / 1e9
     if free < 1:
         return warning(f"{folder}: only {free:.1f} GB are free", hint="free some space, or name another folder")
     return fine(f"{folder}, {free:.0f} GB free")
