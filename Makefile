@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record test test-images test-gpu lint bench bench-gce bench-images clean clean-images
+.PHONY: help setup engine base-image registry demo reference record test soak test-images test-gpu lint bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -8,7 +8,7 @@ PYTEST_PARALLEL ?= -n 2 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.complete ## .venv/ with hvdcloud and its development tools
 
@@ -30,6 +30,9 @@ demo: setup base-image ## one experiment's whole life on this machine, in a new 
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+soak: setup base-image ## random losses of nodes in one elastic run: make soak SOAK_COUNT=20 SOAK_SEED=7
+	@$(BIN)/python -m tests.soak
 
 reference: setup ## docs/reference.md, from the commands and the configuration's models
 	@$(BIN)/python -m tools.reference docs/reference.md
@@ -58,8 +61,14 @@ lint: setup ## ruff, mypy --strict, shellcheck and terraform fmt
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench
 
+bench-elastic: setup base-image ## from the loss of a node to the next step, elastic against starting again
+	@$(BIN)/python -m tests.bench.elastic
+
 bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
 	@$(BIN)/python -m tests.bench.gce
+
+bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
+	@$(BIN)/python -m tests.bench.preemption
 
 bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
 	@$(BIN)/python -m tests.bench.images

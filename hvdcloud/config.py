@@ -1,23 +1,12 @@
-"""hvdcloud.yaml ⇄ models.
-
-Flags beat environment (`HVDCLOUD_…`) beat file beat defaults. An unknown key, a wrong type or a value out of range is
-refused with the place it came from and, for a typo, the key that was meant.
-
-A nested key's environment variable joins its parts with two underscores: `HVDCLOUD_NODES=4`,
-`HVDCLOUD_RUN__CONTROLLER=mpi`. Values are read as YAML, as they would be in the file.
-"""
+"""The models of hvdcloud.yaml: every key, its type, default and meaning. config_file.py reads them from the file."""
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,29 +14,11 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
-
-from hvdcloud.errors import UsageError
-
-CONFIG_FILE = "hvdcloud.yaml"
-ENV_PREFIX = "HVDCLOUD_"
-ENV_NOT_CONFIG = {
-    "HVDCLOUD_STATE_DIR": "the folder with one folder per cluster: keys, pinned host keys, the journal",
-    "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
-    "HVDCLOUD_RUN": "set in every rank: the run's id",
-    "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
-    "gce.ssh.source: auto",
-    "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
-    "proxies",
-    "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "
-    "command have it",
-}
-"""Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -102,6 +73,13 @@ def _shell_words(command: str) -> str:
     return command
 
 
+def _spot_nodes(value: object) -> object:
+    """It was true or false once."""
+    if isinstance(value, bool):
+        return "all" if value else "none"
+    return value
+
+
 def _scalar_text(value: object) -> object:
     """YAML reads `EPOCHS: 3` as a number; an environment variable is text all the same."""
     if isinstance(value, bool):
@@ -119,6 +97,13 @@ ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
+SpotNodes = Annotated[
+    Literal["workers", "all", "none"] | None,
+    BeforeValidator(_spot_nodes),
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["workers", "all", "none"], "type": "string"}, {"type": "boolean"}, {"type": "null"}]}
+    ),
+]
 Command = Annotated[str, AfterValidator(_shell_words)]
 
 
@@ -194,10 +179,15 @@ class ImageConfig(Section):
 
 
 class ElasticConfig(Section):
-    """How far a run may shrink and grow."""
+    """How far a run may shrink and grow, in nodes, and how patient it is."""
 
-    min: int = Field(default=1, ge=1, description="ranks below which the run waits")
-    max: int = Field(ge=1, description="ranks at most")
+    min: int = Field(default=1, ge=1, description="nodes below which the run waits for others")
+    max: int | None = Field(default=None, ge=1, description="nodes at most; default: `nodes`")
+    longest_step: Duration = Field(
+        default=30.0,
+        description="how long a step of the training may take; ranks that have not ended theirs so long after a loss "
+        "are taken to be stuck, and start again from the newest checkpoint",
+    )
 
 
 class RunConfig(Section):
@@ -211,7 +201,7 @@ class RunConfig(Section):
     secrets: list[EnvName] = Field(
         default_factory=list, description="names of variables whose values come from this machine's environment"
     )
-    elastic: ElasticConfig | None = Field(default=None, description="let the run go on with fewer or more ranks")
+    elastic: ElasticConfig | None = Field(default=None, description="let the run go on with fewer or more nodes")
 
 
 class CheckpointsConfig(Section):
@@ -261,7 +251,17 @@ class GceConfig(Section):
     )
     machine_type: str = Field(default="n1-standard-8", description="machine type of every node")
     gpu: GpuConfig | None = Field(default_factory=lambda: GpuConfig(), description="GPUs of every node")
-    spot: bool = Field(default=False, description="Spot VMs: cheaper, may be taken away")
+    head_machine_type: str | None = Field(
+        default=None,
+        min_length=1,
+        description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
+        "takes no ranks",
+    )
+    spot: SpotNodes = Field(
+        default=None,
+        description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
+        "none; default: workers with run.elastic, else none; true and false mean all and none",
+    )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
     network: str | None = Field(default=None, description="VPC network; a terraform output")
@@ -303,159 +303,44 @@ class Config(Section):
             raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value never stands in the file")
         return self
 
+    @model_validator(mode="after")
+    def _elastic_runs_fit(self) -> Config:
+        elastic = self.run.elastic
+        if elastic is None:
+            return self
+        if self.run.controller == "mpi":
+            raise ValueError("run.elastic needs run.controller: gloo; with Open MPI, Horovod cannot lose a node")
+        if not elastic.min <= self.nodes <= self.most_nodes:
+            raise ValueError(
+                f"nodes is {self.nodes}; with run.elastic it is from {elastic.min} (min) to {self.most_nodes} (max)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _head_and_workers_fit(self) -> Config:
+        if self.provider == "gce" and self.gce.head_machine_type and self.nodes == 1:
+            raise ValueError(
+                "gce.head_machine_type is for a head beside other nodes, and nodes is 1; set gce.machine_type, or "
+                "take more nodes"
+            )
+        if self.gce.spot is None:
+            # Whoever makes nodes has this section alone.
+            chosen = self.gce.model_copy(update={"spot": "workers" if self.run.elastic else "none"})
+            object.__setattr__(self, "gce", chosen)
+        return self
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes a run may grow to."""
+        elastic = self.run.elastic
+        return self.nodes if elastic is None or elastic.max is None else elastic.max
+
     @property
     def project_dir(self) -> Path:
         """The folder of hvdcloud.yaml, whose files a run sends to the nodes."""
         return self._project_dir
 
 
-def load_config(
-    path: Path | None = None,
-    *,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Config:
-    """Read the configuration of one experiment.
-
-    Args:
-        path: hvdcloud.yaml; default: `hvdcloud.yaml` in the working folder, which may then be absent.
-        flags: dotted key → value, from the command line; None means not given.
-        environ: environment variables; default: this process's.
-
-    Raises:
-        UsageError: the file is missing or is not YAML, or a key or value is not allowed.
-    """
-    environ = os.environ if environ is None else environ
-    file = path if path is not None else Path(CONFIG_FILE)
-    tree: dict[str, Any] = {}
-    lines: dict[tuple[str, ...], str] = {}
-    if file.is_file():
-        tree, lines = _read_yaml(file)
-    elif path is not None:
-        raise UsageError(f"{path} is not there", hint="hvdcloud init writes a project with an hvdcloud.yaml")
-    for key, text in _from_environment(environ).items():
-        _put(tree, key, text[1])
-        lines[key] = text[0]
-    for dotted, value in (flags or {}).items():
-        if value is not None:
-            key = tuple(dotted.split("."))
-            _put(tree, key, value)
-            lines[key] = f"--{key[-1].replace('_', '-')}"
-    if "name" not in tree and not file.is_file():
-        raise UsageError(
-            f"there is no {CONFIG_FILE} in {Path.cwd()} and no --name",
-            hint="hvdcloud init writes a project; -c names a file elsewhere; --name NAME does without one",
-        )
-    try:
-        config = Config.model_validate(tree)
-    except ValidationError as error:
-        raise _usage_error(error, file=file, lines=lines) from None
-    config._project_dir = file.resolve().parent
-    return config
-
-
 def config_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of hvdcloud.yaml."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
-
-
-def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """The file's mapping, and for every key the place where it stands."""
-    lines: dict[tuple[str, ...], str] = {}
-
-    def walk(node: yaml.Node, key: tuple[str, ...]) -> None:
-        lines[key] = f"{file}:{node.start_mark.line + 1}"
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for name, value in node.value:
-                child = (*key, str(name.value))
-                if child in seen:
-                    raise UsageError(
-                        f"{file}:{name.start_mark.line + 1}: {'.'.join(child)} stands twice", hint="keep one of them"
-                    )
-                seen.add(child)
-                walk(value, child)
-                lines[child] = f"{file}:{name.start_mark.line + 1}"
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                walk(value, (*key, str(index)))
-
-    try:
-        text = file.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return {}, {}
-        walk(root, ())
-        tree = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"mend {file}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", hint=f"mend {file}") from None
-    if not isinstance(tree, dict):
-        raise UsageError(f"{file}:1: a mapping of keys is expected", hint="hvdcloud init writes one to start from")
-    return tree, lines
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple[str, object]]:
-    found: dict[tuple[str, ...], tuple[str, object]] = {}
-    for variable in sorted(environ):
-        if not variable.startswith(ENV_PREFIX) or variable in ENV_NOT_CONFIG:
-            continue
-        key = tuple(variable[len(ENV_PREFIX) :].lower().split("__"))
-        text = environ[variable]
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        found[key] = (f"environment variable {variable}", value)
-    return found
-
-
-def _put(tree: dict[str, Any], key: tuple[str, ...], value: object) -> None:
-    for part in key[:-1]:
-        child = tree.get(part)
-        if not isinstance(child, dict):
-            child = tree[part] = {}
-        tree = child
-    tree[key[-1]] = value
-
-
-def _section_at(key: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The model that holds the keys below `key`."""
-    model: type[BaseModel] | None = Config
-    for part in key:
-        field = model.model_fields.get(str(part)) if model else None
-        if field is None:
-            return None
-        candidates = [field.annotation, *get_args(field.annotation)]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return model
-
-
-def _usage_error(error: ValidationError, *, file: Path, lines: Mapping[tuple[str, ...], str]) -> UsageError:
-    """Every problem on a line of its own, with its place; the first one's remedy as the hint."""
-    messages: list[str] = []
-    hints: list[str] = []
-    # A misspelt key often causes the other problems, so it comes first.
-    for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
-        location = problem["loc"]
-        key = tuple(str(part) for part in location if part != "[key]")
-        dotted = ".".join(key)
-        place = next((lines[key[:end]] for end in range(len(key), -1, -1) if key[:end] in lines), str(file))
-        if problem["type"] == "extra_forbidden":
-            section = _section_at(location[:-1])
-            known = sorted(section.model_fields) if section else []
-            close = difflib.get_close_matches(str(location[-1]).lower(), known, n=1, cutoff=0.6)
-            messages.append(f"{place}: unknown key {dotted}")
-            hints.append(f"did you mean {'.'.join((*key[:-1], close[0]))}?" if close else f"known: {', '.join(known)}")
-        elif problem["type"] == "missing":
-            messages.append(f"{place}: {dotted} is missing")
-            hints.append(f"add {dotted}, or give it as --{key[-1].replace('_', '-')}")
-        else:
-            text = problem["msg"].removeprefix("Value error, ")
-            got = "" if problem["type"] == "value_error" else f" (got {problem['input']!r})"
-            messages.append(f"{place}: {dotted}: {text}{got}" if dotted else f"{place}: {text}")
-            hints.append(f"mend {dotted or 'it'}; `hvdcloud config schema` has every key")
-    others = [f"{message}; {hint}" for message, hint in zip(messages[1:], hints[1:], strict=True)]
-    return UsageError(messages[0], hint=hints[0], details="\n".join(others))

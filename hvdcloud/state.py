@@ -128,6 +128,10 @@ class Journal:
                 found.append(json.loads(line))
         return found
 
+    def knows(self, cluster_id: str) -> bool:
+        """Whether this cluster was begun from here."""
+        return any(entry.get("cluster_id") == cluster_id for entry in self.entries())
+
     def unfinished_up(self, cluster_id: str) -> bool:
         """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
         events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
@@ -163,6 +167,11 @@ class ClusterState:
     def key_file(self) -> Path:
         """The private key that opens the nodes, 0600."""
         return self.dir / "id_ed25519"
+
+    @property
+    def mesh_key_file(self) -> Path:
+        """The private key with which the nodes reach each other, 0600: nodes that come later need it too."""
+        return self.dir / "mesh_ed25519"
 
     @property
     def known_hosts(self) -> Path:
@@ -202,7 +211,10 @@ class ClusterState:
 
     def forget(self) -> None:
         """The cluster is gone: drop its keys and facts. The journal, the ledger and the folder bucket stay."""
-        for path in (self.key_file, self.key_file.with_suffix(".pub"), self.known_hosts, self.ssh_config):
+        for key in (self.key_file, self.mesh_key_file):
+            key.unlink(missing_ok=True)
+            key.with_suffix(".pub").unlink(missing_ok=True)
+        for path in (self.known_hosts, self.ssh_config):
             path.unlink(missing_ok=True)
         (self.dir / "cluster.json").unlink(missing_ok=True)
         shutil.rmtree(self.dir / "tmp", ignore_errors=True)

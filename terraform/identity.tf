@@ -67,6 +67,67 @@ resource "google_project_iam_member" "self_delete" {
   }
 }
 
+# -- heads that make lost nodes anew: off unless self_replace names their cluster --------------------------------------
+
+# What a bulkInsert asks for, how its end and the new node's host key are seen, and the deletion of what is half-made.
+# https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert
+resource "google_project_iam_custom_role" "self_replace" {
+  count = length(var.self_replace) > 0 ? 1 : 0
+
+  project     = var.project
+  role_id     = "hvdcloudSelfReplace"
+  title       = "hvdcloud: make VMs anew"
+  description = "managed-by=hvdcloud: given only with a condition on the VM's name"
+
+  permissions = [
+    "compute.disks.create",
+    "compute.disks.setLabels",
+    "compute.instances.create",
+    "compute.instances.delete",
+    "compute.instances.get",
+    "compute.instances.getGuestAttributes",
+    "compute.instances.setLabels",
+    "compute.instances.setMetadata",
+    "compute.instances.setServiceAccount",
+    "compute.instances.setTags",
+    "compute.subnetworks.use",
+    "compute.subnetworks.useExternalIp",
+    "compute.zoneOperations.get",
+  ]
+
+  depends_on = [google_project_service.api]
+}
+
+# Names as with self_delete, of VMs and of their disks. What is neither, such as the subnetwork, has no name that would
+# tell the cluster; and where Compute Engine asks the project, not the VM, for the right to make one, its name counts not.
+resource "google_project_iam_member" "self_replace" {
+  for_each = toset(var.self_replace)
+
+  project = var.project
+  role    = google_project_iam_custom_role.self_replace[0].name
+  member  = "serviceAccount:${google_service_account.node.email}"
+
+  condition {
+    title       = "hvdcloud-${each.value}"
+    description = "VMs of the cluster ${each.value}"
+
+    expression = join(" || ", [
+      "(resource.type != \"compute.googleapis.com/Instance\" && resource.type != \"compute.googleapis.com/Disk\")",
+      "(resource.name.extract(\"/instances/{name}\").startsWith(\"${each.value}-\") && resource.name.extract(\"/instances/${each.value}-{number}-\") == \"\")",
+      "(resource.name.extract(\"/disks/{name}\").startsWith(\"${each.value}-\") && resource.name.extract(\"/disks/${each.value}-{number}-\") == \"\")",
+    ])
+  }
+}
+
+# A new node has the account of those that are there.
+resource "google_service_account_iam_member" "self_replace" {
+  count = length(var.self_replace) > 0 ? 1 : 0
+
+  service_account_id = google_service_account.node.name
+  role               = "roles/iam.serviceAccountUser"
+  member             = "serviceAccount:${google_service_account.node.email}"
+}
+
 # -- people and CI jobs that use hvdcloud ------------------------------------------------------------------------------
 
 locals {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
-import tempfile
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,10 @@ WITHOUT_NODES = frozenset(
 WITH_ENGINE = frozenset(
     {"test_cloudbuild", "test_cloudbuild_server", "test_emulator_machines", "test_provider", "test_sbom_registry"}
 )
+
+
+# A shell has what it runs in the background ignore Ctrl-C, which would be passed on to every command under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,27 +45,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Remove what a killed test session left at the engine, unless another one runs there now."""
     if hasattr(session.config, "workerinput"):
         return
-    lock = os.open(Path(tempfile.gettempdir()) / "hvdcloud-tests.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    else:
-        from hvdcloud.engine import connect
-        from hvdcloud.errors import HvdcloudError
-        from tests.harness import remove_leftovers
+    from hvdcloud.errors import HvdcloudError
+    from tests.harness import remove_leftovers, share_engine
 
-        try:
-            client = connect()
-        except HvdcloudError:
-            # Without an engine there is nothing to remove, and the tests that need none can run.
-            pass
-        else:
-            for name in remove_leftovers(client):
-                session.config.get_terminal_writer().line(f"removed {name}, which a killed test session left")
-            client.close()
-    # Held until this process ends.
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    # Without an engine there is nothing to remove, and the tests that need none can run.
+    with contextlib.suppress(HvdcloudError):
+        for name in share_engine(remove_leftovers):
+            session.config.get_terminal_writer().line(f"removed {name}, which a killed test session left")
 
 
 @pytest.fixture(autouse=True)

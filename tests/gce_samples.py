@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from hvdcloud.providers.base import ClusterSpec
-from hvdcloud.providers.gce.plan import Settings
+from hvdcloud.providers.gce.settings import Settings
 
 SPEC = ClusterSpec(
     name="digits",
@@ -22,7 +22,7 @@ SETTINGS = Settings(
     machine_type="n1-standard-8",
     gpu_type="nvidia-tesla-t4",
     gpu_count=1,
-    spot=False,
+    spot="none",
     disk_gb=100,
     vm_image_profile="cos",
     network=None,

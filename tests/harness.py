@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,6 +156,11 @@ class Screen:
         """All of it so far."""
         return "".join(self._lines)
 
+    @property
+    def exit_code(self) -> int | None:
+        """None: it runs."""
+        return self._process.poll()
+
     def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
         """Wait until `words` have been printed so many times; fails at once if the command ends before."""
 
@@ -186,34 +193,52 @@ def labelled(engine: Any, cluster: str | None = None) -> list[str]:
     ]
 
 
+def tags_of(engine: Any) -> set[str]:
+    """What the engine calls its images, also while others come and go."""
+    return {tag for image in engine.api.images() for tag in image["RepoTags"] or ()}
+
+
+def share_engine(clean: Callable[[Any], list[str]] = lambda _: []) -> list[str]:
+    """Use the engine for tests until this process ends: no other test session removes clusters meanwhile.
+
+    Args:
+        clean: is called with the engine's client if nobody else uses it for tests now.
+
+    Returns:
+        what `clean` returned.
+
+    Raises:
+        HvdcloudError: there is no engine.
+    """
+    lock = os.open(Path(tempfile.gettempdir()) / "hvdcloud-tests.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return []
+    else:
+        from hvdcloud.engine import connect
+
+        client = connect()
+        try:
+            return clean(client)
+        finally:
+            client.close()
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
 def remove_leftovers(engine: Any) -> list[str]:
     """Remove what a killed test session left: the tests' clusters, and what carries the label hvdcloud-test.
 
     Returns:
         `kind name` of what was removed.
     """
-    from docker.errors import APIError
+    from tests.leftovers import remove_labelled
 
-    removed = []
-    for kind in ("containers", "volumes", "networks"):
-        everything = {"all": True} if kind == "containers" else {}
-        found = [
-            *getattr(engine, kind).list(filters={"label": "hvdcloud-cluster"}, **everything),
-            *getattr(engine, kind).list(filters={"label": TEST_LABEL}, **everything),
-        ]
-        for one in found:
-            labels = one.attrs.get("Labels") or one.attrs.get("Config", {}).get("Labels") or {}
-            if TEST_LABEL not in labels and not labels["hvdcloud-cluster"].startswith("t-"):
-                continue
-            try:
-                one.remove(force=True) if kind == "containers" else one.remove()
-            except APIError as error:
-                # A container that removes itself, or a network that a stranger of the user's is in.
-                if error.status_code not in (403, 404, 409):
-                    raise
-                continue
-            removed.append(f"{kind.removesuffix('s')} {one.name}")
-    return removed
+    def is_the_users(labels: Mapping[str, str]) -> bool:
+        return TEST_LABEL not in labels and not labels["hvdcloud-cluster"].startswith("t-")
+
+    return remove_labelled(engine, "hvdcloud-cluster", TEST_LABEL, unless=is_the_users)
 
 
 def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:

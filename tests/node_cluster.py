@@ -30,17 +30,27 @@ RUN = f"20261121-101112-{secrets.token_hex(3)}"
 _SSH = """#!/bin/sh
 while :; do
     case "$1" in
+    -G) echo "controlpath {base}/{head}/run/hvdcloud/ssh-$2"; exit ;;
     -T) shift ;;
     -o) shift 2 ;;
     *) break ;;
     esac
 done
 node=$1; shift
+aliases="{base}/{head}/root/.ssh/aliases"
+if [ -e "$aliases" ]; then
+    found=$(awk -v name="$node" '$1 == "Host" {{ ours = $2 == name }} ours && /HostName/ {{ print $2 }}' "$aliases")
+    node=${{found:-$node}}
+fi
 if [ -e "{base}/unreachable-$node" ]; then
     echo "ssh: connect to host $node port 2222: No route to host" >&2
     exit 255
 fi
-HVDCLOUD_NODE_ROOT="{base}/$node" exec sh -c "$*"
+export HVDCLOUD_NODE_ROOT="{base}/$node"
+if [ -e "{base}/machine-$node" ]; then
+    exec nsenter --target "$(cat "{base}/machine-$node")" --pid --mount -- sh -c "$*"
+fi
+exec sh -c "$*"
 """
 
 _NODE_PROGRAM = """#!/bin/sh
@@ -96,33 +106,48 @@ class NodeCluster:
     Args:
         base: an empty folder.
         nodes: how many.
+        names: other names than these.
     """
 
-    def __init__(self, base: Path, *, nodes: int = 2) -> None:
+    def __init__(self, base: Path, *, nodes: int = 2, names: Sequence[str] = ()) -> None:
         self.base = base
-        self.names = [f"n{index}" for index in range(nodes)]
+        self.names = list(names) or [f"n{index}" for index in range(nodes)]
+        self.head = self.names[0]
         self.bucket = base / "bucket"
         self.bucket.mkdir()
         self._tools = base / "bin"
         self._tools.mkdir()
-        words = {"base": str(base), "repository": str(REPOSITORY), "python": sys.executable}
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
-            tool = self._tools / name
-            tool.write_text(text.format(**words))
-            tool.chmod(0o755)
+            self.add_tool(name, text)
         for name in self.names:
-            node_file = self.root(name) / "var/lib/hvdcloud/node.json"
-            node_file.parent.mkdir(parents=True)
-            environment = {"PATH": f"{self._tools}:{os.environ['PATH']}", "FROM_THE_IMAGE": "yes"}
-            node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
+            self.add_node(name)
+
+    def add_tool(self, name: str, text: str) -> None:
+        """A program that every node has."""
+        words = {"base": str(self.base), "head": self.head, "repository": str(REPOSITORY), "python": sys.executable}
+        tool = self._tools / name
+        tool.write_text(text.format(**words))
+        tool.chmod(0o755)
+
+    def add_node(self, name: str, *, path: str = "") -> None:
+        """What a node has when it has just started.
+
+        Args:
+            name: its name.
+            path: folders that its PATH begins with.
+        """
+        node_file = self.root(name) / "var/lib/hvdcloud/node.json"
+        node_file.parent.mkdir(parents=True)
+        environment = {"PATH": f"{path}{self._tools}:{os.environ['PATH']}", "FROM_THE_IMAGE": "yes"}
+        node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
 
     def root(self, name: str) -> Path:
         """A node's `/`."""
         return self.base / name
 
-    def run_dir(self, name: str = "n0", *, run: str = RUN) -> Path:
-        """Where a node keeps a run."""
-        return self.root(name) / "var/lib/hvdcloud/runs" / run
+    def run_dir(self, name: str | None = None, *, run: str = RUN) -> Path:
+        """Where a node, the head by default, keeps a run."""
+        return self.root(name or self.head) / "var/lib/hvdcloud/runs" / run
 
     def log(self) -> str:
         """The run's log so far."""
@@ -165,6 +190,7 @@ class NodeCluster:
         code: Mapping[str, str] | None = None,
         resume: str | None = None,
         credentials: str | None = None,
+        elastic: bool = False,
     ) -> list[dict[str, Any]]:
         """`prepare` on every node; the closing lines."""
         answers = []
@@ -182,6 +208,7 @@ class NodeCluster:
                 "env": dict(env or {}),
                 "resume": resume,
                 "credentials": credentials,
+                "elastic": elastic,
                 "files": [entry(path, data) for path, data in contents.items()],
             }
             answers.append(send_code(self.start(name, "prepare"), header, contents))
@@ -201,7 +228,7 @@ class NodeCluster:
             "controller": "gloo",
             "down_when_done": False,
         }
-        return self.verb("n0", "launch", run, payload=request)
+        return self.verb(self.head, "launch", run, payload=request)
 
     def start_run(self, script: str, **options: Any) -> None:
         """Prepare and launch a Python script on every rank."""
@@ -211,7 +238,7 @@ class NodeCluster:
 
     def state(self, *, run: str = RUN) -> dict[str, Any]:
         """The run's state as the head tells it."""
-        answer = self.verb("n0", "state", run)
+        answer = self.verb(self.head, "state", run)
         state: dict[str, Any] = answer["runs"][0]
         return state
 
@@ -233,7 +260,7 @@ class NodeCluster:
 
     def supervisor(self) -> int:
         """Process id of the run's supervisor."""
-        holder = json.loads((self.root("n0") / "run/hvdcloud/supervisor").read_text())
+        holder = json.loads((self.root(self.head) / "run/hvdcloud/supervisor").read_text())
         return int(holder["pid"])
 
     def agent(self, name: str) -> int:

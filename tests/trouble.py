@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,32 @@ import pytest
 
 @contextlib.contextmanager
 def held_ports(first: int, count: int) -> Iterator[set[int]]:
-    """Loopback ports that another program listens on."""
+    """Loopback ports that another program listens on; those that somebody else uses now, as soon as they are free."""
+    free = set(range(first, min(first + count, 65536)))
+    held: set[int] = set()
+    done = threading.Event()
     with contextlib.ExitStack() as stack:
-        held = set()
-        for port in range(first, min(first + count, 65536)):
-            listener = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("127.0.0.1", port))
-                listener.listen(1)
-                held.add(port)
-        yield held
+
+        def take() -> None:
+            for port in sorted(free):
+                # As the engine does it: also where a connection has just ended.
+                with contextlib.suppress(OSError):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port), backlog=1))
+                    held.add(port)
+            free.difference_update(held)
+
+        def go_on() -> None:
+            while free and not done.wait(0.02):
+                take()
+
+        take()
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            yield held
+        finally:
+            done.set()
+            thread.join()
 
 
 def next_port(engine: Any, image: str) -> int:

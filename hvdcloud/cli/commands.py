@@ -29,13 +29,23 @@ Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newe
 Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever it may cost.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on from the cluster's previous run.")]
+Resume = Annotated[
+    str | None,
+    typer.Option("--resume", metavar="RUN", help="Go on from this run in the bucket, also of a cluster that is gone."),
+]
+Timeline = Annotated[
+    bool, typer.Option("--timeline", help="Horovod's timeline comes back as timeline.json with the checkpoints.")
+]
+Autotune = Annotated[
+    bool, typer.Option("--autotune", help="Horovod tunes itself; what it tried comes back as autotune.csv.")
+]
 
 
 @app.command()
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")] = Path(),
-    template: Annotated[str, typer.Option(help="What to start from: torch, keras.")] = "torch",
+    template: Annotated[str, typer.Option(help="torch, keras, torch-elastic or keras-elastic.")] = "torch",
 ) -> None:
     """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
 
@@ -150,14 +160,22 @@ def run(
         bool, typer.Option("--down-when-done", help="The nodes end themselves when the run has ended.")
     ] = False,
     fresh: Fresh = False,
+    resume: Resume = None,
     controller: Controller = None,
+    timeline: Timeline = False,
+    autotune: Autotune = False,
 ) -> None:
     """Send the code to every node, start the job, stream its output, exit with its result.
+
+    Perfetto (ui.perfetto.dev) and Chrome's chrome://tracing show what `--timeline` writes. `--autotune` needs a few
+    hundred steps before it has tried anything. Neither works in elastic runs.
 
     \b
     Example:
       $ hvdcloud run
       $ hvdcloud run -np 4 --detach -- python train.py --epochs 30
+      $ hvdcloud run --timeline && hvdcloud pull
+      $ hvdcloud run --resume 20261121-101112-abcdef
     """
     from hvdcloud.cli import render
     from hvdcloud.lifecycle import run as lifecycle
@@ -165,7 +183,14 @@ def run(
 
     invocation: Invocation = context.obj
     options = lifecycle.RunOptions(
-        command=tuple(command or ()), ranks=ranks, detach=detach, down_when_done=down_when_done, fresh=fresh
+        command=tuple(command or ()),
+        ranks=ranks,
+        detach=detach,
+        down_when_done=down_when_done,
+        fresh=fresh,
+        resume=resume,
+        timeline=timeline,
+        autotune=autotune,
     )
     with invocation.context(run__controller=controller) as experiment:
         meter = Meter()
@@ -190,6 +215,9 @@ def logs(
     rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Only the lines of this rank.")] = None,
 ) -> None:
     """Print a run's output, from any terminal.
+
+    In an elastic run a line carries the rank that its worker had first, which stays when ranks are given out anew; a
+    node that joins later may bring a number that is there already.
 
     \b
     Example:
@@ -369,12 +397,14 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     """
     from hvdcloud import providers
     from hvdcloud.cli import render
-    from hvdcloud.config import load_config
+    from hvdcloud.config_file import load_config
     from hvdcloud.lifecycle.down import unseen_error
+    from hvdcloud.lifecycle.members import as_known_here
 
     invocation: Invocation = context.obj
     config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
     listing = providers.connect(config, on_retry=invocation.console.say).list()
+    listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
     invocation.result = listing.clusters
     render.clusters(invocation.console, listing)
     if listing.unseen:
@@ -392,6 +422,8 @@ def launch(
     controller: Controller = None,
     to: To = None,
     yes: Yes = False,
+    timeline: Timeline = False,
+    autotune: Autotune = False,
 ) -> None:
     """Build if needed, push, up, run, pull, down: the whole life of one experiment.
 
@@ -406,7 +438,9 @@ def launch(
     invocation: Invocation = context.obj
     flags = {"nodes": nodes, "provider": provider, "checkpoints__bucket": bucket, "run__controller": controller}
     with invocation.context(**flags) as experiment:
-        options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
+        options = RunOptions(
+            command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
+        )
         invocation.result = result = live(experiment, options, target=to, confirmed=yes)
         render.launch(invocation.console, result)
         result.run.raise_for_failure(

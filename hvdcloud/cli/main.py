@@ -58,7 +58,7 @@ class Invocation:
         Raises:
             UsageError: they do not describe one.
         """
-        from hvdcloud.config import load_config
+        from hvdcloud.config_file import load_config
         from hvdcloud.lifecycle.context import Context
 
         named = {key.replace("__", "."): value for key, value in flags.items()}
@@ -129,7 +129,7 @@ def hoist_globals(argv: list[str]) -> list[str]:
 
 def load_commands() -> None:
     """Register every command with `app`."""
-    from hvdcloud.cli import commands, money, project, setup, top  # noqa: F401 - registers the commands
+    from hvdcloud.cli import commands, money, project, resize, setup, top  # noqa: F401 - registers the commands
 
 
 def _run(argv: list[str]) -> ExitCode:

@@ -111,7 +111,7 @@ def refresh(
 
 def _config(invocation: Invocation, **flags: object) -> Config:
     """The file's where there is one: prices can be looked at without a project."""
-    from hvdcloud.config import load_config
+    from hvdcloud.config_file import load_config
 
     return load_config(invocation.config, flags={"name": invocation.name or "any", **flags})
 
@@ -136,6 +136,10 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
         console.table(headers, cells)
         asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
         console.answer(f"{result.nodes} node(s) with disks and external addresses, as of {result.prices_as_of}{asked}")
+        if head := next((row.offer for row in shown if row.offer.head_machine_type), None):
+            console.answer(f"one of them is the head, {head.head_machine_type}")
+        if any(row.offer.spot_nodes == "workers" for row in shown):
+            console.answer("workers: the head is on demand, the others are Spot VMs")
     elif result.prices_as_of:
         console.answer("nothing like it is in the table of machine types")
     for note, number in notes.items():
@@ -158,7 +162,7 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
         "*" if offer.configured else "",
         offer.machine_type,
         gpus,
-        "spot" if offer.spot else "-",
+        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
         _money(offer.dollars_per_hour, estimate=offer.estimate),
         *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
         _zones(row),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
+from hvdcloud.report.elastic import ranks_text, restarts_text
 from hvdcloud.units import dollars, seconds, size
 
 if TYPE_CHECKING:
@@ -139,10 +140,38 @@ def status(console: Console, result: StatusResult) -> None:
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
             [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
         )
+        _elastic(console, result.runs[-1])
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     for note in _cost_notes(result):
         console.answer(f"  {note}")
+
+
+def _elastic(console: Console, run: RunResult) -> None:
+    """Who takes part in an elastic run that goes on; nothing of others."""
+    if run.state != "running" or not run.members:
+        return
+    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} goes on"
+    if run.world:
+        said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
+    console.answer(said + restarts_text(run.restarts))
+    console.table(
+        ["MEMBER", "ALIAS", "STATE", "SINCE", "WHY"],
+        [
+            [
+                member.name,
+                member.alias if member.alias != member.name else "-",
+                member.state,
+                _clock(member.since),
+                member.why or "-",
+            ]
+            for member in run.members
+        ],
+    )
+
+
+def _clock(at: float | None) -> str:
+    return "-" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}Z"
 
 
 def _at_worst(cluster: Cluster) -> str:
@@ -166,7 +195,9 @@ def _cost_notes(result: StatusResult) -> list[str]:
 
 
 def _reach(node: Node) -> str:
-    return "through IAP" if node.proxy_command else f"{node.address or '-'}:{node.port}"
+    if node.proxy_command:
+        return "through IAP"
+    return f"{node.address}:{node.port}" if node.address else "-"
 
 
 def clusters(console: Console, listing: Listing) -> None:

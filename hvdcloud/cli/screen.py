@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.report.elastic import LEFT, ranks_text
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
@@ -104,7 +105,14 @@ def _run(view: View, looks: Looks) -> list[Text]:
         return [_line("no run yet; hvdcloud run starts one", _SOFT)]
     first = _line("run ")
     first.append(run.run).append("  ").append(run.state, style=_RESULTS.get(run.state, "cyan"))
-    first.append(f"  {seconds(run.seconds)}, {run.ranks} rank{'s' if run.ranks != 1 else ''}")
+    first.append(f"  {seconds(run.seconds)}, ")
+    if run.world == 0 and run.state == "running":
+        first.append(f"0 of {run.ranks} ranks: waits for nodes", style=_BAD)
+    else:
+        missing = run.world is not None and run.world < run.ranks
+        first.append(ranks_text(ranks=run.ranks, now=run.world), style="yellow" if missing else "")
+    if run.restarts:
+        first.append(f", {run.restarts} restart{'s' if run.restarts != 1 else ''}")
     if run.checkpoint_files is not None:
         first.append(f", {run.checkpoint_files} checkpoint files")
     lines = [first]
@@ -172,15 +180,16 @@ def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
     line = _line(f"{_short(node.name):<{_NAME}} ")
     if node.state != "running":
         line.append(node.state, style=_BAD)
-        return [line]
+        return _with_member([line], node)
     if looks.width >= _WIDE:
         line.append(f"{'running' if node.silent is None else 'silent':<{_STATE}}")
     if node.silent is not None:
         line.append(f"no answer for {node.silent:.0f} s", style=_BAD)
-        return [line.append(f"  {node.trouble}", style=_SOFT) if node.trouble else line]
+        return _with_member([line.append(f"  {node.trouble}", style=_SOFT) if node.trouble else line], node)
     sample = node.sample
     if not sample:
-        return [line.append(node.trouble or "asking …", style=_BAD if node.trouble else _SOFT)]
+        line.append(node.trouble or "asking …", style=_BAD if node.trouble else _SOFT)
+        return _with_member([line], node)
     cpu = sample.get("cpu")
     if cpu is None:
         line.append(" " * (BAR + 6))
@@ -199,7 +208,20 @@ def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
         lines.append(_all_gpus(gpus, looks))
     elif node.trouble:
         lines.append(_line(f"  {node.trouble}", "yellow"))
-    return lines
+    return _with_member(lines, node)
+
+
+def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
+    """With what its elastic run says of it, unless that is that it takes part."""
+    member = node.member
+    if member is None or member.takes_part:
+        return lines
+    alias = f" as {member.alias}" if member.alias != member.name else ""
+    why = f": {member.why}" if member.why else ""
+    said = _line("  in the run: ", _SOFT).append(
+        f"{member.state}{alias}{why}", style=_BAD if member.state in LEFT else "yellow"
+    )
+    return [lines[0], said, *lines[1:]]
 
 
 def _short(name: str) -> str:

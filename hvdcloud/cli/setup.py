@@ -48,6 +48,13 @@ def setup(
             "--self-delete/--no-self-delete", help="This cluster's nodes may delete themselves; default: yes."
         ),
     ] = None,
+    self_replace: Annotated[
+        bool | None,
+        typer.Option(
+            "--self-replace/--no-self-replace",
+            help="This cluster's head may make lost nodes of an elastic run anew while nobody follows it; default: no.",
+        ),
+    ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
     ] = False,
@@ -72,7 +79,7 @@ def setup(
       $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
       $ hvdcloud setup --destroy
     """
-    from hvdcloud.config import CONFIG_FILE, load_config
+    from hvdcloud.config_file import CONFIG_FILE, load_config
     from hvdcloud.lifecycle import setup as lifecycle
     from hvdcloud.lifecycle.setup_choices import SetupOptions
 
@@ -98,6 +105,7 @@ def setup(
         budget_dollars=budget,
         billing_account=billing_account,
         self_delete=self_delete,
+        self_replace=self_replace,
     )
     invocation.result = result = lifecycle.setup(
         config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only, adopt=adopt

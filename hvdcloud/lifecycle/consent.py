@@ -31,8 +31,11 @@ class Consent:
             self._warned.append(text)
             context.console.warn(text)
 
-    def seek(self, context: Context, plan: Plan) -> None:
+    def seek(self, context: Context, plan: Plan, *, before: float | None = None) -> None:
         """Say what a plan costs, and ask if it may be more than `limits.ask_above` and than what was agreed to.
+
+        Args:
+            before: dollars per hour that the cluster costs already.
 
         Raises:
             UsageError: there is nobody to ask.
@@ -41,7 +44,8 @@ class Consent:
         lines = [f"note: {notice}" for notice in plan.notices]
         worst = plan.worst_case_dollars
         if plan.dollars_per_hour:
-            lines.append(f"{dollars(plan.dollars_per_hour)}/h, at worst {dollars(worst)}")
+            now = "" if before is None else f"{dollars(before)}/h now, then "
+            lines.append(f"{now}{dollars(plan.dollars_per_hour)}/h, at worst {dollars(worst)}")
         for line in lines:
             if line not in self._said:
                 context.console.say(line)

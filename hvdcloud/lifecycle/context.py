@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
@@ -9,18 +10,18 @@ import socket
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.state import ClusterState, default_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.config import Config
     from hvdcloud.console import Console
     from hvdcloud.providers.base import Cluster, Provider
-    from hvdcloud.remote.ssh import Fleet
+    from hvdcloud.remote.ssh import Fleet, Session
 
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 """Google's client libraries take another storage endpoint from this variable."""
@@ -81,6 +82,17 @@ class Context:
 
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
+    def look(self) -> Cluster | None:
+        """The cluster as its provider sees it, with the number of nodes that this machine gave it last.
+
+        Raises:
+            UnseenError: none was found, but not every place answered.
+        """
+        from hvdcloud.lifecycle.members import as_known_here, know_again
+
+        found = self.provider.cluster(self.name)
+        return None if found is None else know_again(self, as_known_here(found))
+
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.
 
@@ -89,7 +101,7 @@ class Context:
         from hvdcloud.providers.base import UnseenError
 
         try:
-            return self.provider.cluster(self.name)
+            return self.look()
         except UnseenError as error:
             self.console.warn(error.message)
             return None
@@ -114,6 +126,30 @@ class Context:
         if self._fleet is None:
             self._fleet = Fleet(cluster.nodes, self.state)
         return self._fleet
+
+    @contextlib.contextmanager
+    def head(self, name: str) -> Iterator[Session]:
+        """A session of its own to the head as it is now, for one block.
+
+        Raises:
+            UsageError: there is no such cluster.  NodeError: it has no head.
+        """
+        from hvdcloud.remote.ssh import Session
+
+        node = self.cluster().head
+        if node is None:
+            raise NodeError(f"the head of cluster {name} is gone", hint=f"hvdcloud status --name {name}")
+        session = Session(node, self.state)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def keep(self, fleet: Fleet) -> None:
+        """Use these sessions for the rest of the command."""
+        if self._fleet is not None:
+            self._fleet.close()
+        self._fleet = fleet
 
     def facts(self, cluster: Cluster) -> Mapping[str, Any]:
         """What `up` learned about this very cluster.

@@ -70,7 +70,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
 
 def _configuration(config: Config) -> Finding:
     """What is asked for, in a line. That it is well-formed is known: it was read."""
-    from hvdcloud.config import CONFIG_FILE
+    from hvdcloud.config_file import CONFIG_FILE
 
     image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
     what = f"{image.framework} on {image.device}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.lifecycle.cost import Meter
 from hvdcloud.lifecycle.interrupts import uninterrupted
+from hvdcloud.lifecycle.members import is_another, joined, missed
 from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     with context.state.lock("down", required=False):
         cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
         late = time.monotonic() + STRAGGLER_SECONDS
-        cluster = found = context.provider.cluster(context.name) or _straggler(context, cut_off, until=late)
+        cluster = found = context.look() or _straggler(context, cut_off, until=late)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
         meter = Meter()
@@ -157,13 +158,14 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         # Its nodes have deleted themselves or were preempted; what is left holds no files.
         _point_at_the_bucket(context, bucket, cluster)
         return
-    gone = _gone(cluster)
+    gone, missing = _gone(cluster), missed(context.state.load())
     runs = list_runs(bucket, cluster.name, suffix=cluster.id)
-    unsafe = [] if checked and set(checked) >= set(runs) else _flush(context, cluster)
+    unsafe = [] if checked and set(checked) >= set(runs) else unsaved(context, cluster)
     ledger = Ledger(context.state.ledger)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded went with it: waiting for that would keep the others for ever.
         lost = {manifest_name(cluster.name, run, index) for index in gone}
+        lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
         unsafe += [
             f"{run}/{item.name}: {item.reason}"
             for item in unverified(bucket, cluster=cluster.name, run=run, ledger=ledger)
@@ -182,7 +184,7 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
 
 def _fewer_run(context: Context, cluster: Cluster) -> Cluster | None:
     """The cluster as it is now, if nodes have ended since it was looked at and whatever is left was seen."""
-    now = context.provider.cluster(cluster.name)
+    now = context.look()
     if now is None:
         return replace(cluster, nodes=(), unseen=())
     return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None
@@ -212,11 +214,18 @@ def _gone(cluster: Cluster) -> set[int]:
     return set() if cluster.unseen else set(range(cluster.expected_nodes)) - {node.index for node in cluster.nodes}
 
 
-def _flush(context: Context, cluster: Cluster) -> list[str]:
+def unsaved(context: Context, cluster: Cluster) -> list[str]:
     """Have every node put what it still holds into the bucket. Returns what stands in the way."""
-    if context.state.load().get("id") != cluster.id:
+    facts = context.state.load()
+    if facts.get("id") != cluster.id:
         # Another machine has the keys; the manifests in the bucket tell whether the nodes had finished.
         return []
+    if "nodes" in facts:
+        # No run was ever sent to a node that has not joined.
+        cluster = replace(
+            cluster,
+            nodes=tuple(node for node in cluster.nodes if node.name in joined(facts) and not is_another(facts, node)),
+        )
     problems: list[str] = [
         f"node {node.name} is {node.state.value}: what it had not uploaded is only there"
         for node in cluster.nodes

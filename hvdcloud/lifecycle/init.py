@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdcloud.errors import UsageError
 
-TEMPLATES = ("torch", "keras")
+TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from hvdcloud.lifecycle.cost import Cost, Meter
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
-from hvdcloud.lifecycle.run import RunOptions, RunResult, run
+from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
 from hvdcloud.lifecycle.up import UpResult, look_ahead, up
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def launch(
         HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
     """
     started = time.monotonic()
+    # Before anything is built or costs anything.
+    check_tools(context.config, options)
     cluster: UpResult | None = None
     meter = Meter()
     consent = Consent(given=confirmed)

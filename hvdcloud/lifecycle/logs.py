@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle import kept_log
 from hvdcloud.lifecycle.nodes_gone import not_whole
-from hvdcloud.lifecycle.progress import Progress, ProgressReader
+from hvdcloud.lifecycle.progress import LogReader, Progress
 from hvdcloud.lifecycle.rank_lines import RankLines
 from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
+from hvdcloud.report.elastic import is_elastic, most_ranks
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -35,35 +36,7 @@ class Followed:
     state: dict[str, Any]
     last_line: str
     progress: Progress | None
-    """What the run did, if what rank 0 prints tells; the whole of its log was read."""
-
-
-class _RankZero:
-    """What rank 0 prints, in a stream that comes in pieces: its last line, and how far it is."""
-
-    _PREFIX = b"[0] "
-
-    def __init__(self) -> None:
-        self.last_line = ""
-        self._reader = ProgressReader()
-        self._rest = b""
-
-    @property
-    def progress(self) -> Progress | None:
-        return self._reader.progress
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        # Enough of a line that never ends to see whose it is.
-        self._rest = self._rest[: len(self._PREFIX)] + self._rest[len(self._PREFIX) :][-4096:]
-        for line in lines:
-            if not line.startswith(self._PREFIX):
-                continue
-            text = line[len(self._PREFIX) :].decode(errors="replace")
-            if text.strip():
-                self.last_line = text.strip()
-            for part in text.split("\r"):
-                self._reader.feed(part)
+    """What the run did, if what it prints tells; the whole of its log was read."""
 
 
 def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
@@ -114,7 +87,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     Args:
         run_id: None: the newest.
         follow_it: until the run ends.
-        rank: only the lines of this one.
+        rank: only the lines of this one; in an elastic run, of the workers that were this one first.
 
     Raises:
         UsageError: no such run or rank.  NodeError: the head is lost.
@@ -130,7 +103,10 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     _check_rank(state, rank)
     run_id = str(state["run"])
     if follow_it:
-        return follow(context, cluster, run_id, rank=rank).state
+        from hvdcloud.lifecycle.replace import replacing
+
+        with replacing(context, run_id, elastic=is_elastic(state)):
+            return follow(context, cluster, run_id, rank=rank, elastic=is_elastic(state)).state
     answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
     show(answer.stdout)
     return _state_line(answer.stderr)
@@ -149,11 +125,12 @@ def _check_rank(state: Mapping[str, Any], rank: int | None) -> None:
     Raises:
         UsageError: the run never had this rank.
     """
-    ranks = int(state.get("np") or 0)
-    if rank is not None and ranks and rank >= ranks:
+    ranks = most_ranks(state)
+    if rank is not None and ranks is not None and rank >= ranks:
+        are = "may be" if is_elastic(state) else "are"
         raise UsageError(
             f"run {state['run']} has no rank {rank}",
-            hint=f"its ranks are 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
+            hint=f"its ranks {are} 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
         )
 
 
@@ -164,23 +141,26 @@ def stop(context: Context, run_id: str | None) -> dict[str, Any]:
     return context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS)
 
 
-def follow(context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None) -> Followed:
+def follow(
+    context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
+) -> Followed:
     """Stream a run's output until it ends; a lost connection is made again where it broke off.
 
     Args:
         rank: show only the lines of this one.
+        elastic: any rank's lines may tell how far the run is.
 
     Raises:
         NodeError: the head is gone, or unreachable for ten minutes.
     """
     offset = 0
-    zero = _RankZero()
+    reader = LogReader(elastic=elastic)
     show = _shown(context, rank)
     lost_since: float | None = None
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, _both(show, zero.feed))
-            return Followed(state=state, last_line=zero.last_line, progress=zero.progress)
+            state = _follow_once(context, cluster, run_id, offset, _both(show, reader.feed))
+            return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
         except _Cut as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
@@ -189,8 +169,8 @@ def follow(context: Context, cluster: Cluster, run_id: str, *, rank: int | None 
                 if (kept := kept_log.read(context, cluster, run_id)) is None:
                     raise gone from cut.cause
                 show(kept.log[offset:])
-                zero.feed(kept.log[offset:])
-                return Followed(state=kept.state, last_line=zero.last_line, progress=zero.progress)
+                reader.feed(kept.log[offset:])
+                return Followed(state=kept.state, last_line=reader.last_line, progress=reader.progress)
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
             context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
@@ -261,7 +241,8 @@ def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError 
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
     return NodeError(
         f"node {name}, the head, {what}: run {run_id} is lost",
-        hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down",
+        hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
+        f"and after another up, hvdcloud run --resume {run_id} goes on from them",
     )
 
 

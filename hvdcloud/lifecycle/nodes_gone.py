@@ -31,6 +31,8 @@ def not_whole(context: Context, cluster: Cluster) -> NodeError:
     if stopped and (reason := _said(context, cluster)):
         return NodeError(f"the nodes of cluster {name} have ended themselves: {reason}", hint=again)
     states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
+    if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
+        again = f"hvdcloud resize {cluster.expected_nodes} --name {name} brings the others back; else {again}"
     return NodeError(
         f"cluster {name} is not whole: {cluster.expected_nodes} node(s) expected, found {states}", hint=again
     )

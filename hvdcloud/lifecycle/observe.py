@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.lifecycle.progress import Position, ProgressReader
+from hvdcloud.lifecycle.progress import LogReader, Position
 from hvdcloud.remote.ssh import Session
-from hvdcloud.report.metrics import numbers_in
+from hvdcloud.report.elastic import Member, is_elastic, members, restarts, told, world
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -42,6 +42,8 @@ class NodeView:
     trouble: str
     """Why there is none, if that is known; or why there are no figures of its GPUs."""
     sample: Mapping[str, Any]
+    member: Member | None = None
+    """What an elastic run that goes on says of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,12 @@ class RunView:
     numbers: Mapping[str, float]
     checkpoint_files: int | None
     """In the bucket; None: the run goes on, and that is not counted before its end."""
+    world: int | None = None
+    """How many ranks train now; None: the run is not elastic, or has ended."""
+    restarts: int = 0
+    """How often horovodrun was started again."""
+    members: Sequence[Member] = ()
+    """The nodes of an elastic run that goes on."""
 
     @property
     def goes_on(self) -> bool:
@@ -128,6 +136,7 @@ class Observer:
         ordered = sorted(watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
         run, events, log = head.run_view() if head is not None else (None, [], [])
+        taking_part = {member.name: member for member in run.members} if run is not None else {}
         return View(
             name=cluster.name,
             provider=cluster.provider,
@@ -137,7 +146,9 @@ class Observer:
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
             dollars_per_hour=cluster.dollars_per_hour,
             worst_case_dollars=cluster.worst_case_dollars,
-            nodes=[watch.view(there.get(watch.node.name, "gone")) for watch in ordered],
+            nodes=[
+                watch.view(there.get(watch.node.name, "gone"), taking_part.get(watch.node.name)) for watch in ordered
+            ],
             run=run,
             events=events,
             log=log,
@@ -162,7 +173,7 @@ class Observer:
     def _ask_provider(self) -> None:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
-                found = self._context.provider.cluster(self._context.name)
+                found = self._context.look()
             except HvdcloudError as error:
                 self._note(error.message)
             except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why
@@ -194,8 +205,7 @@ class _Watch:
         self._run: str | None = None
         self._offset = 0
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
-        self._reader = ProgressReader()
-        self._numbers: dict[str, float] = {}
+        self._reader = LogReader(elastic=False)
 
     def start(self) -> None:
         threading.Thread(target=self._work, name=f"watch {self.node.name}", daemon=True).start()
@@ -229,21 +239,21 @@ class _Watch:
             another = self._run is not None
             self._run, self._offset = answer.get("run"), 0
             self._lines.clear()
-            self._reader, self._numbers = ProgressReader(), {}
+            self._reader = LogReader(elastic=False)
             if another:
                 # Its log was asked for from where the other run's had ended; the next answer has all of it.
                 return
         log = answer.get("log")
         if not log:
             return
+        if not self._offset:
+            # With the log comes the state, which an answer of a moment earlier may have lacked.
+            self._reader = LogReader(elastic=is_elastic(answer["state"]))
         self._offset = int(log["offset"])
-        for line in str(log["text"]).splitlines():
-            self._lines.append(line)
-            if line.startswith("[0] "):
-                self._reader.feed(line[4:])
-                self._numbers = numbers_in(line[4:]) or self._numbers
+        self._lines += str(log["text"]).splitlines()
+        self._reader.feed(str(log["text"]).encode())
 
-    def view(self, state: str) -> NodeView:
+    def view(self, state: str, member: Member | None) -> NodeView:
         with self._lock:
             silent = time.monotonic() - self._heard
             sample = self._answer.get("sample") or {}
@@ -253,12 +263,13 @@ class _Watch:
                 silent=silent if silent > SILENT_SECONDS else None,
                 trouble=self._trouble or str(sample.get("trouble") or ""),
                 sample=sample,
+                member=member,
             )
 
     def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str]]:
         with self._lock:
             answer, lines = self._answer, list(self._lines)
-            position, numbers = self._reader.position, dict(self._numbers)
+            position, numbers = self._reader.position, dict(self._reader.numbers)
             silent = time.monotonic() - self._heard
         state = answer.get("state")
         if not isinstance(state, dict):
@@ -276,11 +287,12 @@ class _Watch:
             position=position,
             numbers=numbers,
             checkpoint_files=int(checkpoints.get("files") or 0) if done else None,
+            world=None if done else world(state),
+            restarts=restarts(state),
+            members=[] if done else members(state),
         )
         events = [(began, "started")]
-        for event in answer.get("events") or ():
-            detail = f": {event['detail']}" if event.get("detail") else ""
-            events.append((float(event["t"]), f"{event['event']}{detail}"))
+        events += [(float(event["t"]), told(event)) for event in answer.get("events") or ()]
         if done and ended:
             said = view.reason.startswith(view.state) or not view.reason
             events.append((float(ended), view.state if said else f"{view.state}: {view.reason}"))

@@ -47,8 +47,8 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
             "provider local: the nodes are containers on this machine and cost nothing; --provider gce shows prices"
         )
         return OffersResult(nodes=config.nodes, hours=hours, prices_as_of=None, offers=(), notices=(notice,))
-    from hvdcloud.providers.gce import catalog, prices, reach
     from hvdcloud.providers.gce import offers as gce
+    from hvdcloud.providers.gce import preflight, prices, reach
     from hvdcloud.providers.gce.settings import settings_of
 
     today = datetime.now(timezone.utc).date()
@@ -61,7 +61,7 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
         ssh_source="0.0.0.0/0" if source == reach.AUTO else source,
     )
     kinds = gce.kinds(settings, gpu=gpu, today=today)
-    facts, notices = _ask(config, kinds)
+    facts, notices = _ask(config, kinds, head=settings.head_machine_type)
     found = gce.offers(
         settings,
         nodes=config.nodes,
@@ -72,7 +72,7 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
         gpu=gpu,
         image_problem=_image_problem(config),
     )
-    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    problems = preflight.wrong_kinds(settings, today=today)
     own = [f"hvdcloud.yaml: {problem.message}; {problem.hint}" for problem in problems]
     return OffersResult(
         nodes=config.nodes,
@@ -122,7 +122,7 @@ def _image_problem(config: Config) -> Callable[[str], str | None]:
     return problem
 
 
-def _ask(config: Config, kinds: Sequence[Kind]) -> tuple[Facts, list[str]]:
+def _ask(config: Config, kinds: Sequence[Kind], *, head: str | None) -> tuple[Facts, list[str]]:
     """Quotas and places, all asked at once."""
     from hvdcloud.credentials import google_credentials
     from hvdcloud.parallel import side_by_side
@@ -137,7 +137,7 @@ def _ask(config: Config, kinds: Sequence[Kind]) -> tuple[Facts, list[str]]:
     client = ComputeClient(
         project=project, credentials=credentials, endpoint=config.gce.endpoint, retry_seconds=RETRY_SECONDS
     )
-    questions = _questions(client, kinds)
+    questions = _questions(client, kinds, head=head)
     failures: dict[str, str] = {}
 
     def ask(what: str) -> Any:
@@ -161,8 +161,8 @@ def _ask(config: Config, kinds: Sequence[Kind]) -> tuple[Facts, list[str]]:
     return facts, [f"quotas are {reason}" for reason in failures.values()]
 
 
-def _questions(client: ComputeClient, kinds: Sequence[Kind]) -> dict[str, Callable[[], Any]]:
-    machines = sorted({kind.machine_type for kind in kinds})
+def _questions(client: ComputeClient, kinds: Sequence[Kind], *, head: str | None) -> dict[str, Callable[[], Any]]:
+    machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
     gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
     questions: dict[str, Callable[[], Any]] = {
         "project": client.get_project,

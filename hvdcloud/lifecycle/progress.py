@@ -1,4 +1,4 @@
-"""How many epochs or steps a run has done, read from what rank 0 prints. Pure.
+"""How many epochs or steps a run has done, read from what its ranks print. Pure.
 
 Frameworks and scripts write it each in their own way; those that are known count, and where none is recognised nothing
 is said. A resumed run counts what it did itself: from the first number that was seen to the last.
@@ -6,17 +6,10 @@ is said. A resumed run counts what it did itself: from the first number that was
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-# What leads to the number: `epoch 3/12`, `Epoch: 3`, `[Epoch 3]`, `| epoch   3 |`, `Step #10`, `'epoch': 3`.
-_LINK = r"""["']?[\s:=#(\[]{1,12}"""
-# Neither a part of a longer word or path (`--epoch 3`, `epoch-3.pt`), nor a fraction (`'epoch': 2.98`).
-_NUMBER = r"(\d{1,9})(?![\d\w]|\.\d)(?:\s*(?:/|of)\s*(\d{1,9}))?"
-_EPOCH = re.compile(rf"(?<![\w.\-/])epoch{_LINK}{_NUMBER}", re.IGNORECASE)
-_STEP = re.compile(rf"(?<![\w.\-/])(?:global[_ ]step|step|iter|iteration){_LINK}{_NUMBER}", re.IGNORECASE)
-# An epoch of earlier: "resumed from epoch 7", "best: epoch 3".
-_EARLIER = re.compile(r"\b(?:resum|restor|load|continu|reload|checkpoint|best|from|until|up to)", re.IGNORECASE)
+from hvdcloud.report.lines import LONGEST_PREFIX, Speaker, counted, rank_and_text
+from hvdcloud.report.metrics import numbers_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +51,8 @@ class _Counter:
         return self._last
 
     def add(self, number: int, total: int | None) -> None:
-        self.total = total
+        # A line between, such as that it goes on there, may not say it.
+        self.total = total or self.total
         if self._last is not None and number != self._last:
             gap = number - self._last
             if gap > 0:
@@ -71,7 +65,7 @@ class _Counter:
 
 
 class ProgressReader:
-    """Reads the lines of one rank, as they come."""
+    """Reads lines as they come."""
 
     def __init__(self) -> None:
         self._epochs = _Counter()
@@ -79,13 +73,13 @@ class ProgressReader:
 
     def feed(self, line: str) -> None:
         """Take one line, without the rank's prefix."""
-        for pattern, counter in ((_EPOCH, self._epochs), (_STEP, self._steps)):
-            match = pattern.search(line)
-            if match is None or _EARLIER.search(line, 0, match.start()):
-                continue
-            number, total = int(match[1]), int(match[2]) if match[2] else None
-            if total is None or number <= total:
-                counter.add(number, total)
+        self.take(counted(line))
+
+    def take(self, at: dict[str, tuple[int, int | None]]) -> None:
+        """Take where a line says it is."""
+        for unit, counter in (("epoch", self._epochs), ("step", self._steps)):
+            if unit in at:
+                counter.add(*at[unit])
 
     @property
     def position(self) -> Position | None:
@@ -105,3 +99,49 @@ class ProgressReader:
         if steps.lowest is None or steps.stride is None or steps.starts_anew:
             return None
         return Progress(unit="step", count=steps.highest - steps.lowest + steps.stride)
+
+
+class LogReader:
+    """What a log says of its run: the last line, how far it is, the newest numbers.
+
+    Args:
+        elastic: rank 0 may move from one worker to another; the lines of every rank are looked at.
+    """
+
+    def __init__(self, *, elastic: bool) -> None:
+        self.last_line = ""
+        self.numbers: dict[str, float] = {}
+        """`loss`, `images/s`: of the last line that had any."""
+        self._speaker = Speaker(elastic=elastic)
+        self._reader = ProgressReader()
+        self._rest = b""
+
+    @property
+    def position(self) -> Position | None:
+        return self._reader.position
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._reader.progress
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the log, wherever it is cut."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        # Enough of a line that never ends to see whose it is.
+        self._rest = rest[:LONGEST_PREFIX] + rest[LONGEST_PREFIX:][-4096:]
+        for line in lines:
+            found = rank_and_text(line)
+            if found is None or not self._speaker.may(found[0]):
+                continue
+            rank, raw = found
+            text = raw.decode(errors="replace")
+            if text.strip():
+                self.last_line = text.strip()
+            for part in text.split("\r"):
+                self._take(rank, part)
+
+    def _take(self, rank: int, text: str) -> None:
+        at, numbers = counted(text), numbers_in(text)
+        if (at or numbers) and self._speaker.says(rank, at):
+            self._reader.take(at)
+            self.numbers = numbers or self.numbers

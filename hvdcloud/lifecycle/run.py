@@ -12,8 +12,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CheckpointError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.horovod import GLOO_TIMEOUT_SECONDS, GLOO_TIMEOUT_VARIABLE, Host, default_ranks, horovodrun_argv
+from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
+from hvdcloud.horovod import (
+    GLOO_TIMEOUT_SECONDS,
+    GLOO_TIMEOUT_VARIABLE,
+    Host,
+    default_ranks,
+    elastic_argv,
+    elastic_gloo_timeout,
+    horovodrun_argv,
+)
+from hvdcloud.report.elastic import Member, members, restarts, world
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.progress import Progress
     from hvdcloud.providers.base import Cluster
 
+CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
+"""On every node; below it is the checkpoint directory of each run."""
 METADATA_CREDENTIALS = "metadata"
 """What stands in a run's header instead of credentials where the nodes ask their metadata server."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
@@ -38,6 +49,12 @@ class RunOptions:
     down_when_done: bool = False
     fresh: bool = False
     """Do not go on from the cluster's previous run."""
+    resume: str | None = None
+    """The run to go on from, of a cluster of this name that may be gone; None: the cluster's previous one."""
+    timeline: bool = False
+    """Let Horovod write down what it does and when."""
+    autotune: bool = False
+    """Let Horovod look for better parameters of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +72,17 @@ class RunResult:
     checkpoint_files: int
     checkpoints_complete: bool
     last_line: str = ""
-    """The last line that rank 0 printed, if the run was followed."""
+    """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed."""
     progress: Progress | None = None
-    """The epochs or steps that it did, if it was followed and rank 0 prints them."""
+    """The epochs or steps that it did, if it was followed and prints them."""
     cost: Cost | None = None
     """Of its cluster, where that went with the run; None also where it costs nothing."""
+    world: int | None = None
+    """How many ranks train now; None: the run is not elastic, or has ended."""
+    restarts: int = 0
+    """How often horovodrun was started again."""
+    members: Sequence[Member] = ()
+    """The nodes of an elastic run."""
 
     @property
     def summary(self) -> str:
@@ -129,9 +152,12 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             checkpoints_complete=False,
         )
     from hvdcloud.lifecycle.logs import follow
+    from hvdcloud.lifecycle.replace import replacing
 
+    elastic = context.config.run.elastic is not None
     try:
-        final = follow(context, cluster, run_id)
+        with replacing(context, run_id, elastic=elastic):
+            final = follow(context, cluster, run_id, elastic=elastic)
         result = replace(result_of(cluster.name, final.state), last_line=final.last_line, progress=final.progress)
         context.console.say(result.summary)
         return result
@@ -147,16 +173,20 @@ def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
     """From the node program's state of a run."""
     checkpoints = state.get("checkpoints") or {}
     ended, began = state.get("ended"), state.get("started")
+    done = state.get("state") == "done"
     return RunResult(
         run=str(state["run"]),
         cluster=cluster,
-        state=str(state.get("result") or "running") if state.get("state") == "done" else "running",
+        state=str(state.get("result") or "running") if done else "running",
         ranks=int(state.get("np") or len(state.get("ranks") or ())),
         exit_code=state.get("exit_code"),
         reason=str(state.get("reason") or ""),
         seconds=float((ended or time.time()) - began) if began else 0.0,
         checkpoint_files=int(checkpoints.get("files") or 0),
         checkpoints_complete=bool(checkpoints.get("complete")),
+        world=None if done else world(state),
+        restarts=restarts(state),
+        members=members(state),
     )
 
 
@@ -167,26 +197,44 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     from hvdcloud.remote.ssh import NodeRefusedError
 
     config = context.config
+    check_tools(config, options)
+    if options.fresh and options.resume:
+        raise UsageError("--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN goes on from it")
     facts = context.facts(cluster)
     if not cluster.whole:
         raise not_whole(context, cluster)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, facts)
+    elastic = _elastic(config)
+    if elastic and options.ranks:
+        raise UsageError(
+            "-np does not go with run.elastic: an elastic run has a rank for every slot of the nodes that are there",
+            hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
+        )
     ranks = options.ranks or default_ranks(hosts)
     gloo_timeout = _gloo_timeout(config)
-    argv = horovodrun_argv(
-        hosts=hosts,
-        ranks=ranks,
-        interface=str(facts["nodes"][0]["interface"]),
-        controller=config.run.controller,
-        mpi_args=config.run.mpi_args,
-        gloo_timeout=gloo_timeout,
-    )
-    command = list(options.command) or _command(config.run.command)
+    interface = str(facts["nodes"][0]["interface"])
     run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
+    if elastic:
+        argv = elastic_argv(
+            hosts=hosts, least=elastic["min"], most=elastic["max"], interface=interface, gloo_timeout=gloo_timeout
+        )
+    else:
+        argv = horovodrun_argv(
+            hosts=hosts,
+            ranks=ranks,
+            interface=interface,
+            controller=config.run.controller,
+            mpi_args=config.run.mpi_args,
+            gloo_timeout=gloo_timeout,
+            timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
+            autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
+        )
+    command = list(options.command) or _command(config.run.command)
     code = list_code(config.project_dir)
     sight = context.provider.sight(bucket=cluster.bucket, bucket_endpoint=context.storage_endpoint)
     previous = list(facts.get("runs") or [])
+    resume = None if options.fresh else options.resume or (previous[-1] if previous else None)
     header = {
         "run": run_id,
         "cluster": cluster.name,
@@ -195,18 +243,22 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "keep_every": config.checkpoints.keep_every,
         "command": command,
         "env": environment,
-        "resume": previous[-1] if previous and not options.fresh else None,
+        "resume": resume,
         "credentials": _storage_credentials(config, cluster.bucket, context.storage_endpoint),
+        "elastic": elastic is not None,
     }
+    indices = {node.name: node.index for node in cluster.nodes}
     slots = {host.name: host.slots for host in hosts}
     payload = {
         "run": run_id,
         "cluster": cluster.name,
-        "hosts": [{"name": host.name, "slots": host.slots} for host in hosts],
+        "hosts": [{"name": host.name, "index": indices[host.name], "slots": host.slots} for host in hosts],
         "np": ranks,
         "horovodrun": argv,
         "controller": config.run.controller,
         "gloo_timeout": gloo_timeout,
+        "elastic": elastic,
+        "orders": _orders(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
         "about": about_cluster(config, cluster, command),
@@ -237,21 +289,18 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     most = max(sent, key=lambda node: node.files)
     context.console.detail(f"{len(code)} file(s) of code; sent {most.files} ({most.bytes} bytes) to a node at most")
     if sent[0].restored:
-        context.console.say(f"{sent[0].restored} checkpoint file(s) of run {previous[-1]} restored on every node")
+        context.console.say(f"{sent[0].restored} checkpoint file(s) of run {resume} restored on every node")
     context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
     return run_id, ranks
 
 
 def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
     """What a run's state is to say of its cluster, for whoever reads it when the nodes are gone. Holds no secret."""
-    machine = None
-    if cluster.provider == "gce":
-        gpu = config.gce.gpu
-        machine = config.gce.machine_type + (f" with {gpu.count} {gpu.type}" if gpu else "")
-        machine += ", Spot" if config.gce.spot else ""
+    from hvdcloud.lifecycle.gpus import machine_of
+
     return {
         "provider": cluster.provider,
-        "machine": machine,
+        "machine": machine_of(config),
         "image": cluster.image,
         "command": shlex.join(command),
         "dollars_per_hour": cluster.dollars_per_hour,
@@ -263,19 +312,65 @@ def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> d
 
 
 def _hosts(config: Config, facts: Mapping[str, Any]) -> list[Host]:
+    from hvdcloud.lifecycle.gpus import head_drives_only
+
+    head, *others = facts["nodes"]
+    drives = head_drives_only(config)
     return [
-        Host(name=str(node["name"]), slots=config.run.slots_per_node or int(node["gpus"]) or 1)
-        for node in facts["nodes"]
+        Host(name=str(head["name"]), slots=0 if drives else _slots(config, head)),
+        *(Host(name=str(node["name"]), slots=_slots(config, node)) for node in others),
     ]
+
+
+def _slots(config: Config, node: Mapping[str, Any]) -> int:
+    return config.run.slots_per_node or int(node["gpus"]) or 1
+
+
+def _elastic(config: Config) -> dict[str, Any] | None:
+    """For the node program; None: the run is not elastic."""
+    elastic = config.run.elastic
+    if elastic is None:
+        return None
+    return {"min": elastic.min, "max": config.most_nodes, "longest_step": elastic.longest_step}
+
+
+def _orders(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
+    """What the head needs to make lost nodes anew while nobody follows the run, where it may."""
+    from hvdcloud.lifecycle.members import spec_of
+
+    try:
+        spec = spec_of(context, cluster, nodes=cluster.expected_nodes)
+        return context.provider.orders(spec, cluster, range(1, context.config.most_nodes))
+    except HvdcloudError as error:
+        context.console.warn(f"{error.message}; lost nodes are made anew only while somebody follows the run")
+        return None
 
 
 def _gloo_timeout(config: Config) -> int:
     text = config.run.env.get(GLOO_TIMEOUT_VARIABLE)
     if text is None:
-        return GLOO_TIMEOUT_SECONDS
+        elastic = config.run.elastic
+        return elastic_gloo_timeout(elastic.longest_step) if elastic else GLOO_TIMEOUT_SECONDS
     if not text.isdigit() or int(text) < 1:
         raise UsageError(f"run.env: {GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more")
     return int(text)
+
+
+def check_tools(config: Config, options: RunOptions) -> None:
+    """Whether the run can have those of Horovod's own tools that are asked for.
+
+    Raises:
+        UsageError: Horovod's tools are wanted of an elastic run. Whenever nodes come or go, Horovod 0.28.1 begins anew
+            in every worker: the timeline is opened again and emptied (timeline.cc), on whichever node rank 0 is then;
+            the autotuner's file is opened while it is open, which fails and ends what it writes
+            (parameter_manager.cc).
+    """
+    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
+    if wanted and config.run.elastic is not None:
+        raise UsageError(
+            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
+            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
+        )
 
 
 def _command(text: str) -> list[str]:

@@ -36,6 +36,7 @@ class SetupOptions:
     """0: none."""
     billing_account: str | None = None
     self_delete: bool | None = None
+    self_replace: bool | None = None
 
 
 def find_project(config: Config, named: str | None) -> str:
@@ -72,6 +73,7 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
         "self_delete": _self_deleting(
             config.name, before.get("self_delete", ()), wanted=options.self_delete, work=work
         ),
+        "self_replace": _self_replacing(config.name, before.get("self_replace", ()), wanted=options.self_replace),
         "delete_after_days": (
             before.get("delete_after_days") if options.delete_after_days is None else options.delete_after_days or None
         ),
@@ -95,6 +97,17 @@ def _self_deleting(name: str, before: Sequence[str], *, wanted: bool | None, wor
         raise UsageError(
             f"{MOST_SELF_DELETING} clusters' nodes may delete themselves already, and IAM takes no more",
             hint="hvdcloud setup --no-self-delete: this cluster's nodes switch themselves off instead",
+        )
+    return names
+
+
+def _self_replacing(name: str, before: Sequence[str], *, wanted: bool | None) -> list[str]:
+    """Only clusters that were named: their heads may make machines that cost money."""
+    names = sorted({*before, name} if wanted else {*before} - ({name} if wanted is False else set()))
+    if len(names) > MOST_SELF_DELETING:
+        raise UsageError(
+            f"{MOST_SELF_DELETING} clusters' heads may make nodes anew already, and IAM takes no more",
+            hint="hvdcloud setup --no-self-replace --name ANOTHER takes it from another cluster",
         )
     return names
 

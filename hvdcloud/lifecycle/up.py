@@ -9,17 +9,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.lifecycle.consent import Consent
 from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import SSH_PORT, Cluster, ClusterSpec, Node, NodeProgress, Plan
+from hvdcloud.lifecycle.members import join
+from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.remote.keys import KeyPair
+
+
+MAKING_SECONDS = 120.0
+"""For a cluster's first node to be there after its firewall rules or network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,7 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         if existing is not None and not _clear_unfinished(context, existing):
             return _reuse(context, existing, started=started)
         from hvdcloud.lifecycle.build import image_of_nodes
-        from hvdcloud.remote.keys import new_key_pair
+        from hvdcloud.remote.keys import new_key_pair, write_key_pair
 
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
@@ -120,7 +124,9 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         plan = context.provider.plan(spec)
         consent.seek(context, plan)
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
-        _write_login(context, login)
+        # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
+        context.state.mesh_key_file.unlink(missing_ok=True)
+        write_key_pair(context.state.key_file, login)
         with interrupted_once(), context.console.steps() as steps:
             nodes = _create(context, plan, steps)
     return UpResult(
@@ -151,13 +157,6 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
         )
 
 
-def _write_login(context: Context, login: KeyPair) -> None:
-    from hvdcloud.state import write_private
-
-    write_private(context.state.key_file, login.private)
-    write_private(context.state.key_file.with_suffix(".pub"), login.public + "\n")
-
-
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     """Undo an `up` of this machine that was killed half-way, or take away what costs nothing and holds nothing.
 
@@ -166,12 +165,23 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     if context.state.journal.unfinished_up(existing.id):
         context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
     elif existing.is_remnant:
+        _check_nobody_makes(context, existing)
         others = ", ".join(existing.other_objects)
         context.console.say(f"the nodes of an earlier {existing.name} are gone; deleting what is left of it: {others}")
     else:
         return False
     _roll_back(context, None)
     return True
+
+
+def _check_nobody_makes(context: Context, existing: Cluster) -> None:
+    """A new cluster looks like what is left of an old one until its first node is there."""
+    age = (datetime.now(timezone.utc) - existing.created).total_seconds()
+    if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
+        raise UsageError(
+            f"cluster {existing.name} was begun {age:.0f} s ago by {existing.owner}, and may be coming up",
+            hint="hvdcloud list shows it; try again in two minutes, or take another --name",
+        )
 
 
 def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
@@ -185,11 +195,14 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
         raise UsageError(
             f"cluster {name} exists but is not whole: {len(existing.nodes)} of {existing.expected_nodes} node(s) "
             f"(made by {existing.owner})",
-            hint=hint,
+            hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
     context.facts(existing)
     if existing.expected_nodes != config.nodes:
-        raise UsageError(f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}", hint=hint)
+        raise UsageError(
+            f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}",
+            hint=f"hvdcloud resize {config.nodes} --name {name} changes that; else {hint}",
+        )
     image = image_of_nodes(context)
     if existing.image != image:
         raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
@@ -219,7 +232,7 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
         nodes = context.provider.wait_ready(
             nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
         )
-        _join(context, plan.spec, nodes)
+        join(context, plan.spec, nodes, made=nodes, keep_connections=True)
         context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
@@ -261,51 +274,6 @@ def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster
 
 def _why(cause: BaseException | None) -> str:
     return cause.message if isinstance(cause, HvdcloudError) else str(cause or "interrupted")
-
-
-def _join(context: Context, spec: ClusterSpec, nodes: Sequence[Node]) -> None:
-    """Pin the host keys, then hand every node the mesh key over the pinned connection."""
-    from hvdcloud.remote.keys import new_key_pair, pin
-
-    pin(context.state, nodes)
-    mesh = new_key_pair(f"hvdcloud-{spec.name}-mesh")
-    payload = {
-        "private_key": mesh.private,
-        "public_key": mesh.public,
-        "hosts": [
-            {
-                "name": node.name,
-                "address": node.internal_address or node.name,
-                "port": SSH_PORT,
-                "host_key": node.host_key,
-            }
-            for node in nodes
-        ],
-    }
-    cluster = Cluster(
-        name=spec.name,
-        id=spec.id,
-        owner=spec.owner,
-        provider=context.provider.name,
-        created=spec.created,
-        expected_nodes=spec.nodes,
-        nodes=tuple(nodes),
-        image=spec.image,
-        bucket=spec.bucket,
-    )
-    answers = context.fleet(cluster).each(lambda session: session.call("join", payload=payload))
-    facts: dict[str, Any] = {
-        "id": spec.id,
-        "created": spec.created.isoformat(),
-        "image": spec.image,
-        "bucket": spec.bucket,
-        "nodes": [
-            {"name": node.name, "cores": answer["cores"], "gpus": answer["gpus"], "interface": answer["interface"]}
-            for node, answer in zip(nodes, answers, strict=True)
-        ],
-        "runs": [],
-    }
-    context.state.save(facts)
 
 
 def _roll_back(context: Context, cause: BaseException | None) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 from hvdcloud.errors import HvdcloudError, UsageError
 
 _USAGE = (
-    "entrypoint | join | prepare | launch RUN | agent RUN | rank RUN | logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stop RUN | flush | poweroff | idle | end-if-idle"
+    "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
+    "logs RUN [--follow] [--offset N] | "
+    "state [RUN] | look [--offset N] | stop RUN | flush | leave [WHY] | poweroff | idle | end-if-idle"
 )
 
 
 # What only the laptop asks for: somebody is there.
-_FROM_OUTSIDE = {"join", "prepare", "launch", "logs", "state", "look", "stop", "flush"}
+_FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush"}
 
 
 def main(arguments: list[str]) -> int:
@@ -55,7 +56,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
     if verb == "agent":
         from hvdcloud.node import agent
 
-        return agent.main(_one(verb, rest))
+        return agent.main(_one(verb, [each for each in rest if each != "--probe"]), probe="--probe" in rest)
     if verb == "entrypoint":
         from hvdcloud.node import entrypoint
 
@@ -74,6 +75,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node import launch
 
         return launch.main(_one(verb, rest), _request(verb))
+    if verb in ("admit", "dismiss"):
+        from hvdcloud.node import summons
+
+        return summons.ask(_one(verb, rest), {**_request(verb), "type": verb})
     if verb == "look":
         from hvdcloud.node import look
 
@@ -87,6 +92,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if verb == "stop":
             return control.stop(_one(verb, rest))
         return control.flush() if verb == "flush" else control.poweroff()
+    if verb == "leave":
+        from hvdcloud.node import preemption
+
+        return preemption.main(rest)
     if verb in ("idle", "end-if-idle"):
         from hvdcloud.node import idle
 

@@ -4,8 +4,9 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence}, beat, finish. To it: ready, beat, rank {rank, pid}, ended {record},
-reaped {left}, finished {checkpoints}.
+Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset.
+To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers}, disconnected {broken}, reset {left,
+error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left}, finished {checkpoints}.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths, processes, state
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths, peers, preemption, processes, state
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.keeper import Keeper, Report
+from hvdcloud.node.mailbox import Mailbox
 from hvdcloud.node.private import forget
 from hvdcloud.node.sampler import Sampler
 from hvdcloud.node.spec import Spec
@@ -37,16 +38,18 @@ SILENCE_SECONDS = 30.0
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
 _LAST_WORDS_SECONDS = 2.0
+_KEPT = ("rank", "exit_code", "signal", "terminated", "ended")
 KILLED = 128 + signal.SIGKILL
 
 
 class _Peer:
-    """One connection on the agent's socket: a rank, or `flush`."""
+    """One connection on the agent's socket: a rank, `flush` or `leave`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
         self.rank: int | None = None
+        self.pid: int | None = None
         self.child: int | None = None
         self.ended = False
 
@@ -57,9 +60,10 @@ class Agent:
     Args:
         spec: of the run.
         lease: the supervisor.
+        probe: whether to try first what a worker needs.
     """
 
-    def __init__(self, spec: Spec, lease: Channel) -> None:
+    def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
         self._spec = spec
         self._lease = lease
         self._keeper = Keeper(spec)
@@ -70,21 +74,32 @@ class Agent:
         self._records: dict[int, dict[str, Any]] = {}
         self._silence = SILENCE_SECONDS
         self._heard = time.monotonic()
+        self._probe = probe
+        self._mesh: frozenset[str] = frozenset()
+        self._connections: dict[str, float] = {}
+        """When each of the workers' connections to other nodes was first seen, by inode."""
+        self._resetting = False
         self._ending = False
         self._orphaned = ""
         self._finished: Report | None = None
-        self._posted: collections.deque[Callable[[], None]] = collections.deque()
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._departure: preemption.Departure | None = None
+        self._askers: list[_Peer] = []
+        self._told_to_finish = threading.Event()
+        self._mailbox = Mailbox()
 
     def run(self) -> None:
         """Work until the run has ended on this node and everything is said."""
         self._selector.register(self._lease.read_fd, selectors.EVENT_READ, self._hear)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._wake)
-        signal.signal(signal.SIGTERM, lambda *_: self._post(lambda: self._end("the agent was asked to end")))
+        self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
+        signal.signal(signal.SIGTERM, lambda *_: self._mailbox.post(lambda: self._end("the agent was asked to end")))
         self._keeper.start()
         self._sampler.start()
-        self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
+        preemption.watch(lambda: self._mailbox.post(lambda: self.leave(preemption.PREEMPTED)))
+        if self._probe:
+            threading.Thread(target=self._try_worker, name="probe", daemon=True).start()
+        else:
+            self._say_ready()
         beat_at = time.monotonic() + BEAT_SECONDS
         turned = time.monotonic()
         while self._finished is None:
@@ -96,10 +111,23 @@ class Agent:
             turned = now
             if now >= beat_at:
                 self._lease.beat()
+                self._say_connected()
                 beat_at = now + BEAT_SECONDS
             if not self._ending and now - self._heard > self._silence:
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
         self._say_goodbye(self._finished)
+
+    def _say_ready(self) -> None:
+        self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
+
+    def _try_worker(self) -> None:
+        from hvdcloud.node.probe import worker_problem
+
+        if problem := worker_problem(self._spec):
+            self._mailbox.post(lambda: self._lease.send({"error": problem}))
+            self._mailbox.post(lambda: self._end(problem))
+        else:
+            self._mailbox.post(self._say_ready)
 
     def _turn(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -116,27 +144,23 @@ class Agent:
         listener.listen(256)
         return listener
 
-    def _post(self, call: Callable[[], None]) -> None:
-        """Have something done by the main loop; from any thread or signal handler."""
-        self._posted.append(call)
-        # A full pipe wakes the loop just as well.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_writer, b"!")
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_reader, 4096)
-        while self._posted:
-            self._posted.popleft()()
-
     def _hear(self) -> None:
         for message in self._lease.receive():
             self._heard = time.monotonic()
             if message.get("type") == "hello":
                 self._silence = float(message["silence"])
+            elif message.get("type") == "mesh":
+                self._mesh = frozenset(str(address) for address in message["addresses"])
+            elif message.get("type") == "disconnect":
+                self._disconnect(older_than=float(message["older_than"]))
+            elif message.get("type") == "reset" and not self._ending:
+                self._resetting = True
+                threading.Thread(target=self._reset, name="reset", daemon=True).start()
             elif message.get("type") == "finish":
+                self._told_to_finish.set()
                 self._end("")
         if self._lease.closed:
+            self._told_to_finish.set()
             self._selector.unregister(self._lease.read_fd)
             self._end("the connection to the head is gone")
 
@@ -152,23 +176,27 @@ class Agent:
     def _hear_peer(self, peer: _Peer) -> None:
         for message in peer.channel.receive():
             kind = message.get("type")
-            if kind == "rank" and not self._ending:
-                peer.rank = int(message["rank"])
+            if kind == "rank" and not (self._ending or self._resetting):
+                peer.rank, peer.pid = int(message["rank"]), int(message["pid"])
                 peer.channel.send({"type": "go"})
-                self._lease.send({"type": "rank", "rank": peer.rank, "pid": message.get("pid")})
+                self._lease.send({"type": "rank", "rank": peer.rank, "pid": peer.pid, "host": message.get("host")})
             elif kind == "started":
                 peer.child = int(message["child"])
             elif kind == "ended":
                 peer.ended = True
-                self._record({key: message[key] for key in ("rank", "exit_code", "signal", "ended")})
+                self._record(peer, {key: message[key] for key in _KEPT})
             elif kind == "flush":
                 threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
+            elif kind == "leave" and not self._ending:
+                self._askers.append(peer)
+                self.leave(str(message["why"]), ending=bool(message["ending"]))
         if not peer.channel.closed and not (self._ending and peer.rank is None):
             return
         self._drop(peer)
         if peer.rank is not None and not peer.ended:
             # The rank itself was killed; what it started is not left behind.
-            self._record({"rank": peer.rank, "exit_code": KILLED, "signal": int(signal.SIGKILL), "ended": time.time()})
+            killed = {"exit_code": KILLED, "signal": int(signal.SIGKILL), "terminated": False, "ended": time.time()}
+            self._record(peer, {"rank": peer.rank, **killed})
             if peer.child is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(peer.child, signal.SIGKILL)
@@ -179,14 +207,99 @@ class Agent:
             self._selector.unregister(peer.connection)
             peer.connection.close()
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, peer: _Peer, record: dict[str, Any]) -> None:
         record["node"] = self._spec.name
         self._records[record["rank"]] = record
-        self._lease.send({"type": "ended", "record": record, "reaped": self._ending})
+        reaped = self._ending or self._resetting
+        self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped})
 
     def _flush_for(self, peer: _Peer) -> None:
         report = self._keeper.flush_now()
-        self._post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.as_dict()}))
+        self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.as_dict()}))
+
+    def _say_connected(self) -> None:
+        """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
+        if not self._mesh or self._lease.blocked:
+            return
+        if workers := self._look_at_connections():
+            seen = {str(pid): dict(collections.Counter(found.values())) for pid, found in workers.items()}
+            self._lease.send({"type": "connected", "workers": seen})
+
+    def _look_at_connections(self) -> dict[int | None, dict[str, str]]:
+        """Connections to other nodes by inode, by rank; notes when each was first seen."""
+        now = time.monotonic()
+        workers = {peer.pid: peers.connected(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
+        there = {inode for found in workers.values() for inode in found}
+        self._connections = {inode: self._connections.get(inode, now) for inode in there}
+        return workers
+
+    def _disconnect(self, *, older_than: float) -> None:
+        """Break what connects the workers here to other nodes, so that they notice a loss at once.
+
+        Args:
+            older_than: seconds. They may have noticed it by themselves, and be connecting again already.
+        """
+        self._look_at_connections()
+        since = time.monotonic() - older_than
+        old = {inode for inode, first in self._connections.items() if first <= since}
+        broken, error = 0, ""
+        for peer in self._peers:
+            if peer.child is not None:
+                try:
+                    broken += peers.disconnect(peer.child, self._mesh, inodes=old)
+                except OSError as refused:
+                    error = refused.strerror or str(refused)
+        self._lease.send({"type": "disconnected", "broken": broken, "error": error})
+
+    def _reset(self) -> None:
+        """End the ranks of this node and get the newest checkpoints of all nodes: Horovod will be started again."""
+        left = processes.reap(self._spec.run)
+        error = self._keeper.gather()
+
+        def report() -> None:
+            self._resetting = False
+            self._lease.send({"type": "reset", "left": left, "error": error})
+
+        self._mailbox.post(report)
+
+    def leave(self, why: str, *, ending: bool = False) -> None:
+        """This node is about to go: say so, and upload what there is, and what is still written, at once.
+
+        Args:
+            why: completes "it is being …".
+            ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
+        """
+        if self._departure is None and not self._ending:
+            self._departure = preemption.Departure(
+                why,
+                flush=self._keeper.flush_now,
+                looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
+            )
+            self._lease.send({"type": "leaving", "why": why})
+            self._departure.start()
+        if self._departure is not None:
+            self._departure.ending |= ending
+
+    def _look_around(self, saved: preemption.Saved) -> None:
+        """So far are the uploads of this node, which leaves."""
+        if self._departure is None or self._ending or not saved.settled:
+            return
+        if self._departure.is_news(saved):
+            self._lease.send({"type": "saved", **saved.as_dict()})
+        if not self._departure.ending:
+            self._answer_askers(saved)
+        elif not (saved.patient and self._spec.elastic and self._has_ranks()):
+            # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list.
+            self._end(f"it is being {self._departure.why}")
+
+    def _answer_askers(self, saved: preemption.Saved) -> None:
+        for peer in self._askers:
+            if peer in self._peers:
+                peer.channel.send({"type": "left", **saved.as_dict()})
+        self._askers.clear()
+
+    def _has_ranks(self) -> bool:
+        return any(peer.rank is not None and not peer.ended for peer in self._peers)
 
     def _end(self, orphaned: str) -> None:
         """End the run on this node; once.
@@ -198,27 +311,40 @@ class Agent:
             return
         self._ending = True
         self._orphaned = orphaned
+        if self._departure is not None:
+            self._departure.stop()
+        if orphaned:
+            self._lease.send({"type": "ending", "why": orphaned})
         threading.Thread(target=self._finish, name="end", daemon=True).start()
 
     def _finish(self) -> None:
+        if self._departure is not None:
+            # The supervisor ends the run as soon as it knows that we will; what ranks elsewhere do then is no failure.
+            self._told_to_finish.wait(_LAST_WORDS_SECONDS)
         left = processes.reap(self._spec.run)
-        self._post(lambda: self._lease.send({"type": "reaped", "left": left}))
+        self._mailbox.post(lambda: self._lease.send({"type": "reaped", "left": left}))
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
         report = self._keeper.finish()
         self._sampler.finish(upload=report.complete)
         forget(self._spec.run, keep_credentials=not report.complete)
-        self._post(lambda: self._set_finished(report))
+        self._mailbox.post(lambda: self._set_finished(report))
 
     def _set_finished(self, report: Report) -> None:
         self._finished = report
 
     def _say_goodbye(self, report: Report) -> None:
         self._turn(0.0)
+        if self._departure is not None:
+            # First, because the supervisor ends us when it has heard that we have finished.
+            self._answer_askers(self._departure.saved(report))
         self._lease.send({"type": "finished", "checkpoints": report.as_dict(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
-        while self._lease.blocked and not self._lease.closed and time.monotonic() < deadline:
-            select.select([], [self._lease.write_fd], [], deadline - time.monotonic())
+        # Who ends this node next ends its sshd too: wait until the head has heard us, and hangs up.
+        while (self._lease.blocked or self._departure) and not self._lease.closed and time.monotonic() < deadline:
+            writing = [self._lease.write_fd] if self._lease.blocked else []
+            select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
+            self._lease.receive()
             self._lease.flush()
         if self._orphaned and self._spec.node == 0:
             self._testify(report)
@@ -240,8 +366,12 @@ class Agent:
         state.write(current)
 
 
-def main(run: str) -> int:
+def main(run: str, *, probe: bool = False) -> int:
     """Be the agent of a run; standard input and output are the lease.
+
+    Args:
+        run: the run.
+        probe: try what a worker needs before saying that this node is ready.
 
     Raises:
         UsageError: the run was not prepared here.
@@ -257,7 +387,7 @@ def main(run: str) -> int:
     _redirect_errors(run)
     lease = Channel(read_fd=sys.stdin.fileno(), write_fd=sys.stdout.fileno())
     try:
-        Agent(spec, lease).run()
+        Agent(spec, lease, probe=probe).run()
     finally:
         lock.release()
     # A thread that hangs in a dead bucket must not keep the process.
@@ -288,43 +418,3 @@ def _take_over(run: str) -> Lock:
         if time.monotonic() >= deadline:
             raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
     return lock
-
-
-def ask_to_flush(run: str, *, seconds: float) -> Report | None:
-    """Have a live agent upload what it can now; None if there is none.
-
-    Raises:
-        NodeError: it did not answer in time.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with connection:
-        try:
-            connection.connect(str(paths.agent_socket(run)))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
-        channel.send({"type": "flush"})
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            select.select([connection], [], [], left)
-            for message in channel.receive():
-                if message.get("type") == "flushed":
-                    return Report(**message["checkpoints"])
-            if channel.closed:
-                return None
-    raise NodeError(f"the agent of run {run} did not upload its checkpoints in time", hint="hvdcloud pull tries again")
-
-
-def finish_run(run: str) -> Report:
-    """Upload what is left of a run that has no agent on this node.
-
-    Raises:
-        HvdcloudError: the run was not prepared here.
-    """
-    spec = Spec.load(run)
-    try:
-        report = Keeper(spec).finish()
-    except OSError as error:
-        raise HvdcloudError(f"run {run}: {error}", hint="hvdcloud pull tries again") from error
-    forget(run, keep_credentials=not report.complete)
-    return report

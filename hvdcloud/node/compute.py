@@ -1,7 +1,7 @@
-"""The one thing that a node asks of the Compute API: to delete VMs of its own cluster, itself included.
+"""What nodes ask of the Compute API, as their service account: to delete VMs of their own cluster, or to make one anew.
 
-Allowed by `compute.instances.delete` alone, so an operation's end is not waited for. Standard library only.
-https://cloud.google.com/compute/docs/reference/rest/v1/instances/delete
+Each question goes to the project and the zone of this VM. Standard library only.
+https://cloud.google.com/compute/docs/reference/rest/v1/instances
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
@@ -32,16 +32,32 @@ _METADATA = {"Metadata-Flavor": "Google"}
 _PASSES = {"rateLimitExceeded", "userRateLimitExceeded", "resourceNotReady"}
 
 
-class _RefusedError(Exception):
-    """Asking again is no use."""
+class RefusedError(Exception):
+    """Asking again is no use.
+
+    Args:
+        said: by the API.
+        status: its HTTP status; 0: it was not even asked.
+        reason: its word for that, such as `notFound`.
+    """
+
+    def __init__(self, said: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(said)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_gone(self) -> bool:
+        """The thing that was asked for is not there."""
+        return self.status == 404 and self.reason == "notFound"
 
 
-class _BusyError(Exception):
+class BusyError(Exception):
     """Asking again may help."""
 
 
-class Deletion:
-    """Deletes VMs in the zone of this one."""
+class Compute:
+    """The Compute API in the zone of this VM."""
 
     def __init__(self) -> None:
         facts = machine.facts()
@@ -55,69 +71,68 @@ class Deletion:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls())
         )
 
-    def delete(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
-        """Ask for the deletion of VMs, all at once; gone already is success.
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        deadline: float,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Ask until there is an answer.
 
         Args:
-            names: of the VMs.
-            seconds: how long to go on asking.
+            method: of HTTP.
+            path: below the zone: `instances/digits-1`.
+            deadline: `time.monotonic()` value after which it is not asked again.
+            query: the same for every attempt, so that with a requestId a lost answer makes no second operation.
+            body: of the request.
 
-        Returns:
-            Those that will not be deleted, each with the reason.
+        Raises:
+            RefusedError: the answer is no.
+            BusyError: there was none in time.
         """
-        if not names:
-            return {}
-        deadline = time.monotonic() + seconds
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
-            reasons = pool.map(lambda name: self._delete(name, deadline), names)
-            return {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
-
-    def _delete(self, name: str, deadline: float) -> str:
-        # The same for every attempt: a lost answer makes no second operation.
-        query = urlencode({"requestId": str(uuid.uuid4())})
         pause = 0.2
         while True:
             try:
-                self._ask(name, query)
-            except _RefusedError as error:
-                return str(error)
-            except (_BusyError, OSError, http.client.HTTPException, ValueError) as error:
+                return self._ask(method, path, query or {}, body)
+            except (BusyError, OSError, http.client.HTTPException, ValueError) as error:
                 if time.monotonic() + pause >= deadline:
-                    return str(error) or type(error).__name__
-            else:
-                return ""
+                    raise BusyError(str(error) or type(error).__name__) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _ask(self, name: str, query: str) -> None:
+    def _ask(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None) -> dict[str, Any]:
         place, token = self._identity()
+        tail = f"?{urlencode(query)}" if query else ""
+        headers = {"Authorization": f"Bearer {token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         request = urllib.request.Request(
-            f"{self._endpoint}/compute/v1/{place}/instances/{name}?{query}",
-            method="DELETE",
-            headers={"Authorization": f"Bearer {token}"},
+            f"{self._endpoint}/compute/v1/{place}/{path}{tail}",
+            method=method,
+            headers=headers,
+            data=None if body is None else json.dumps(body).encode(),
         )
         try:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
-                response.read()
+                answer = json.loads(response.read())
         except urllib.error.HTTPError as error:
-            self._judge(error)
+            raise self._judged(error) from None
+        return answer if isinstance(answer, dict) else {}
 
-    def _judge(self, error: urllib.error.HTTPError) -> None:
-        """
-        Raises:
-            _BusyError, _RefusedError: unless the VM is gone.
-        """
+    def _judged(self, error: urllib.error.HTTPError) -> RefusedError | BusyError:
         with error:
             message, reason = _explained(error.read(65536))
         said = f"{error.code} {reason}: {message}" if reason else f"{error.code} {message or error.reason}"
-        if error.code == 404 and reason == "notFound":
-            return
         if error.code == 401:
             with self._lock:
                 self._token = ""
-        if error.code in (401, 408, 409, 412, 429) or error.code >= 500 or reason in _PASSES:
-            raise _BusyError(said)
-        raise _RefusedError(said)
+        busy = error.code in (401, 408, 412, 429) or error.code >= 500 or reason in _PASSES
+        # A thing that is being changed can be asked for later; one that is there already, not.
+        busy = busy or (error.code == 409 and reason != "alreadyExists")
+        return BusyError(said) if busy else RefusedError(said, status=error.code, reason=reason)
 
     def _identity(self) -> tuple[str, str]:
         """`projects/P/zones/Z` and an access token."""
@@ -138,8 +153,44 @@ class Deletion:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404:
-                    raise _RefusedError("the VM has no service account") from None
-                raise _BusyError(f"the metadata server says {error.code}") from None
+                    raise RefusedError("the VM has no service account") from None
+                raise BusyError(f"the metadata server says {error.code}") from None
+
+
+class Deletion:
+    """Deletes VMs in the zone of this one.
+
+    Allowed by `compute.instances.delete` alone, so an operation's end is not waited for.
+    """
+
+    def __init__(self, compute: Compute | None = None) -> None:
+        self._compute = compute or Compute()
+
+    def delete(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
+        """Ask for the deletion of VMs, all at once; gone already is success.
+
+        Args:
+            names: of the VMs.
+            seconds: how long to go on asking.
+
+        Returns:
+            Those that will not be deleted, each with the reason.
+        """
+        if not names:
+            return {}
+        deadline = time.monotonic() + seconds
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+            reasons = pool.map(lambda name: self._delete(name, deadline), names)
+            return {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+
+    def _delete(self, name: str, deadline: float) -> str:
+        try:
+            self._compute.call("DELETE", f"instances/{name}", query={"requestId": str(uuid.uuid4())}, deadline=deadline)
+        except RefusedError as error:
+            return "" if error.is_gone else str(error)
+        except BusyError as error:
+            return str(error)
+        return ""
 
 
 def _explained(body: bytes) -> tuple[str, str]:

@@ -63,7 +63,7 @@ def flush() -> dict[str, Any]:
     Returns:
         For each such run what is still not there, and why.
     """
-    from hvdcloud.node.agent import ask_to_flush, finish_run
+    from hvdcloud.node.flush import ask_to_flush, finish_run
 
     found = {}
     deadline = time.monotonic() + FLUSH_SECONDS

@@ -9,6 +9,7 @@ Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -171,18 +172,29 @@ def _step(name: str, action: Any) -> Any:
 
 
 def _authorize() -> None:
-    line = os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip()
-    if not line or "\n" in line or len(line.split()) < 2:
-        raise ValueError("HVDCLOUD_AUTHORIZED_KEY does not hold one public key")
+    given = [line.strip() for line in os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip().splitlines()]
+    if not given or not all(_is_public_key(line) for line in given):
+        raise ValueError("HVDCLOUD_AUTHORIZED_KEY does not hold one public key a line")
     folder = paths.ssh_dir()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     file = folder / "authorized_keys"
     # A restarted node keeps the mesh key that `join` put there.
     lines = file.read_text().splitlines() if file.exists() else []
-    if line not in lines:
-        file.write_text("".join(f"{each}\n" for each in [line, *lines]))
+    if new := [line for line in given if line not in lines]:
+        file.write_text("".join(f"{each}\n" for each in [*new, *lines]))
     file.chmod(0o600)
+
+
+def _is_public_key(line: str) -> bool:
+    """Whether it is one in OpenSSH's one-line form, without options before it."""
+    kind, _, rest = line.partition(" ")
+    try:
+        content = base64.b64decode(rest.partition(" ")[0], validate=True)
+    except ValueError:
+        return False
+    # The key's binary form begins with its kind once more, after four bytes of length (RFC 4253, 6.6).
+    return bool(kind) and content[4:].startswith(kind.encode()) and len(content) > 4 + len(kind)
 
 
 def _write_node_file() -> None:
@@ -279,7 +291,10 @@ def _reap() -> set[int]:
 
 
 def _power_off(sshd: int) -> int:
-    """End everything at once: whoever wants checkpoints saved asks for that before."""
+    """End everything, at once where no run is on; a run that nobody ended before has its checkpoints uploaded."""
+    from hvdcloud.node import preemption
+
+    preemption.before_the_end()
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)
     return 0

@@ -17,8 +17,7 @@ from hvdcloud.node import paths
 
 RESOLVE_SECONDS = 20.0
 """How long names of a cluster that has just started may be unknown to the name service."""
-_FIRST = "# hvdcloud: the nodes of this cluster"
-_LAST = "# hvdcloud: end"
+_NODES = "the nodes of this cluster"
 
 
 def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
@@ -47,23 +46,25 @@ def _resolve(name: str, address: str, deadline: float) -> str:
         time.sleep(0.5)
 
 
-def write(found: Mapping[str, str]) -> None:
-    """Make these the lines of ours in /etc/hosts.
+def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
+    """Make these the lines of one block of ours in /etc/hosts.
 
     They come first, since the first line with a name counts. The file is written in place: in a container it is a
     mount, which cannot be replaced.
 
     Args:
         found: the IPv4 address of each node, by its name; empty: no lines.
+        block: what the block is called, which it replaces.
     """
+    first_line, last_line = f"# hvdcloud: {block}\n", f"# hvdcloud: end of {block}\n"
     file = _file()
     old = ""
     with contextlib.suppress(FileNotFoundError):
         old = file.read_text()
-    head, first, rest = old.partition(f"{_FIRST}\n")
-    others = head + rest.partition(f"{_LAST}\n")[2] if first else old
+    head, first, rest = old.partition(first_line)
+    others = head + rest.partition(last_line)[2] if first else old
     lines = "".join(f"{address} {name}\n" for name, address in found.items())
-    new = f"{_FIRST}\n{lines}{_LAST}\n{others}" if lines else others
+    new = f"{first_line}{lines}{last_line}{others}" if lines else others
     if new == old:
         return
     file.parent.mkdir(parents=True, exist_ok=True)

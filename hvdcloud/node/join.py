@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import activity
+from hvdcloud.node import activity, aliases
 from hvdcloud.node import hosts as hosts_file
+from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.machine import cores, gpus, mesh_interface, name
-from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
+from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, peers_file, ssh_dir, volatile_dir
 
 # Keepalives: without them Horovod waits for ever for the ssh of a frozen node. ControlPath lets the ssh calls of
 # horovodrun and mpirun ride on the connection of the supervisor's lease (lease.py), which is the only one to open such
 # a socket: while a run is on, and without a handshake of some 100 ms each.
 _CONFIG = """\
+Include {aliases}
 Host *
     Port {port}
     User root
@@ -65,10 +67,15 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
             port=SSH_PORT,
             key=key,
             known_hosts=folder / "known_hosts",
+            aliases=aliases.ssh_file(),
             sockets=volatile_dir() / SSH_SOCKETS,
         ),
         0o600,
     )
+    # With addresses that are resolved: a name of a VM that is gone could not be any more.
+    keys = ("name", "address", "port", "host_key")
+    peers = [(host, found.get(host, address), port, host_key) for host, address, port, host_key in hosts]
+    write_json(peers_file(), {"hosts": [dict(zip(keys, peer, strict=True)) for peer in peers]})
     activity.remember_mesh([host for host, _, _, _ in hosts], found)
     own = name()
     return {
@@ -76,6 +83,12 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         "gpus": gpus(),
         "interface": mesh_interface([found.get(host, address) for host, address, _, _ in hosts if host != own]),
     }
+
+
+def peers() -> list[dict[str, Any]]:
+    """The nodes as `main` was told of them, with IP addresses; empty before."""
+    found = (read_json(peers_file()) or {}).get("hosts")
+    return list(found) if isinstance(found, list) else []
 
 
 def _pin(host: str, address: str, port: int, host_key: str) -> str:

@@ -86,6 +86,30 @@ class Keeper:
         with self._working:
             return self._scan(final=True)
 
+    def gather(self) -> str:
+        """Everything of this node to the bucket, and from it what is newer there, while no rank runs. Blocks.
+
+        Returns:
+            What went wrong; empty if nothing did. Horovod can be started all the same, with what is here.
+        """
+        from hvdcloud.node.restore import gather
+
+        with self._working:
+            errors = list(self._scan(final=True).errors)
+            if self.bucket is not None:
+                try:
+                    gather(
+                        self.bucket,
+                        cluster=self._spec.cluster,
+                        run=self._spec.run,
+                        directory=paths.checkpoints_dir(self._spec.run),
+                    )
+                except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
+                    errors.append(f"{type(error).__name__}: {error}")
+                # The next one knows what was fetched, and does not send it back.
+                self._uploader = None
+            return "; ".join(errors)
+
     def finish(self) -> Report:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress."""
         self._ending.set()
@@ -112,7 +136,7 @@ class Keeper:
             from hvdcloud.node.bucket import open_run_bucket
             from hvdcloud.node.uploader import Uploader
 
-            self.bucket = open_run_bucket(self._spec)
+            self.bucket = self.bucket or open_run_bucket(self._spec)
             self._uploader = Uploader(
                 self.bucket,
                 cluster=self._spec.cluster,

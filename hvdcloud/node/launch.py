@@ -6,15 +6,19 @@ import os
 import select
 import signal
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import events, paths, state
 from hvdcloud.node.afterwards import after
 from hvdcloud.node.files import Lock
 from hvdcloud.node.prepare import ActiveRunError
+from hvdcloud.node.request import Elastic, Host, Request
 from hvdcloud.node.spec import Spec
-from hvdcloud.node.supervisor import Request, supervise
+from hvdcloud.node.supervisor import supervise
+
+if TYPE_CHECKING:
+    from hvdcloud.node.replace import Orders
 
 START_SECONDS = 15.0
 
@@ -36,6 +40,8 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             horovodrun=tuple(str(part) for part in request["horovodrun"]),
             gloo_timeout=float(request["gloo_timeout"]),
             controller=str(request.get("controller", "gloo")),
+            elastic=_elastic(request),
+            orders=_orders(request),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -61,6 +67,25 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     current["down_when_done"] = bool(request.get("down_when_done", False))
     _detach(wanted, current, lock)
     return {"ok": True}
+
+
+def _elastic(request: dict[str, Any]) -> Elastic | None:
+    wanted = request.get("elastic")
+    if wanted is None:
+        return None
+    hosts = tuple(Host(str(host["name"]), int(host["index"]), int(host["slots"])) for host in request["hosts"])
+    return Elastic(
+        least=int(wanted["min"]), most=int(wanted["max"]), hosts=hosts, longest_step=float(wanted["longest_step"])
+    )
+
+
+def _orders(request: dict[str, Any]) -> Orders | None:
+    if request.get("orders") is None:
+        return None
+    # It imports HTTP and TLS, which no other run needs.
+    from hvdcloud.node.replace import Orders
+
+    return Orders.of(request["orders"])
 
 
 def _detach(request: Request, current: state.State, lock: Lock) -> None:

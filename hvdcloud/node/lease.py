@@ -93,20 +93,27 @@ class Lease:
         self._process.wait()
 
 
-def local_agent(run: str) -> list[str]:
-    """Starts the head's own agent."""
-    return [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "hvdcloud.node", "agent", run]
+def local_agent(run: str, *, probe: bool = False) -> list[str]:
+    """Starts the head's own agent.
+
+    Args:
+        run: the run.
+        probe: it is to try first what a worker needs.
+    """
+    isolated = ["-I"] if sys.flags.isolated else []
+    return [sys.executable, *isolated, "-m", "hvdcloud.node", "agent", run, *(["--probe"] if probe else [])]
 
 
-def remote_agent(run: str, node: str, *, again: bool = False) -> list[str]:
+def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
     """Starts the agent of another node.
 
     Args:
         run: the run.
         node: its name.
         again: the first lease broke: use a connection of its own and give up soon.
+        probe: it is to try first what a worker needs.
     """
-    command = f"{NODE_PROGRAM} agent {shlex.quote(run)}"
+    command = f"{NODE_PROGRAM} agent {shlex.quote(run)}" + (" --probe" if probe else "")
     if again:
         options = [f"ConnectTimeout={RECONNECT_SECONDS}", "ConnectionAttempts=1", "ControlPath=none"]
     else:

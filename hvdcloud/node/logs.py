@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import select
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import events, state
+from hvdcloud.node import events, paths, state
 
 _POLL_SECONDS = 0.02
 """Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
@@ -35,6 +39,48 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
     except FileNotFoundError:
         raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
     followed = follow and current["state"] != "done"
+    with _following(run) if followed else contextlib.nullcontext():
+        return _copy(run, current, descriptor, offset=offset, follow=follow, followed=followed, output=output)
+
+
+def is_followed(run: str) -> bool:
+    """Whether somebody follows it now; its being so ends with the process that does, whatever ends that."""
+    try:
+        descriptor = os.open(_followers_file(run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextlib.contextmanager
+def _following(run: str) -> Iterator[None]:
+    """Be one of those who follow it, as many as they are."""
+    try:
+        descriptor = os.open(_followers_file(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # On a full disk a log can be read all the same.
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _followers_file(run: str) -> Path:
+    return paths.run_dir(run) / "followers"
+
+
+def _copy(
+    run: str, current: state.State, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
+) -> int:
     if followed:
         events.record(run, "somebody follows it")
     try:

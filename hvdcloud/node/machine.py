@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -14,6 +15,7 @@ from hvdcloud.node.paths import node_file
 
 _ROUTE_UP = 0x1
 _LOOPBACK = "lo"
+_SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 def facts() -> dict[str, Any]:
@@ -85,6 +87,21 @@ def interface_towards(address: str, *, routes: str) -> str | None:
         if best is None or candidate > best:
             best = candidate
     return best[2] if best else None
+
+
+def address_of(interface: str) -> str:
+    """Its IPv4 address; empty if there is no such interface, or it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def outward_interface() -> str:
+    """The interface that leads out of this node; `lo` where none does."""
+    return interface_towards("192.0.2.1", routes=Path("/proc/net/route").read_text()) or _LOOPBACK
 
 
 def mesh_interface(peers: list[str]) -> str:

@@ -110,6 +110,91 @@ def _rather(other: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
     return first["exit_code"] == _PYTHON_ERROR and chosen
 
 
+class Worker(NamedTuple):
+    """One process of an elastic run, from its start to its end or to the loss of its node."""
+
+    rank: int
+    """When it started: Horovod may give it another one later."""
+    node: str
+    ended: Ended | None = None
+    lost: bool = False
+    """Its node was lost while it ran."""
+    got_over: bool = False
+    """The others went on without it, so it is not what ended the run."""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is not None and not self.ended.record["exit_code"]
+
+    @property
+    def failed(self) -> bool:
+        """By itself, not because Horovod had asked it to end, and the others did not get over it."""
+        ended = self.ended is not None and not self.succeeded
+        return ended and not self.got_over and not (self.ended and self.ended.record.get("terminated"))
+
+
+class ElasticEvidence(NamedTuple):
+    """All that was seen of an elastic run since Horovod was last started."""
+
+    workers: Sequence[Worker]
+    least: int
+    """Nodes below which it waited."""
+    lost: Sequence[Loss]
+    """Nodes that are missing now."""
+    stopped: bool
+    trouble: str
+    launcher: int | None
+
+
+def judge_elastic(evidence: ElasticEvidence) -> Outcome:
+    """Who or what ended an elastic run.
+
+    horovodrun exits with 0 as soon as one worker has, whatever the others did (registration.py): only where all that
+    were training with it ended well too, or were lost with their nodes, has the training ended well.
+    """
+    done = [worker for worker in evidence.workers if worker.succeeded]
+    if done:
+        first = min(worker.ended.at for worker in done if worker.ended)
+        unfinished = [
+            worker
+            for worker in evidence.workers
+            if not worker.succeeded and not worker.lost and (worker.ended is None or worker.ended.at >= first)
+        ]
+        if not unfinished:
+            return Outcome("succeeded", 0, "")
+        if not evidence.stopped:
+            one = next(worker for worker in done if worker.ended and worker.ended.at == first)
+            failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
+            code = failures[0].record["exit_code"] if failures else None
+            return Outcome(
+                "failed",
+                code,
+                f"the worker on {one.node} that began as rank {one.rank} exited with 0 while {len(unfinished)} more "
+                "were training, which ends an elastic job",
+            )
+    if evidence.stopped:
+        return Outcome("stopped", None, "stopped on request")
+    if evidence.trouble:
+        return Outcome("lost", None, evidence.trouble)
+    failures = [worker.ended for worker in evidence.workers if worker.failed and worker.ended]
+    if failures:
+        first_failure = _first_failure(sorted(failures, key=lambda ended: ended.at))
+        assert first_failure is not None
+        return Outcome("failed", first_failure.record["exit_code"], describe(first_failure.record))
+    if evidence.lost:
+        names = ", ".join(sorted({loss.node for loss in evidence.lost}))
+        return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
+    if evidence.launcher is not None and evidence.launcher < 0:
+        return Outcome(
+            "failed", 128 - evidence.launcher, f"horovodrun was killed by {_signal_name(-evidence.launcher)}"
+        )
+    return Outcome(
+        "failed",
+        evidence.launcher or None,
+        f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why",
+    )
+
+
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
     """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
 

@@ -57,6 +57,11 @@ def mesh_file() -> Path:
     return state_dir() / "mesh.json"
 
 
+def peers_file() -> Path:
+    """The cluster's nodes with address, port and host key, as `join` learned them."""
+    return state_dir() / "peers.json"
+
+
 def sync_file() -> Path:
     """Which files of the workspace a code sync put there."""
     return state_dir() / "sync.json"

@@ -89,6 +89,11 @@ def _with_descendants(pids: set[int], every: dict[int, _Process]) -> set[int]:
     return found
 
 
+def family(pid: int) -> set[int]:
+    """A process and all its descendants."""
+    return _with_descendants({pid}, _all())
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, in place of PID 1 (prctl(2))."""
     import ctypes

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,8 +50,9 @@ class _End(NamedTuple):
 class _Record:
     """ranks/RANK.json: one block of disk, taken at the start, so that the end can be recorded on a full disk too."""
 
-    def __init__(self, run: str, rank: int) -> None:
-        self._path = paths.run_dir(run) / "ranks" / f"{rank}.json"
+    def __init__(self, run: str, rank: int, *, elastic: bool) -> None:
+        # In an elastic run several workers of one node may begin as the same rank, one after the other.
+        self._path = paths.run_dir(run) / "ranks" / (f"{rank}-{os.getpid()}.json" if elastic else f"{rank}.json")
         self._rank = rank
         self._write({"rank": rank, "exit_code": None, "signal": None, "ended": None, "pid": os.getpid()})
 
@@ -93,7 +95,9 @@ def main(run: str) -> int:
     wakeup = _catch_signals()
     processes.adopt_orphans()
     agent = _meet_agent(run, rank)
-    record = _Record(run, rank)
+    record = _Record(run, rank, elastic=spec.elastic)
+    if spec.elastic:
+        threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
     full = environment_of_rank(spec, user=environment, launcher=os.environ, image=machine.image_environment())
     end = _run(spec, full, agent=agent, wakeup=wakeup)
     agent.send({"type": "ended", **record.ended(end)})
@@ -139,7 +143,8 @@ def _meet_agent(run: str, rank: int) -> Channel:
             time.sleep(0.02)
     descriptor = connection.detach()
     channel = Channel(read_fd=descriptor, write_fd=descriptor)
-    channel.send({"type": "rank", "rank": rank, "pid": os.getpid()})
+    host = os.environ.get("HOROVOD_HOSTNAME")
+    channel.send({"type": "rank", "rank": rank, "pid": os.getpid(), "host": host})
     while time.monotonic() < deadline:
         select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
         if any(message.get("type") == "go" for message in channel.receive()):
@@ -218,7 +223,7 @@ def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
     """
     os.chdir(paths.workspace())
     argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
-    program = argv[0] if "/" in argv[0] else _which(argv[0], environment.get("PATH", os.defpath))
+    program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
     return os.posix_spawn(
         program,
         argv,
@@ -229,12 +234,30 @@ def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
     )
 
 
-def _which(name: str, path: str) -> str:
+def which(name: str, path: str) -> str:
+    """The program of this name.
+
+    Raises:
+        FileNotFoundError: no folder of `path` has it.
+    """
     for folder in path.split(os.pathsep):
         candidate = Path(folder or ".") / name
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return str(candidate)
     raise FileNotFoundError(name)
+
+
+def _end_with_launcher() -> None:
+    """Where nobody reads our output any more, be asked to end.
+
+    Horovod's elastic driver ends a worker by ending the ssh that it started it with, of which the worker hears nothing
+    else. (Otherwise that is the end of the whole run, and the agent's business.)
+    """
+    watch = select.poll()
+    # Of the writing end of a pipe this tells that the reading end is gone; a file or a terminal never does.
+    watch.register(1, 0)
+    watch.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _signal_group(leader: int, number: int) -> None:

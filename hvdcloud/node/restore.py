@@ -63,7 +63,28 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
         CheckpointError: no such run, or a checkpoint that can't be fetched or does not verify.
         CapacityError: not enough space.
     """
-    choices = _choices(bucket, cluster=cluster, run_from=run_from)
+    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run_from), directory, run_from, replace=False)
+
+
+def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
+    """Bring `directory` to the newest of what all nodes of this very run have put into the bucket; returns how many
+    files of it are there.
+
+    Unlike `restore` it replaces a file whose successor another node wrote. What is here must be in the bucket already.
+
+    Raises:
+        CheckpointError: a checkpoint that can't be fetched or does not verify.
+        CapacityError: not enough space.
+    """
+    if not load_manifests(bucket, cluster=cluster, run=run):
+        return 0
+    earlier = read_baseline(directory).run
+    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run), directory, earlier, replace=True)
+
+
+def _restore(
+    bucket: Bucket, choices: dict[str, list[_Candidate]], directory: Path, run_from: str | None, *, replace: bool
+) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         remove_partials(directory)
@@ -76,21 +97,24 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
             size_and_crc = crc32c_of_file(places[name])
             if any(size_and_crc == (choice.entry.size, choice.entry.crc32c) for choice in choices[name]):
                 restored[name] = _size_and_time(places[name])
+            elif replace and choices[name][0].entry.modified > places[name].stat().st_mtime:
+                continue
             del choices[name]
     needed = sum(choice[-1].entry.size for choice in choices.values())
     free = free_bytes(directory)
     if needed > free:
         raise CapacityError(
-            f"the checkpoints of {run_from} need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left",
+            f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left",
             hint="make the cluster anew with a larger gce.disk_gb, or free some space on this machine",
         )
     failures = _fetch(bucket, choices, places=places, restored=restored)
     write_json(baseline_path(directory), {"from": run_from, "files": restored})
     if failures:
         first = min(failures)
+        whose = run_from or "this run"
         raise CheckpointError(
-            f"{len(failures)} checkpoints of {run_from} could not be restored: {first}: {failures[first]}",
-            hint="look at the bucket, or start without --resume",
+            f"{len(failures)} checkpoint(s) of {whose} could not be restored: {first}: {failures[first]}",
+            hint="look at the bucket, or start without them: hvdcloud run --fresh",
             details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
         )
     return len(restored)

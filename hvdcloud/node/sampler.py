@@ -94,6 +94,8 @@ class Sampler:
         self._closed = threading.Event()
         self._look_at = 0.0
         self._waiting: int | None = None
+        self._earlier: bytes | None = b"" if samples_file(spec.run).exists() else None
+        """What the bucket had from the machine whose place this one took; None: not looked for yet."""
         self._threads = [
             threading.Thread(target=self._sample, name="samples", daemon=True),
             threading.Thread(target=self._upload, name="samples-upload", daemon=True),
@@ -164,4 +166,17 @@ class Sampler:
             from hvdcloud.checkpoints.manifest import samples_name
 
             name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
-            bucket.write(name, samples_file(self._spec.run).read_bytes())
+            if self._earlier is None:
+                self._earlier = _read(bucket, name)
+            bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
+
+
+def _read(bucket: Bucket, name: str) -> bytes:
+    """Whole lines; empty if there is nothing."""
+    from hvdcloud.checkpoints.bucket import ObjectMissingError
+
+    try:
+        found = bucket.read(name)
+    except ObjectMissingError:
+        return b""
+    return found[: found.rfind(b"\n") + 1]

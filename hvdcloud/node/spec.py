@@ -29,6 +29,10 @@ class Spec(NamedTuple):
     command: tuple[str, ...]
     resume: str | None
     """The run whose checkpoints were put into the checkpoint directory."""
+    elastic: bool = False
+    """Whether nodes may leave and join while it runs."""
+    interface: str | None = None
+    """The network interface that Horovod uses, where this node joins a run that is on."""
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
@@ -50,6 +54,8 @@ class Spec(NamedTuple):
                 cores=max(1, int(value["cores"])),
                 command=tuple(str(part) for part in value["command"]),
                 resume=value.get("resume"),
+                elastic=bool(value.get("elastic", False)),
+                interface=value.get("interface"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from hvdcloud.node import events, paths, processes, state
 from hvdcloud.node.afterwards import announcements
-from hvdcloud.node.launcher import launcher_argv
+from hvdcloud.node.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.lease import NODE_PROGRAM, Lease, forget_connections, local_agent, remote_agent
-from hvdcloud.node.machine import image_environment
-from hvdcloud.node.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, judge, may_be_a_consequence
+from hvdcloud.node.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
+from hvdcloud.node.preemption import PREEMPTED, leaving_note, saved_note
+from hvdcloud.node.request import Request
 from hvdcloud.node.runlog import RunLog
 from hvdcloud.node.wire import BEAT_SECONDS
 
@@ -36,54 +37,14 @@ MIN_SILENCE_SECONDS = 3.0
 _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
 _QUIET_SECONDS = 0.1
-_DRAIN_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 _READ_SIZE = 1 << 18
 _PIPE_SIZE = 1 << 20
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
-_MPI_SETTINGS = "OMPI_MCA_"
-_DAEMON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "OPAL_PREFIX")
-_NEEDS_NO_QUOTES = re.compile(r"[\w./:@%+=,-]+")
-_DEFAULT_PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class Request(NamedTuple):
-    """What `launch` is asked to do."""
-
-    run: str
-    cluster: str
-    hosts: tuple[str, ...]
-    """Names of the nodes, head first."""
-    np: int
-    horovodrun: tuple[str, ...]
-    """horovodrun's command line, without what each rank runs."""
-    gloo_timeout: float
-    """Seconds after which a frozen node ends the run."""
-    controller: str
 
 
 def silence_limit(gloo_timeout: float) -> float:
     """Seconds without a heartbeat after which a node is given up, so that the run has ended within the Gloo timeout."""
     return max(MIN_SILENCE_SECONDS, gloo_timeout / 2, gloo_timeout - _SILENCE_MARGIN)
-
-
-def launcher_environment(run: str) -> dict[str, str]:
-    """All that horovodrun gets to know: its Gloo launcher puts every value on ssh command lines."""
-    image = image_environment()
-    passed = {name: image[name] for name in image if name in _PASSED_ON or name.startswith(_MPI_SETTINGS)}
-    # An image may have its Open MPI where sshd's sessions do not look.
-    daemon = [f"{name}={passed[name]}" for name in _DAEMON_NEEDS if _NEEDS_NO_QUOTES.fullmatch(passed.get(name, ""))]
-    if paths.ROOT_VARIABLE in os.environ:
-        passed[paths.ROOT_VARIABLE] = os.environ[paths.ROOT_VARIABLE]
-    return {
-        "PATH": _DEFAULT_PATH,
-        "LANG": "C.UTF-8",
-        **passed,
-        "HOME": str(paths.root() / "root"),
-        "PYTHONUNBUFFERED": "1",
-        paths.RUN_VARIABLE: run,
-        # Open MPI's daemon on the other nodes, started over ssh, has no other mark of belonging to this run.
-        "OMPI_MCA_orte_launch_agent": " ".join(["env", f"{paths.RUN_VARIABLE}={run}", *daemon, "orted"]),
-    }
 
 
 class Supervisor:
@@ -124,14 +85,18 @@ class Supervisor:
         """Run to the end; never raises for what happens to the run."""
         wakeup = self._catch_signals()
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
+        self._begin()
+        while not self._is_over():
+            self._turn(BEAT_SECONDS)
+        self._finish()
+
+    def _begin(self) -> None:
+        """Start an agent on every node, and horovodrun beside them."""
         forget_connections()
         for index, node in enumerate(self._request.hosts):
             run = self._request.run
             self._hold(node, local_agent(run) if index == 0 else remote_agent(run, node))
         self._start_launcher()
-        while not self._is_over():
-            self._turn(BEAT_SECONDS)
-        self._finish()
 
     def _catch_signals(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -236,30 +201,49 @@ class Supervisor:
     def _hear(self, lease: Lease) -> None:
         for message in lease.channel.receive():
             lease.heard = time.monotonic()
-            kind = message.get("type")
-            if kind == "ready":
-                lease.ready = True
-                self._note_running()
-            elif kind == "rank":
-                self._started[int(message["rank"])] = lease.node
-            elif kind == "ended":
-                ended = Ended(message["record"], time.monotonic())
-                (self._late if self._ending or message.get("reaped") else self._ended).append(ended)
-            elif kind == "reaped":
-                lease.reaped = True
-                lease.left = list(message["left"])
-            elif kind == "finished":
-                lease.checkpoints = message["checkpoints"]
-                if message.get("orphaned") and not self._trouble:
-                    # It did so on its own account; the launcher and the ranks that it ended are not the cause.
-                    self._trouble = f"node {lease.node} ended its part of the run: {message['orphaned']}"
-                    self._trouble_is_loss = True
-            elif "error" in message:
-                lease.refusal = str(message["error"])
+            self._take(lease, str(message.get("type")), message)
         if lease.channel.closed:
             self._selector.unregister(lease.channel.read_fd)
             if not lease.finished:
                 self._lose(lease, "")
+
+    def _take(self, lease: Lease, kind: str, message: dict[str, Any]) -> None:
+        """What an agent said."""
+        if kind == "ready":
+            lease.ready = True
+            self._note_running()
+        elif kind == "rank":
+            self._started[int(message["rank"])] = lease.node
+        elif kind == "ended":
+            ended = Ended(message["record"], time.monotonic())
+            (self._late if self._ending or message.get("reaped") else self._ended).append(ended)
+        elif kind == "reaped":
+            lease.reaped = True
+            lease.left = list(message["left"])
+        elif kind == "ending":
+            self._orphaned(lease, str(message["why"]))
+        elif kind == "leaving":
+            self._leaves(lease, str(message["why"]))
+        elif kind == "saved":
+            self._log.note(saved_note(lease.node, message))
+        elif kind == "finished":
+            lease.checkpoints = message["checkpoints"]
+            if message.get("orphaned"):
+                self._orphaned(lease, str(message["orphaned"]))
+        elif "error" in message:
+            lease.refusal = str(message["error"])
+
+    def _leaves(self, lease: Lease, why: str) -> None:
+        """A node is about to go; its agent uploads what there is, and the run goes on until it is gone."""
+        event = "preempted" if why == PREEMPTED else "node leaves"
+        events.record(self._request.run, event, node=lease.node, detail=why)
+        self._log.note(leaving_note(lease.node, why))
+
+    def _orphaned(self, lease: Lease, why: str) -> None:
+        """An agent has ended the run on its node on its own account; what that ended there is not the cause."""
+        if not self._trouble:
+            self._trouble = f"node {lease.node} ended its part of the run: {why}"
+            self._trouble_is_loss = True
 
     def _note_running(self) -> None:
         if self._state["state"] == "starting" and all(lease.ready for lease in self._leases.values()):
@@ -312,7 +296,7 @@ class Supervisor:
             unexplained = self._launcher_code > 0 and bool(self._started) and not self._failed
             if not self._output_open and not open_question and not unexplained:
                 return True
-            self._hurry_at = min(self._hurry_at, now + max(_DRAIN_SECONDS, CONSEQUENCE_SECONDS))
+            self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
         elif self._failed:
             self._hurry_at = min(self._hurry_at, now + FAILURE_SECONDS)
         elif len(self._ended) >= self._request.np:
@@ -347,22 +331,12 @@ class Supervisor:
                 self._end_launcher(signal.SIGKILL)
         forget_connections()
         self._drain()
-        outcome = judge(
-            Evidence(
-                np=self._request.np,
-                ended=self._ended,
-                lost=self._lost,
-                stopped=self._stopped,
-                trouble=self._trouble,
-                trouble_is_loss=self._trouble_is_loss,
-                launcher=ended_itself,
-            )
-        )
-        notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._lost]
+        outcome = self._judge(ended_itself)
+        notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
-        for loss in self._lost:
-            checkpoints[loss.node] = {"complete": False, "files": 0, "pending": [], "errors": ["the node was lost"]}
+        for node in self._unsaved():
+            checkpoints[node] = {"complete": False, "files": 0, "pending": [], "errors": ["the node was lost"]}
         self._state["checkpoints"] = _merge(checkpoints)
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
@@ -374,10 +348,36 @@ class Supervisor:
             "reason": outcome.reason,
             "ended": time.time(),
             "ranks": self._rank_records(),
-            "nodes_lost": sorted({loss.node for loss in self._lost}),
+            "nodes_lost": sorted({loss.node for loss in self._missing()}),
             "left_behind": left,
         }
         state.write(self._state)
+
+    def _judge(self, launcher: int | None) -> Outcome:
+        """How the run ended.
+
+        Args:
+            launcher: horovodrun's exit code, if it ended by itself.
+        """
+        return judge(
+            Evidence(
+                np=self._request.np,
+                ended=self._ended,
+                lost=self._lost,
+                stopped=self._stopped,
+                trouble=self._trouble,
+                trouble_is_loss=self._trouble_is_loss,
+                launcher=launcher,
+            )
+        )
+
+    def _missing(self) -> Sequence[Loss]:
+        """The nodes that were lost and are not back."""
+        return self._lost
+
+    def _unsaved(self) -> set[str]:
+        """The nodes that may have taken checkpoints with them."""
+        return {loss.node for loss in self._lost}
 
     def _end_launcher(self, number: int) -> None:
         if self._launcher is not None and self._launcher_code is None:
@@ -386,7 +386,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         """What the launcher had still to say: its processes are gone, so the pipe ends."""
-        deadline = time.monotonic() + _DRAIN_SECONDS
+        deadline = time.monotonic() + DRAIN_SECONDS
         while self._output_open and time.monotonic() < deadline:
             self._turn(_QUIET_SECONDS)
         self._close_output()
@@ -413,10 +413,13 @@ def _merge(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def supervise(request: Request, current: state.State) -> None:
     """Be the supervisor of a run; whatever goes wrong with us, the run gets an end that says so."""
-    supervisor = None
     try:
-        supervisor = Supervisor(request, current)
-        supervisor.run()
+        kind: type[Supervisor] = Supervisor
+        if request.elastic is not None:
+            from hvdcloud.node.elastic import ElasticSupervisor
+
+            kind = ElasticSupervisor
+        kind(request, current).run()
     except Exception as error:
         # The agents end the run when our pipes close; only the state is left to write.
         current |= {

@@ -90,6 +90,8 @@ class Node:
     """The container's public host key, from where only it and the provider can write; known once ready."""
     internal_address: str | None = None
     """Where the other nodes reach it; None: its name is enough."""
+    made: str = ""
+    """When, as its provider writes it: tells it from its successor of the same name; empty: it has no such."""
     proxy_command: str | None = None
     """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 
@@ -128,8 +130,10 @@ class Cluster:
 
     @property
     def whole(self) -> bool:
-        """Every node that was asked for is there and runs."""
-        return len(self.nodes) == self.expected_nodes and all(n.state is NodeState.RUNNING for n in self.nodes)
+        """Every node that was asked for is there and runs, and no other."""
+        return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
+            node.state is NodeState.RUNNING for node in self.nodes
+        )
 
     @property
     def is_remnant(self) -> bool:
@@ -260,6 +264,60 @@ class Provider(Protocol):
 
         Raises:
             NodeError: a node failed or the deadline passed; details hold the end of its boot log.
+        """
+
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        """What `grow` would send, and what the whole cluster would cost then; nothing is changed by asking.
+
+        Raises:
+            UsageError: the settings or `limits.max_cost` do not allow it, or the cluster's time is nearly over.
+        """
+
+    def grow(
+        self,
+        spec: ClusterSpec,
+        indices: Sequence[int],
+        *,
+        journal: Journal,
+        on_progress: OnProgress = ignore_progress,
+    ) -> Sequence[Node]:
+        """Make these nodes of a cluster that is there, all of them or none, beside those that it has.
+
+        What stands stopped under one of their names is deleted first. They live no longer than the others. As with
+        `create`, the journal hears of them first, and after a failure or Ctrl-C nothing that this call made is left.
+
+        Args:
+            spec: the cluster's own name, id and so on; `nodes`: how many it will have.
+
+        Raises:
+            As `create` and `plan_growth`; UsageError also: there is a node of this name, and it is not stopped.
+            TeardownError: what stood stopped could not be deleted.
+        """
+
+    def shrink(
+        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Leftover]:
+        """Delete these nodes and nothing else, also such as are only being made. Gone already is success.
+
+        Returns:
+            what could not be proven gone.
+        """
+
+    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+        """What the head needs to make these nodes anew by itself (node/replace.py). Holds no secret.
+
+        Returns:
+            None: here it cannot, or nothing ends the cluster.
+        """
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """By name the host keys of those that say they are ready; from where only they and the provider can write."""
+
+    def set_size(self, name: str, nodes: int) -> None:
+        """Have the labels of what is there say how many nodes the cluster has, where labels can be changed.
+
+        Raises:
+            NodeError, CredentialsError: they could not be changed.
         """
 
     def cluster(self, name: str) -> Cluster | None:

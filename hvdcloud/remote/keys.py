@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.state import write_private
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hvdcloud.providers.base import Node
     from hvdcloud.state import ClusterState
 
@@ -30,6 +32,33 @@ def new_key_pair(comment: str) -> KeyPair:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return KeyPair(private=private, public=f"{public} {comment}")
+
+
+def write_key_pair(file: Path, pair: KeyPair) -> None:
+    """The private key into `file`, the public one beside it; only their owner may read them."""
+    write_private(file, pair.private)
+    write_private(file.with_suffix(".pub"), pair.public + "\n")
+
+
+def read_key_pair(file: Path) -> KeyPair | None:
+    """What `write_key_pair` wrote; None if it is not there or cannot be read."""
+    try:
+        return KeyPair(
+            private=file.read_text(encoding="utf-8"),
+            public=file.with_suffix(".pub").read_text(encoding="utf-8").strip(),
+        )
+    except OSError:
+        return None
+
+
+def pinned(state: ClusterState) -> dict[str, str]:
+    """Each node's host key as `pin` wrote it, by the node's name."""
+    try:
+        lines = state.known_hosts.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    parted = (line.partition(" ") for line in lines)
+    return {names.partition(",")[0]: host_key for names, space, host_key in parted if space}
 
 
 def pin(state: ClusterState, nodes: Sequence[Node]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdcloud.report.lines import Speaker, counted, rank_and_text
+
 _VALUE = r"""["']?\s*[:=]?\s*([-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?)\s*(%)?(?![\w.])"""
 _NAMED = {
     "loss": re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE),
@@ -21,7 +23,6 @@ _RATE = re.compile(
     r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
     re.IGNORECASE,
 )
-_PREFIX = b"[0] "
 _LONGEST_LINE = 2000
 MOST_POINTS = 4000
 
@@ -41,7 +42,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What rank 0 printed.
+    """What the run printed: rank 0 of it, whichever worker that was.
 
     Args:
         timed: the points are at times; False: nothing says when the lines were written, and they are counted.
@@ -51,22 +52,28 @@ class Metrics:
     timed: bool
 
 
-def read_metrics(log: bytes, *, samples: Sequence[Mapping[str, Any]], started: float | None) -> Metrics:
+def read_metrics(
+    log: bytes, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False
+) -> Metrics:
     """The numbers in a run's log.
 
     Args:
         samples: the head's; each may say how long the log was.
         started: of the run, seconds since the epoch.
+        elastic: rank 0 may have moved from one worker to another.
     """
+    speaker = Speaker(elastic=elastic)
     clock = _Clock(samples, started)
     found: dict[str, list[tuple[float, float]]] = {}
     end, count = 0, 0
     for line in log.split(b"\n"):
         end += len(line) + 1
-        if not line.startswith(_PREFIX):
+        whose = rank_and_text(line)
+        if whose is None or not speaker.may(whose[0]):
             continue
-        values = numbers_in(line[len(_PREFIX) :][:_LONGEST_LINE].decode(errors="replace"))
-        if not values:
+        said = whose[1][:_LONGEST_LINE].decode(errors="replace")
+        values, at_epoch = numbers_in(said), counted(said)
+        if not (values or at_epoch) or not speaker.says(whose[0], at_epoch) or not values:
             continue
         count += 1
         at = clock.time_of(min(end, len(log))) if clock.runs else float(count)

@@ -13,6 +13,8 @@ from importlib import resources
 from typing import Any
 
 from hvdcloud import __version__
+from hvdcloud.report import changes
+from hvdcloud.report.elastic import MARKED, told
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, read_metrics
 from hvdcloud.report.plot import plot
@@ -77,6 +79,7 @@ def _summary(record: RunRecord) -> str:
         rows.append(("Nodes", f"{count}" + (f" of {about['machine']}" if about.get("machine") else "")))
     if ranks := number(state.get("np")):
         rows.append(("Ranks", f"{ranks:.0f}"))
+    rows += changes.summary(record)
     if gpus := gpu_count(record):
         rows.append(("GPUs", gpus))
     if about.get("command"):
@@ -141,6 +144,13 @@ def _plots(record: RunRecord) -> str:
     if started is None or last is None:
         return "<p>No samples of this run are in the bucket.</p>"
     until = max(1.0, last - started)
+    marks = changes.marks(record, started=started, until=until)
+    metrics = read_metrics(
+        record.log,
+        samples=record.samples.get(0, ()),
+        started=record.started,
+        elastic=changes.changes_world(record),
+    )
     figures: list[str] = []
 
     def add(
@@ -151,35 +161,52 @@ def _plots(record: RunRecord) -> str:
         most: float | None = None,
         timed: bool = True,
         course: bool = False,
+        whole: bool = False,
+        gaps: bool = False,
+        below: str = "",
     ) -> None:
-        end = until if timed else 0.0
-        drawn = plot(series, name=title, until=end, unit=unit, most=most, timed=timed, course=course)
+        drawn = plot(
+            series,
+            name=title,
+            until=until if timed else 0.0,
+            unit=unit,
+            most=most,
+            timed=timed,
+            course=course,
+            whole=whole,
+            gaps=gaps,
+            marks=marks,
+        )
         if drawn:
-            figures.append(f"<figure><figcaption>{text(title)}</figcaption>{drawn}</figure>")
+            figures.append(f"<figure><figcaption>{text(title)}</figcaption>{drawn}{below}</figure>")
 
+    world = changes.world_series(record, started=started, until=until)
+    speeds = changes.by_world(record, metrics.series if metrics.timed else (), started=started, until=until)
+    add("World size", world, lambda value: f"{value:.0f}", course=True, whole=True, below=speeds)
     if with_gpus := gpu_count(record) > 0:
-        add("GPU utilisation", _gpu_series(record, started, "utilization"), _percent, most=100.0)
+        add("GPU utilisation", _gpu_series(record, started, "utilization"), _percent, most=100.0, gaps=True)
         memory = _gpu_series(record, started, "memory")
         largest = _largest(gpu.get("memory_total") for _, _, gpu in _gpus(record))
-        add("GPU memory", memory, _bytes, most=largest)
-        add("GPU temperature", _gpu_series(record, started, "temperature"), lambda value: f"{value:.0f} °C")
-        add("GPU power", _gpu_series(record, started, "power"), lambda value: f"{value:.0f} W")
+        add("GPU memory", memory, _bytes, most=largest, gaps=True)
+        add("GPU temperature", _gpu_series(record, started, "temperature"), lambda value: f"{value:.0f} °C", gaps=True)
+        add("GPU power", _gpu_series(record, started, "power"), lambda value: f"{value:.0f} W", gaps=True)
 
     def add_metrics() -> None:
-        metrics = read_metrics(record.log, samples=record.samples.get(0, ()), started=record.started)
         for each in metrics.series:
             title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
-            add(title, [each], _plain, timed=metrics.timed, course="/" not in each.name)
+            is_rate = "/" in each.name
+            gaps = is_rate and metrics.timed and changes.changes_world(record)
+            add(title, [each], _plain, timed=metrics.timed, course=not is_rate, gaps=gaps)
 
     if with_gpus:
         add_metrics()
-    add("CPU utilisation", _node_series(record, started, "cpu"), _percent, most=100.0)
-    add("Memory in use", _node_series(record, started, "memory"), _bytes)
+    add("CPU utilisation", _node_series(record, started, "cpu"), _percent, most=100.0, gaps=True)
+    add("Memory in use", _node_series(record, started, "memory"), _bytes, gaps=True)
     traffic = [
         *_node_series(record, started, "sent", " sends"),
         *_node_series(record, started, "received", " receives"),
     ]
-    add("Network between the nodes", traffic, lambda value: f"{_bytes(value)}/s")
+    add("Network between the nodes", traffic, lambda value: f"{_bytes(value)}/s", gaps=True)
     if not with_gpus:
         add_metrics()
     if rate := number(record.about.get("dollars_per_hour")):
@@ -190,7 +217,7 @@ def _plots(record: RunRecord) -> str:
         {str(sample["trouble"]) for rows in record.samples.values() for sample in rows if "trouble" in sample}
     )
     notes = "".join(f"<p class='note'>{text(each)}</p>" for each in trouble[:5])
-    return notes + f"<div class='plots'>{''.join(figures)}</div>"
+    return notes + changes.key_of(marks) + f"<div class='plots'>{''.join(figures)}</div>"
 
 
 def _gpus(record: RunRecord) -> Iterable[tuple[int, float, dict[str, Any]]]:
@@ -252,25 +279,25 @@ def _plain(value: float) -> str:
 
 
 def _events(record: RunRecord) -> str:
-    found: list[tuple[float, str]] = []
+    found: list[tuple[float, str, str]] = []
     if (began := instant(record.state.get("started"))) is not None:
-        found.append((began, "started"))
+        found.append((began, "started", ""))
     for event in record.events:
-        detail = f": {event['detail']}" if event.get("detail") else ""
-        found.append((float(event["t"]), f"{event.get('event', '')}{detail}"))
+        found.append((float(event["t"]), told(event), MARKED.get(str(event.get("event")), "")))
     ranks = record.state.get("ranks")
     for rank in ranks if isinstance(ranks, list) else ():
         if isinstance(rank, dict) and (at := instant(rank.get("ended"))) is not None and rank.get("exit_code"):
-            found.append((at, f"rank {rank.get('rank')} on {rank.get('node')} ended with {rank.get('exit_code')}"))
+            said = f"rank {rank.get('rank')} on {rank.get('node')} ended with {rank.get('exit_code')}"
+            found.append((at, said, ""))
     if record.ended is not None:
-        found.append((record.ended, outcome(record)))
+        found.append((record.ended, outcome(record), ""))
     if not found:
         return ""
     start = record.started or found[0][0]
     rows = "".join(
         f"<tr><td class='number'>{text(_moment(at))}</td><td class='number'>+{text(seconds(max(0.0, at - start)))}</td>"
-        f"<td>{text(what)}</td></tr>"
-        for at, what in sorted(found, key=lambda row: row[0])
+        f"<td><i class='dot {kind}'></i>{text(what)}</td></tr>"
+        for at, what, kind in sorted(found, key=lambda row: row[0])
     )
     return (
         f"<table><thead><tr><th>When</th><th>Into the run</th><th>What</th></tr></thead><tbody>{rows}</tbody></table>"

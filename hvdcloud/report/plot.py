@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, thinned
@@ -13,6 +16,23 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
 COLOURS = 8
 """How many lines can be told apart; more of them are drawn faintly, and their mean over them."""
 _MOST_POINTS = 600
+_GAP_SECONDS, _GAP_TIMES = 15.0, 4.0
+"""A line has a gap where its points are so far apart, and so many times further than most of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A moment at which something happened.
+
+    Args:
+        at: seconds since the run began.
+        kind: how it is drawn: a CSS class.
+        name: what it was.
+    """
+
+    at: float
+    kind: str
+    name: str
 
 
 def plot(
@@ -24,6 +44,9 @@ def plot(
     most: float | None = None,
     timed: bool = True,
     course: bool = False,
+    whole: bool = False,
+    gaps: bool = False,
+    marks: Sequence[Mark] = (),
 ) -> str:
     """A plot with its legend.
 
@@ -35,13 +58,16 @@ def plot(
         most: where that axis ends at least.
         timed: the horizontal axis is in seconds.
         course: it is the end that counts, not the average.
+        whole: there is nothing between whole numbers.
+        gaps: where nothing was measured for long there is no line.
+        marks: on the time axis.
     """
     lines = [each for each in series if each.points]
     if not lines:
         return ""
     values = [value for each in lines for _, value in each.points]
     low, high = min(0.0, *values), max(values + ([most] if most is not None else []))
-    ticks = nice_ticks(low, high if high > low else low + 1.0)
+    ticks = nice_ticks(low, high if high > low else low + 1.0, least=1.0 if whole else 0.0)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     until = max(until, *(each.points[-1][0] for each in lines)) or 1.0
 
@@ -59,20 +85,25 @@ def plot(
         anchor = "start" if tick == 0 else "middle" if x(tick) < WIDTH - RIGHT - 20 else "end"
         label = short_time(tick) if timed else f"{tick:g}"
         parts.append(f'<text x="{x(tick):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{text(label)}</text>')
+    for mark in marks if timed else ():
+        at, head = f"{x(mark.at):.1f}", TOP - 5
+        parts.append(
+            f'<g class="mark {mark.kind}"><title>{text(mark.name)}</title>'
+            f'<line x1="{at}" x2="{at}" y1="{head}" y2="{HEIGHT - BOTTOM}"/><circle cx="{at}" cy="{head}" r="3"/></g>'
+        )
     many = len(lines) > COLOURS
     for index, each in enumerate(lines):
         style = "faint" if many else f"s{index}"
-        parts.append(
-            f'<path class="line {style}" d="{_path(each.points, x, y)}"><title>{text(each.name)}</title></path>'
-        )
+        drawn = _path(each.points, x, y, gaps=gaps)
+        parts.append(f'<path class="line {style}" d="{drawn}"><title>{text(each.name)}</title></path>')
     if many:
         mean = _mean(lines)
-        parts.append(f'<path class="line s0" d="{_path(mean, x, y)}"><title>mean</title></path>')
+        parts.append(f'<path class="line s0" d="{_path(mean, x, y, gaps=gaps)}"><title>mean</title></path>')
     parts.append("</svg>")
-    return "".join(parts) + _legend(lines, unit=unit, many=many, course=course)
+    return "".join(parts) + _legend(lines, unit=unit, many=many, course=course, whole=whole)
 
 
-def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool) -> str:
+def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool, whole: bool) -> str:
     if many:
         last = _mean(lines)
         said = f"mean of {len(lines)}: {unit(_average(last))}"
@@ -82,6 +113,7 @@ def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool
         values = [value for _, value in each.points]
         level = f"{unit(values[-1])} at the end" if course else f"{unit(_average(each.points))} on average"
         said = f"{each.name}: {level}, {unit(max(values))} at most"
+        said += f", {unit(min(values))} at least" if whole else ""
         items.append(f'<span><i class="k{index}"></i>{text(said)}</span>')
     return f'<p class="legend">{"".join(items)}</p>'
 
@@ -90,27 +122,53 @@ def _average(points: Sequence[tuple[float, float]]) -> float:
     return sum(value for _, value in points) / len(points)
 
 
-def _path(points: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    drawn = [f"{x(at):.1f},{y(value):.1f}" for at, value in thinned(points, _MOST_POINTS)]
-    if len(drawn) == 1:
-        # A point alone has no length; with round ends it is a dot.
-        drawn.append(drawn[0])
-    return "M" + "L".join(drawn)
+def _path(
+    points: Sequence[tuple[float, float]],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+    *,
+    gaps: bool,
+) -> str:
+    parts = []
+    for piece in _pieces(points) if gaps else [points]:
+        most = max(2, _MOST_POINTS * len(piece) // len(points))
+        drawn = [f"{x(at):.1f},{y(value):.1f}" for at, value in thinned(piece, most)]
+        if len(drawn) == 1:
+            # A point alone has no length; with round ends it is a dot.
+            drawn.append(drawn[0])
+        parts.append("M" + "L".join(drawn))
+    return "".join(parts)
+
+
+def _pieces(points: Sequence[tuple[float, float]]) -> list[Sequence[tuple[float, float]]]:
+    """The stretches between which nothing was measured: the node was not there."""
+    if len(points) < 2:
+        return [points]
+    steps = [after[0] - before[0] for before, after in itertools.pairwise(points)]
+    limit = max(_GAP_SECONDS, _GAP_TIMES * median(steps))
+    cuts = [0, *(index + 1 for index, step in enumerate(steps) if step > limit), len(points)]
+    return [points[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def _mean(lines: Sequence[Series]) -> list[tuple[float, float]]:
-    """Of lines whose points are at nearly the same times."""
-    length = max(len(each.points) for each in lines)
-    mean = []
-    for index in range(length):
-        there = [each.points[index] for each in lines if index < len(each.points)]
-        mean.append((_average([(0.0, at) for at, _ in there]), _average(there)))
-    return mean
+    """Of lines whose points are at nearly the same times; some may begin later, or have gaps."""
+    longest = max(lines, key=lambda each: len(each.points)).points
+    span = longest[-1][0] - longest[0][0]
+    step = span / (len(longest) - 1) if span > 0 else 1.0
+    slots: dict[int, list[tuple[float, float]]] = {}
+    for each in lines:
+        for at, value in each.points:
+            slots.setdefault(round(at / step), []).append((at, value))
+    return [(_average([(0.0, at) for at, _ in slots[slot]]), _average(slots[slot])) for slot in sorted(slots)]
 
 
-def nice_ticks(low: float, high: float, *, about: int = 4) -> list[float]:
-    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten."""
-    raw = (high - low) / about
+def nice_ticks(low: float, high: float, *, about: int = 4, least: float = 0.0) -> list[float]:
+    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten.
+
+    Args:
+        least: the smallest step.
+    """
+    raw = max(least, (high - low) / about)
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     first = math.floor(low / step + 1e-9)

@@ -101,6 +101,46 @@ run "self_delete" {
   }
 }
 
+run "self_replace" {
+  variables {
+    self_replace = ["digits"]
+  }
+
+  assert {
+    condition = toset(google_project_iam_custom_role.self_replace[0].permissions) == toset([
+      "compute.disks.create",
+      "compute.disks.setLabels",
+      "compute.instances.create",
+      "compute.instances.delete",
+      "compute.instances.get",
+      "compute.instances.getGuestAttributes",
+      "compute.instances.setLabels",
+      "compute.instances.setMetadata",
+      "compute.instances.setServiceAccount",
+      "compute.instances.setTags",
+      "compute.subnetworks.use",
+      "compute.subnetworks.useExternalIp",
+      "compute.zoneOperations.get",
+    ])
+    error_message = "heads may do something else than make VMs anew"
+  }
+
+  assert {
+    condition     = keys(google_project_iam_member.self_replace) == ["digits"] && google_project_iam_member.self_replace["digits"].member == "serviceAccount:${google_service_account.node.email}" && length(google_project_iam_member.self_replace["digits"].condition) == 1
+    error_message = "the right to make VMs goes to somebody else, or without a condition"
+  }
+
+  assert {
+    condition     = google_service_account_iam_member.self_replace[0].role == "roles/iam.serviceAccountUser" && google_service_account_iam_member.self_replace[0].member == "serviceAccount:${google_service_account.node.email}" && google_service_account_iam_member.self_replace[0].service_account_id == google_service_account.node.name
+    error_message = "a new node can't have the nodes' account, or may have another"
+  }
+
+  assert {
+    condition     = length(google_project_iam_member.self_delete) == 0
+    error_message = "self_replace brings self_delete with it"
+  }
+}
+
 run "operators" {
   variables {
     operators = ["user:ada@example.com", "group:ci@example.com"]

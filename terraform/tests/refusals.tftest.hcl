@@ -11,6 +11,7 @@ run "everything_wrong" {
     bucket             = "gs://mine/digits"
     operators          = ["ada@example.com"]
     self_delete        = ["x\") || (\"\" == \""]
+    self_replace       = ["x\") || (\"\" == \""]
     cheaper_after_days = 0
     delete_after_days  = 1.5
 
@@ -26,6 +27,7 @@ run "everything_wrong" {
     var.bucket,
     var.operators,
     var.self_delete,
+    var.self_replace,
     var.cheaper_after_days,
     var.delete_after_days,
     var.budget,
@@ -41,6 +43,7 @@ run "everything_wrong_in_another_way" {
     bucket            = "My Bucket"
     operators         = ["allUsers"]
     self_delete       = ["a-name-of-more-than-forty-characters-is-no-name"]
+    self_replace      = ["a-name-of-more-than-forty-characters-is-no-name"]
     delete_after_days = -1
 
     budget = {
@@ -55,6 +58,7 @@ run "everything_wrong_in_another_way" {
     var.bucket,
     var.operators,
     var.self_delete,
+    var.self_replace,
     var.delete_after_days,
     var.budget,
   ]

@@ -242,6 +242,34 @@ def test_a_vm_is_preempted(plain: Plain, action: str) -> None:
     assert plain("GET", f"zones/{ZONE}/operations", **preempted).json["items"][0]["status"] == "DONE"
 
 
+@pytest.mark.parametrize(
+    ("scheduling", "what"),
+    [
+        ({"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}, "gone"),
+        ({"provisioningModel": "SPOT", "instanceTerminationAction": "STOP"}, "TERMINATED"),
+        ({}, "TERMINATED"),
+        ({"onHostMaintenance": "MIGRATE", "automaticRestart": True}, "RUNNING"),
+    ],
+)
+def test_a_simulated_maintenance_is_a_preemption_for_spot_vms(
+    plain: Plain, scheduling: dict[str, Any], what: str
+) -> None:
+    properties: dict[str, Any] = {"guestAccelerators": []} if what == "RUNNING" else {}
+    asked = {"onHostMaintenance": "TERMINATE", "automaticRestart": False, **scheduling}
+    plain.up("run-0", scheduling=asked, **properties)
+    plain.done(plain("POST", f"zones/{ZONE}/instances/run-0/simulateMaintenanceEvent"))
+    if what == "gone":
+        until(lambda: plain.emulator.state.left() == [])
+    else:
+        until(lambda: plain.instance("run-0")["status"] == what)
+    preempted = {"filter": "operationType=compute.instances.preempted"}
+    operations = plain("GET", f"zones/{ZONE}/operations", **preempted).json.get("items", [])
+    assert len(operations) == (scheduling.get("provisioningModel") == "SPOT")
+    if what != "RUNNING":
+        reply = plain("POST", f"zones/{ZONE}/instances/run-0/simulateMaintenanceEvent")
+        assert reply.status == (404 if what == "gone" else 400)
+
+
 def test_a_vm_that_is_killed_is_off_and_can_still_be_deleted(plain: Plain) -> None:
     plain.up("run-0")
     plain.admin("POST", f"instances/{ZONE}/run-0/kill")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 import requests
 
 from hvdcloud.providers.gce import startup
+from tests.contract.compute import Plain
+from tests.emulator import Emulator
 from tests.emulator.backing import Instance, metadata_of
 from tests.emulator.machines import LABEL, Machines, remove_leftovers
 from tests.emulator.machines_firewall import iptables_text
@@ -301,6 +304,50 @@ def test_a_stop_runs_the_shutdown_script_and_is_no_power_off_of_its_own(lab: Lab
     lab.machines.stop(instance, graceful_seconds=0)
     lab.machines.delete(instance)
     assert lab.records.off == []
+
+
+def test_a_machine_that_is_taken_away_has_a_notice_and_runs_its_shutdown_script(engine: Any) -> None:
+    """A Spot VM behind the whole emulator: what happens in it between the notice and its end, and what is left."""
+    startup_script = (
+        "#!/bin/bash\n"
+        "P=http://metadata.google.internal/computeMetadata/v1/instance/preempted\n"
+        "get() { curl -s -D /run/headers -H 'Metadata-Flavor: Google' \"$P$1\"; }\n"
+        "first=$(get); etag=$(sed -n 's/^ETag: \\([0-9a-f]*\\).*/\\1/p' /run/headers)\n"
+        'echo "preempted $first"\n'
+        'echo "preempted $(get "?wait_for_change=true&last_etag=$etag")"\n'
+    )
+    shutdown_script = "#!/bin/bash\necho begins; timeout 1 sleep 60; echo ends with $?\n"
+    with Emulator(backing=Machines()) as emulator:
+        items = {"startup-script": startup_script, "shutdown-script": shutdown_script}
+        scheduling = {
+            "provisioningModel": "SPOT",
+            "onHostMaintenance": "TERMINATE",
+            "automaticRestart": False,
+            "instanceTerminationAction": "DELETE",
+        }
+        metadata = {"items": [{"key": key, "value": value} for key, value in items.items()]}
+        with Plain(emulator) as plain:
+            plain.up("vm-0", guestAccelerators=[], scheduling=scheduling, metadata=metadata)
+        with emulator.state.lock:
+            vm = emulator.state.vm(ZONE, "vm-0")
+
+        def console() -> str:
+            return vm.serial.decode(errors="replace")
+
+        until(lambda: "startup-script: preempted FALSE" in console(), seconds=BOOT_SECONDS, what="the first answer")
+        began = time.monotonic()
+        emulator.preempt(ZONE, "vm-0")
+        until(lambda: emulator.state.left() == [], seconds=BOOT_SECONDS, what="the VM and its disk to be gone")
+        assert time.monotonic() - began < 30
+        log = console()
+        assert "startup-script: preempted TRUE" in log
+        # `timeout` ended its program: what the machine ignores in its last seconds, the script does not.
+        assert log.index("shutdown-script: begins") < log.index("shutdown-script: ends with 124")
+        assert log.index("shutdown-script: ends with 124") < log.index("init: power down")
+        (operation,) = [
+            each for each in emulator.state.all_operations() if each["operationType"] == "compute.instances.preempted"
+        ]
+        assert (operation["status"], operation["user"]) == ("DONE", "system@google.com")
 
 
 def test_what_a_killed_emulator_left_is_removed(engine: Any) -> None:

@@ -17,7 +17,7 @@ from hvdcloud.errors import CredentialsError
 from hvdcloud.providers.gce import transport
 from hvdcloud.providers.gce.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
-from hvdcloud.providers.gce.plan import belongs_to, bulk_insert_body, request_id
+from hvdcloud.providers.gce.plan import belongs_to, bulk_insert_bodies, request_id
 from hvdcloud.providers.gce.preflight import preflight
 from tests import gce_samples
 from tests.emulator import Emulator
@@ -51,7 +51,8 @@ def soon() -> float:
 def body(client: ComputeClient, nodes: int = 2) -> dict[str, Any]:
     found = client.image_from_family("cos-cloud", "cos-125-lts")["selfLink"]
     image = found[found.index("projects/") :]
-    return bulk_insert_body(replace(SPEC, nodes=nodes), SETTINGS, zone=ZONE, vm_image=image)
+    [body] = bulk_insert_bodies(replace(SPEC, nodes=nodes), SETTINGS, zone=ZONE, vm_image=image)
+    return body
 
 
 def create(client: ComputeClient, nodes: int = 2) -> dict[str, Any]:

@@ -32,6 +32,9 @@ from tests.emulator import BootDelays, Delays, Emulator, Records
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
 A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
+# By the shipped prices: 2 vCPUs and 7.5 GB on demand, 8 and 30 GB with a T4 on Spot, each with disk and address.
+HEAD = 2 * 0.031611 + 7.5 * 0.004237 + 100 * 0.10 / 730 + 0.005
+WORKER = 8 * 0.01115 + 30 * 0.001494 + 0.175 + 100 * 0.10 / 730 + 0.0025
 
 
 class Bench:
@@ -151,6 +154,95 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     assert len(gone) == len(set(gone)) == 4
     assert elsewhere.cluster(spec.name) is None
     assert elsewhere.list().clusters == ()
+
+
+# --- a head that is not like the others ------------------------------------------------------------------------------
+
+
+def models(bench: Bench) -> dict[str, tuple[str, str]]:
+    """Node → machine type and provisioning model."""
+    return {
+        vm["name"].rpartition("-")[2]: (
+            vm["machineType"].rpartition("/")[2],
+            vm["scheduling"]["provisioningModel"],
+        )
+        for vm in bench.emulator.state.instances()
+    }
+
+
+def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench: Bench) -> None:
+    provider = bench.another(spot="workers", head_machine_type="n1-standard-2")
+    spec = bench.spec(nodes=4)
+    assert provider.preflight(spec) == []
+    plan = provider.plan(spec)
+    assert [request.object for request in plan.requests[-2:]] == [
+        f"3 VMs {spec.node_name(1)} … {spec.node_name(3)} in {A}",
+        f"1 VM {spec.node_name(0)} in {A}",
+    ]
+    assert f"head: n1-standard-2, on demand, ${HEAD:.2f}/h" in plan.notices
+    assert f"3 workers: n1-standard-8 with 1 nvidia-tesla-t4, Spot, ${WORKER:.2f}/h each" in plan.notices
+    assert plan.dollars_per_hour == pytest.approx(HEAD + 3 * WORKER)
+    nodes = bench.create(spec, provider)
+    assert [node.index for node in nodes] == [0, 1, 2, 3]
+    worker = ("n1-standard-8", "SPOT")
+    assert models(bench) == {"0": ("n1-standard-2", "STANDARD"), "1": worker, "2": worker, "3": worker}
+    bench.wait(nodes)
+    found = bench.another().cluster(spec.name)
+    assert found is not None
+    assert found.whole
+    assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
+    assert found.worst_case_dollars is not None
+    assert found.worst_case_dollars <= plan.worst_case_dollars
+    assert bench.another().destroy(spec.name) == []
+
+
+@pytest.mark.parametrize(("skip", "asked"), [(0, [A, B, B]), (1, [A, A, B, B])], ids=["no workers", "no head"])
+def test_head_and_workers_are_made_in_one_zone_or_not_at_all(bench: Bench, skip: int, asked: list[str]) -> None:
+    bench.fail({"stockout": {}}, method=BULK_INSERT, zone=A, skip=skip)
+    provider = bench.another(spot="workers")
+    spec = bench.spec(nodes=3)
+    nodes = bench.create(spec, provider)
+    assert bench.zones_asked() == asked
+    assert {node.id.partition("/")[0] for node in nodes} == {B}
+    assert models(bench) == {
+        "0": ("n1-standard-8", "STANDARD"),
+        "1": ("n1-standard-8", "SPOT"),
+        "2": ("n1-standard-8", "SPOT"),
+    }
+    provider.destroy(spec.name)
+
+
+def test_without_room_for_the_head_anywhere_no_worker_is_left(bench: Bench) -> None:
+    for zone in (A, B, W):
+        bench.fail({"stockout": {}}, method=BULK_INSERT, zone=zone, skip=1)
+    with pytest.raises(CapacityError) as caught:
+        bench.create(bench.spec(nodes=3), bench.another(spot="workers"))
+    assert "(n1-standard-8 with 1 nvidia-tesla-t4, Spot; n1-standard-8 with 1 nvidia-tesla-t4)" in caught.value.message
+    assert bench.zones_asked() == [A, A, B, B, W, W]
+    assert bench.left == []
+
+
+def test_ctrl_c_between_workers_and_head_leaves_nothing(bench: Bench) -> None:
+    provider = bench.another(spot="workers")
+    spec = bench.spec(nodes=3)
+    plan = provider.plan(spec)
+
+    def interrupt(progress: NodeProgress) -> None:
+        bench.say(progress)
+        if progress.step == "asking for 1 VM":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        provider.create(plan, journal=bench.journal, on_progress=interrupt)
+    assert (A, "asking for 2 VMs") in bench.said
+    assert bench.left == []
+
+
+def test_a_head_that_cannot_be_made_is_a_problem_of_its_own(bench: Bench) -> None:
+    (problem,) = bench.another(head_machine_type="n1-standard-3").preflight(bench.spec())
+    assert problem.message == "gce.head_machine_type: n1-standard-3 is not in the table of machine types"
+    (problem,) = bench.another(head_machine_type="custom-3-2048").preflight(bench.spec())
+    assert problem.message.startswith("gce.head_machine_type: custom-3-2048 is not possible")
 
 
 def test_progress_tells_zones_and_the_steps_of_each_node_when_they_change(bench: Bench) -> None:
@@ -465,7 +557,7 @@ def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment:
 def test_down_right_after_a_killed_up_waits_for_its_vms_from_any_laptop(bench: Bench) -> None:
     spec = bench.spec()
     plan = bench.provider.plan(spec)
-    bench.client().bulk_insert(A, plan.body(A), request_id(spec.name))
+    bench.client().bulk_insert(A, plan.bodies(A)[0], request_id(spec.name))
     found = bench.another().cluster(spec.name)
     assert found is not None
     assert any("bulkInsert" in each for each in found.other_objects)

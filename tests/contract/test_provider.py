@@ -71,6 +71,12 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert found.head.state is NodeState.RUNNING
         assert spec.name in [cluster.name for cluster in provider.list().clusters]
         assert provider.console(ready[0])
+        assert provider.host_keys(found.nodes) == {node.name: node.host_key for node in ready}
+        assert provider.host_keys([]) == {}
+        # What the head is given to make nodes anew travels as JSON, if anything is.
+        orders = provider.orders(spec, found, [1])
+        assert orders is None or json.loads(json.dumps(orders)) == orders
+        assert provider.orders(spec, found, []) is None
     finally:
         assert list(provider.destroy(spec.name)) == []
     assert provider.cluster(spec.name) is None
@@ -210,3 +216,105 @@ def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
         assert [node.state for node in found.nodes] == [NodeState.RUNNING, NodeState.FROZEN]
     finally:
         assert list(provider.destroy(spec.name)) == []
+
+
+# --- nodes that come and go ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(provider: Provider, spec: ClusterSpec, journal: Journal) -> Iterator[ClusterSpec]:
+    """A cluster of two nodes that is up."""
+    provider.wait_ready(provider.create(provider.plan(spec), journal=journal), deadline=deadline())
+    yield spec
+    assert list(provider.destroy(spec.name)) == []
+
+
+def names(provider: Provider, spec: ClusterSpec) -> list[str]:
+    found = provider.cluster(spec.name)
+    assert found is not None
+    return [node.name.removeprefix(f"{spec.name}-") for node in found.nodes]
+
+
+def test_a_cluster_grows_by_the_nodes_that_are_named_and_shrinks_by_them(
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+) -> None:
+    before = workshop.left(pair.name)
+    larger = dataclasses.replace(pair, nodes=4)
+    planned = provider.plan_growth(larger, [2, 3])
+    assert all("firewall" not in each.object and "network" not in each.object for each in planned.requests)
+    assert workshop.left(pair.name) == before
+    made = provider.wait_ready(provider.grow(larger, [2, 3], journal=journal), deadline=deadline())
+    assert [node.index for node in made] == [2, 3]
+    assert all((node.host_key or "").startswith("ssh-ed25519 ") for node in made)
+    provider.set_size(pair.name, 4)
+    found = provider.cluster(pair.name)
+    assert found is not None
+    assert found.whole
+    assert (found.id, found.bucket, found.image, found.created) == (
+        pair.id,
+        pair.bucket,
+        pair.image,
+        pair.created.replace(microsecond=0),
+    )
+    assert list(provider.shrink(pair.name, [2, 3])) == []
+    provider.set_size(pair.name, 2)
+    assert workshop.left(pair.name) == before
+    assert list(provider.shrink(pair.name, [2, 3])) == []
+
+
+@pytest.mark.parametrize("way", ["stopped", "lost"])
+def test_a_node_that_is_stopped_or_lost_comes_back_new(
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal, way: str
+) -> None:
+    name = pair.node_name(1)
+    workshop.stop(name) if way == "stopped" else workshop.lose(name)
+    found = provider.cluster(pair.name)
+    assert found is not None
+    assert not found.whole
+    before = {node.name: node for node in found.nodes}
+    (made,) = provider.wait_ready(provider.grow(pair, [1], journal=journal), deadline=deadline())
+    assert (made.name, made.index) == (name, 1)
+    found = provider.cluster(pair.name)
+    assert found is not None
+    assert found.whole
+    assert found.nodes[0].id == before[pair.node_name(0)].id
+
+
+def test_grow_touches_no_node_that_runs(
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+) -> None:
+    before = workshop.left(pair.name)
+    with pytest.raises(UsageError, match=r"is there|is taken"):
+        provider.grow(dataclasses.replace(pair, nodes=3), [1, 2], journal=journal)
+    assert workshop.left(pair.name) == before
+    found = provider.cluster(pair.name)
+    assert found is not None
+    assert found.whole
+
+
+def test_grow_makes_all_or_none_and_leaves_the_others_alone(
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+) -> None:
+    with workshop.stranger(pair.node_name(3)):
+        with pytest.raises(UsageError, match="taken"):
+            provider.grow(dataclasses.replace(pair, nodes=4), [2, 3], journal=journal)
+        assert names(provider, pair) == ["0", "1"]
+    found = provider.cluster(pair.name)
+    assert found is not None
+    assert found.whole
+
+
+def test_the_journal_hears_of_new_nodes_before_they_are_made(
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+) -> None:
+    before = workshop.left(pair.name)
+    seen: list[list[str]] = []
+
+    class Watching(Journal):
+        def record(self, event: str, **fields: object) -> None:
+            seen.append(workshop.left(pair.name))
+            super().record(event, **fields)
+
+    provider.grow(dataclasses.replace(pair, nodes=3), [2], journal=Watching(journal._path))
+    assert seen
+    assert all(each == before for each in seen)

@@ -45,6 +45,12 @@ class Workshop(Protocol):
     def silent(self, spec: ClusterSpec) -> AbstractContextManager[ClusterSpec]:
         """Nodes that never get ready."""
 
+    def stop(self, name: str) -> None:
+        """Switch a node off from outside; it is there, and does not run."""
+
+    def lose(self, name: str) -> None:
+        """Make a node vanish."""
+
 
 def _spec(*, image: str, bucket: str) -> ClusterSpec:
     return ClusterSpec(
@@ -93,6 +99,12 @@ class LocalWorkshop:
     def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
         with self._image_that_runs("sleep", "1000") as image:
             yield dataclasses.replace(spec, image=image)
+
+    def stop(self, name: str) -> None:
+        self._engine.containers.get(name).kill()
+
+    def lose(self, name: str) -> None:
+        self._engine.containers.get(name).remove(force=True)
 
     @contextmanager
     def _image_that_runs(self, *argv: str) -> Iterator[str]:
@@ -163,6 +175,15 @@ class GceWorkshop:
         self._emulator.faults.add({"hang_ready": True}, instance=spec.node_name(1))
         yield spec
         self._emulator.faults.clear()
+
+    def stop(self, name: str) -> None:
+        self._emulator.kill(ZONE, name)
+
+    def lose(self, name: str) -> None:
+        client = self._client()
+        operation = client.delete_instance(ZONE, name, str(uuid.uuid4()))
+        assert operation is not None
+        client.wait(operation, deadline=float("inf"))
 
 
 def _image(client: ComputeClient) -> str:

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.config import load_config
+from hvdcloud.config_file import load_config
 from hvdcloud.image.push import push
 from hvdcloud.image.stream import ignore
 from hvdcloud.providers import connect
@@ -119,8 +119,12 @@ def came_up(ended: Ended) -> Ended:
     return ended
 
 
-def make(project: Project) -> None:
-    """The project's cluster, with every node ready, as another laptop would have made it."""
+def make(project: Project, *, age: float = 0.0) -> None:
+    """The project's cluster, with every node ready, as another laptop would have made it.
+
+    Args:
+        age: seconds since, as its labels say.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in project.environ.items():
             patch.setenv(name, value)
@@ -134,7 +138,7 @@ def make(project: Project) -> None:
             image=f"{config.image.repository}@sha256:{'0' * 64}",
             bucket=str(config.checkpoints.bucket),
             authorized_key=new_key_pair("test").public,
-            created=datetime.now(timezone.utc),
+            created=datetime.now(timezone.utc) - timedelta(seconds=age),
         )
         assert provider.preflight(spec) == []
         nodes = provider.create(provider.plan(spec), journal=Journal(project.folder / "journal.jsonl"))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvdcloud.lifecycle.up import MAKING_SECONDS
+from hvdcloud.providers.base import ClusterSpec
 from tests.harness import TEST_LABEL, Project, labelled, project_in
 from tests.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
@@ -171,6 +175,34 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
         winner = pair[ended.index(winners[0])]
         assert winner.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
         winner.hvdcloud("down")
+
+
+def test_what_somebody_else_has_just_begun_is_not_taken_for_what_is_left_of_a_cluster(
+    project: Project, engine: Any
+) -> None:
+    """The network comes before the containers."""
+
+    def begun(seconds_ago: float) -> Any:
+        spec = ClusterSpec(
+            name=project.name,
+            id="abc123",
+            owner="somebody-elsewhere",
+            nodes=2,
+            image="",
+            bucket="",
+            authorized_key="",
+            created=datetime.now(timezone.utc) - timedelta(seconds=seconds_ago),
+        )
+        return engine.networks.create(f"hvdcloud-{project.name}", labels=spec.labels)
+
+    network = begun(5.0)
+    refused = project.hvdcloud("up", expect=2).err
+    assert re.search(r"cluster t-bad was begun \d+ s ago by somebody-elsewhere, and may be coming up", refused)
+    assert "try again in two minutes" in refused
+    network.remove()
+    begun(MAKING_SECONDS)
+    assert "the nodes of an earlier t-bad are gone" in project.hvdcloud("up").err
+    project.hvdcloud("down")
 
 
 # --- ports and subnets -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import load_config
+from hvdcloud.config_file import load_config
 from hvdcloud.image.cloudbuild.request import names_of
 from hvdcloud.image.plan import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cli.main import _run as run_command
-from hvdcloud.config import load_config
+from hvdcloud.config_file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import doctor
@@ -253,6 +253,23 @@ def test_a_quota_that_is_too_small_is_told_with_what_is_needed(cloud: RecordsClo
     report = examine(project)
     report.failed("quota", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
     assert examine(project, "--nodes", "1").exit_code == 0
+
+
+def test_head_and_workers_are_looked_at_each_for_itself(cloud: RecordsCloud, tmp_path: Path) -> None:
+    emulator = cloud.cloud.emulator
+    emulator.set_quota("NVIDIA_L4_GPUS", 0, region="us-central1")
+    emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 3, region="us-central1")
+    small = {"spot": "workers", "head_machine_type": "n1-standard-2"}
+    report = examine(well(cloud, tmp_path / "small", gce=small), "--nodes", "4")
+    assert report.exit_code == 0, report.text
+    assert report.checks["machine"]["message"].endswith(", Spot; the head n1-standard-2: 2 vCPUs, 7.5 GB, on demand")
+    assert "n1-standard-2" in report.checks["zones"]["message"]
+    assert "PREEMPTIBLE_NVIDIA_L4_GPUS 3 of 3 free" in report.checks["quota"]["message"]
+    # A head like the others needs a GPU for longer than preemptible quota gives it.
+    limits = {"max_run_duration": "8d"}
+    report = examine(well(cloud, tmp_path / "like", gce={"spot": "workers"}, limits=limits), "--nodes", "4")
+    report.failed("quota", "NVIDIA_L4_GPUS 1 needed, 0 of 0 free", "quotas?project=test-project", exit_code=4)
+    assert report.checks["machine"]["message"].endswith(", Spot; the head on demand")
 
 
 def test_a_zone_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:

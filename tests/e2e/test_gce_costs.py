@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.e2e.records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
 from tests.harness import HVDCLOUD, Project, until
 from tests.money import write_prices
@@ -102,7 +103,7 @@ def read_until(terminal: int, words: str | None) -> str:
 
 def test_what_nodes_that_deleted_themselves_left_does_not_stand_in_the_way(empty: RecordsCloud, tmp_path: Path) -> None:
     project = project_of(empty, tmp_path)
-    make(project)
+    make(project, age=MAKING_SECONDS)
     emulator = empty.cloud.emulator
     for vm in emulator.state.instances():
         emulator.preempt(vm["zone"].rpartition("/")[2], vm["name"])
@@ -305,3 +306,101 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
     assert "cost so far: $0.46, and $0.01/h until hvdcloud down" in text
     assert "  1 node(s) that are gone are not counted" in text
     assert "; what was left of it cost $0.46" in said(project, "down", "--force")
+
+
+# --- a head on demand, and workers on Spot ----------------------------------------------------------------------------
+#
+# A Spot worker costs 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 + 0.005 = $0.15/h in us-central1, and in us-west1
+# 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = $0.2205/h. With a head like them on demand, four nodes cost
+# 0.46 + 3 x 0.15 = $0.91/h and 0.61 + 3 x 0.2205 = $1.2715/h; with a head of one vCPU and 3.75 GB, which costs
+# 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = $0.065/h, they cost $0.515/h.
+
+
+def elastic_project(cloud: RecordsCloud, root: Path, *, head: str | None = None, **limits: Any) -> Project:
+    """Of four nodes, of which one is enough."""
+    project = cloud.project(
+        root,
+        "t-gce",
+        nodes=4,
+        gce={"zones": [A, W], "ssh": {"source": "198.51.100.7/32"}, "head_machine_type": head},
+        run={"elastic": {"min": 1}},
+        limits={"max_run_duration": "2h", **limits},
+    )
+    write_prices(project.state)
+    return project
+
+
+def test_dry_run_shows_what_the_head_and_the_workers_cost(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = elastic_project(empty, tmp_path)
+    plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
+    assert plan["dollars_per_hour"] == pytest.approx(0.91)
+    assert plan["worst_case_dollars"] == pytest.approx(1.2715 * 7290 / 3600)
+    # 1.2715 x 7290 / 3600 = 2.5748
+    text = project.hvdcloud("up", "--dry-run").out
+    assert text.endswith("$0.91/h, at worst $2.57 (after 2 h); nothing was changed\n")
+    assert "head: n1-standard-2 with 1 nvidia-tesla-t4, on demand, $0.46/h\n" in text
+    assert "3 workers: n1-standard-2 with 1 nvidia-tesla-t4, Spot, $0.15/h each\n" in text
+    assert requested(empty) == []
+
+
+def test_a_small_head_is_cheaper_and_max_cost_lasts_longer(empty: RecordsCloud, tmp_path: Path) -> None:
+    plan = elastic_project(empty, tmp_path, head="n1-standard-1").hvdcloud("up", "--dry-run", "--json").json["result"]
+    assert plan["dollars_per_hour"] == pytest.approx(0.515)
+    assert any(notice.startswith("head: n1-standard-1, on demand, $0.0") for notice in plan["notices"])
+    half = elastic_project(empty, tmp_path / "half", head="n1-standard-1", max_cost=0.5)
+    plan = half.hvdcloud("up", "--dry-run", "--json").json["result"]
+    # 3600 x 0.5 / 0.515 = 3495.1 s, of which 90 s are for the start and for being late.
+    assert plan["seconds"] == 3405
+    bodies = [request["body"] for request in plan["requests"] if "bulkInsert" in request["method"]]
+    assert [body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"] for body in bodies] == ["3405"] * 2
+    assert plan["worst_case_dollars"] <= 0.5
+
+
+def test_status_and_list_count_each_vm_by_what_it_is(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = elastic_project(empty, tmp_path)
+    make(project)
+    older(empty, "t-gce", minutes=20, ends_in=100)
+    # 0.91 x 20 / 60 = 0.3033; and 100.5 min more: 0.91 x 120.5 / 60 = 1.8276
+    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
+    assert rows[1][:6] == ["t-gce", "4/4", "whole", "0.91", "0.30", "1.83"]
+    assert "cost so far: $0.30, at worst $1.83 (" in said(project, "status")
+    empty.cloud.emulator.preempt(A, "t-gce-3")
+    until(lambda: len(empty.cloud.emulator.state.instances()) == 3, seconds=10, what="the worker to be gone")
+    # 0.46 + 2 x 0.15 = 0.76; 0.76 x 20 / 60 = 0.2533
+    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
+    assert rows[1][1] == "3/4"
+    assert rows[1][3:5] == ["0.76", "0.25"]
+    said(project, "down", "--force")
+
+
+def test_offers_have_the_head_on_demand_and_say_so(empty: RecordsCloud, tmp_path: Path) -> None:
+    project = elastic_project(empty, tmp_path, head="n1-standard-1")
+    offers = project.hvdcloud("offers", "--json").json["result"]["offers"]
+    own = {offer["zone"]: offer for offer in offers if offer["configured"]}
+    assert set(own) == {A, W}
+    assert own[A]["dollars_per_hour"] == pytest.approx(0.515)
+    # 0.045 + 3.75 x 0.006 + 0.012 + 0.013 = 0.0925; 3 x 0.2205 = 0.6615
+    assert own[W]["dollars_per_hour"] == pytest.approx(0.754)
+    assert {(offer["spot"], offer["spot_nodes"], offer["head_machine_type"]) for offer in own.values()} == {
+        (True, "workers", "n1-standard-1")
+    }
+    text = project.hvdcloud("offers").out
+    assert re.search(r"^\* +n1-standard-2 +1 tesla-t4 +workers +0\.5[12] ", text, flags=re.MULTILINE)
+    assert "one of them is the head, n1-standard-1\n" in text
+    assert "workers: the head is on demand, the others are Spot VMs\n" in text
+    assert max(len(line) for line in text.splitlines() if " workers " in line) <= 100
+
+
+def test_the_preemptible_quota_counts_for_the_workers_and_the_standard_one_for_the_head(
+    empty: RecordsCloud, tmp_path: Path
+) -> None:
+    emulator = empty.cloud.emulator
+    for region in ("us-central1", "us-west1"):
+        emulator.set_quota("NVIDIA_T4_GPUS", 0, region=region)
+        emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 3, region=region)
+    refused = elastic_project(empty, tmp_path, max_run_duration="8d", ask_above=None).hvdcloud("up", expect=4)
+    assert "NVIDIA_T4_GPUS 1 needed, 0 of 0 free" in refused.err
+    assert "PREEMPTIBLE" not in refused.err
+    assert requested(empty) == []
+    ended = came_up(elastic_project(empty, tmp_path / "small", head="n1-standard-1").hvdcloud("up", expect=None))
+    assert "head: n1-standard-1, on demand" in ended.err

@@ -21,7 +21,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from hvdcloud.config import load_config
+from hvdcloud.config_file import load_config
 from hvdcloud.image.build import image_reference
 from hvdcloud.image.push import push
 from hvdcloud.image.stream import ignore
@@ -533,7 +533,7 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
     ("how", "words"),
     [
         ("die", ["node t-gce-1 stopped while coming up (at step driver)", "boot log", "hvdcloud up starts anew"]),
-        ("preempt", ["node t-gce-1 is gone: it was preempted or deleted while coming up", "gce.spot: false"]),
+        ("preempt", ["node t-gce-1 is gone: it was preempted or deleted while coming up", "gce.spot: none"]),
     ],
 )
 def test_a_node_that_is_lost_while_it_comes_up(

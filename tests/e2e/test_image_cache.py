@@ -20,6 +20,7 @@ from hvdcloud.image.plan import LABEL, ImagePlan, Step
 from hvdcloud.image.stream import BuildEvent, ignore
 from hvdcloud.image.versions import ROWS
 from tests.engines import SecondEngine, second_engine
+from tests.harness import tags_of
 from tests.registry import free_port, running_registry
 
 
@@ -96,8 +97,7 @@ class Project:
 def project(engine: Any) -> Iterator[Project]:
     found = Project(f"cache/t{secrets.token_hex(4)}")
     yield found
-    here = {tag for image in engine.images.list() for tag in image.tags}
-    for tag in sorted(here):
+    for tag in sorted(tags_of(engine)):
         if tag in found.made or f"/{found.name}:" in tag:
             engine.images.remove(tag, force=True)
 
@@ -148,7 +148,7 @@ def names(part: str) -> set[str]:
     """What the engine that DOCKER_HOST names calls its images, as far as `part` is in it."""
     client = engines.connect()
     try:
-        return {tag for image in client.images.list() for tag in image.tags if part in tag}
+        return {tag for tag in tags_of(client) if part in tag}
     finally:
         client.close()
 

@@ -20,7 +20,8 @@ import psutil
 import pytest
 import yaml
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig, load_config
+from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config_file import load_config
 from hvdcloud.credentials import SCOPE
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider

@@ -1,4 +1,7 @@
-"""The template `torch` really learns, with the image's torch and Horovod, in one container with slots on localhost."""
+"""The templates for torch really learn, with the image's torch and Horovod, in one container with slots on localhost.
+
+Here `torch-elastic` keeps its ranks: that it also gives the results of `torch`, whatever their number.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from docker.models.containers import Container
 
 import hvdcloud
 
-TEMPLATE = Path(hvdcloud.__file__).parent / "templates" / "torch"
+TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
 # Runs train.py with an evaluation that first compares the weights of all ranks.
 COMPARE_WEIGHTS = """
@@ -67,8 +70,8 @@ class Training:
         return [int(number) for number in re.findall(r"epoch +(\d+)/\d+: loss", self.output)]
 
 
-@pytest.fixture(scope="module")
-def container(image: str) -> Iterator[Container]:
+@pytest.fixture(scope="module", params=["torch", "torch-elastic"])
+def container(request: pytest.FixtureRequest, image: str) -> Iterator[Container]:
     """A container of the image with the template as its workspace, one thread per rank."""
     client = docker.from_env()
     container = client.containers.run(
@@ -78,7 +81,7 @@ def container(image: str) -> Iterator[Container]:
         init=True,
         working_dir="/workspace",
         environment={"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        volumes={str(TEMPLATE): {"bind": "/workspace", "mode": "ro"}},
+        volumes={str(TEMPLATES / request.param): {"bind": "/workspace", "mode": "ro"}},
     )
     try:
         yield container
@@ -162,3 +165,9 @@ def test_resuming_a_finished_training_says_so_and_evaluates(container: Container
 def test_no_unfinished_checkpoint_stays_behind(container: Container, two_ranks: Training) -> None:
     names = execute(container, "ls -A /tmp/two").split()
     assert names == [f"checkpoint-{epoch:03d}.pt" for epoch in range(1, 13)]
+
+
+def test_an_epoch_may_end_with_fewer_images_than_ranks(container: Container) -> None:
+    # 1,437 images: after a step of 4 * 359, one is left.
+    training = train(container, "/tmp/one-left", "--batch-size", "359", "--epochs", "2", ranks=4)
+    assert training.epochs == [1, 2]

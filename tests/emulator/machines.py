@@ -12,9 +12,9 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,12 @@ from tests.emulator.machines_container import Machine, Site
 from tests.emulator.machines_firewall import iptables_text
 from tests.emulator.machines_image import machine_image
 from tests.emulator.machines_metadata import Guest, MetadataServer
+from tests.leftovers import remove_labelled
 
 LABEL = "hvdcloud-emulator"
 OWNER_LABEL = "hvdcloud-emulator-owner"
+SUBNET_SECONDS = 60.0
+"""For the engine to have a free subnet."""
 
 
 class Machines:
@@ -160,31 +163,12 @@ def remove_leftovers(client: Any, *, everything: bool = False) -> list[str]:
     Returns:
         `kind name` of what was removed.
     """
-    from docker.errors import APIError
 
-    removed = []
-    for kind, name, labels, remove in _labelled(client):
+    def is_alive(labels: Mapping[str, str]) -> bool:
         owner = labels[OWNER_LABEL]
-        if everything or _identity(int(owner.partition(":")[0])) != owner:
-            try:
-                remove()
-            except APIError as error:
-                # Someone else removes it at the same time.
-                if error.status_code not in (404, 409):
-                    raise
-            removed.append(f"{kind} {name}")
-    return removed
+        return not everything and _identity(int(owner.partition(":")[0])) == owner
 
-
-def _labelled(client: Any) -> Iterator[tuple[str, str, Mapping[str, str], Callable[[], None]]]:
-    """Kind, name, labels and removal of everything that a backing made, in the order in which it can be removed."""
-    filters = {"label": OWNER_LABEL}
-    for container in client.containers.list(all=True, filters=filters, ignore_removed=True):
-        yield "container", container.name, container.labels, partial(container.remove, force=True)
-    for volume in client.volumes.list(filters=filters):
-        yield "volume", volume.name, volume.attrs["Labels"], volume.remove
-    for network in client.networks.list(filters=filters):
-        yield "network", network.name, network.attrs["Labels"], network.remove
+    return remove_labelled(client, OWNER_LABEL, unless=is_alive)
 
 
 def _identity(pid: int) -> str:
@@ -202,25 +186,23 @@ def _make_network(client: Any, name: str, labels: Mapping[str, str]) -> tuple[An
     from docker.errors import APIError
     from docker.types import IPAMConfig, IPAMPool
 
-    for _ in range(20):
-        probe = client.networks.create(f"{name}-probe", driver="bridge", labels=dict(labels))
+    deadline = time.monotonic() + SUBNET_SECONDS
+    while True:
         try:
-            probe.reload()
-            subnet = ipaddress.IPv4Network(probe.attrs["IPAM"]["Config"][0]["Subnet"])
-        finally:
-            probe.remove()
-        pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
-        try:
-            made = client.networks.create(
-                name, driver="bridge", labels=dict(labels), ipam=IPAMConfig(pool_configs=[pool])
-            )
+            probe = client.networks.create(f"{name}-probe", driver="bridge", labels=dict(labels))
+            try:
+                probe.reload()
+                subnet = ipaddress.IPv4Network(probe.attrs["IPAM"]["Config"][0]["Subnet"])
+            finally:
+                probe.remove()
+            pool = IPAMConfig(pool_configs=[IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))])
+            return client.networks.create(name, driver="bridge", labels=dict(labels), ipam=pool), subnet
         except APIError as error:
-            # Another process was faster.
-            if "overlaps" not in str(error):
+            # Another process was faster, or holds all of them for a moment.
+            passing = "overlaps" in str(error) or "address pool" in str(error)
+            if not passing or time.monotonic() > deadline:
                 raise
-        else:
-            return made, subnet
-    raise RuntimeError("no free subnet for the emulator's network after 20 tries")
+            time.sleep(0.2)
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
     "self_delete": '["digits", "digits-2"]',
+    "self_replace": '["digits"]',
     "operators": '["user:ada@example.com", "group:ci@example.com"]',
     "delete_after_days": "90",
     "budget": '{billing_account = "01AB23-4C56DE-F78901", dollars = 200, emails = ["ada@example.com"]}',
@@ -159,6 +160,25 @@ def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplac
     assert not _holds(conditions["hvdcloud-digits"], "digits-0", kind="compute.googleapis.com/Disk")
 
 
+def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(everything: Workplace) -> None:
+    role = "projects/test-project/roles/hvdcloudSelfReplace"
+    (condition,) = (
+        binding["condition"][0] for who, each, binding in _bindings(everything.folder) if each == role and who == NODES
+    )
+    assert condition["title"] == "hvdcloud-digits"
+    for kind in ("Instance", "Disk"):
+        allowed = [
+            name
+            for name in ("digits-0", "digits-255", "digits-2-0", "digit-0", "my-digits-0")
+            if _holds(condition["expression"], name, kind=f"compute.googleapis.com/{kind}")
+        ]
+        assert allowed == ["digits-0", "digits-255"]
+    assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
+    # It acts as itself, and as nobody else.
+    users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
+    assert sorted(users) == sorted([NODES, "user:ada@example.com", "group:ci@example.com"])
+
+
 class _Text(str):
     """A string of CEL's, as IAM has it: https://cloud.google.com/iam/docs/conditions-attribute-reference"""
 
@@ -172,9 +192,10 @@ class _Text(str):
 
 
 def _holds(expression: str, name: str, *, kind: str = "compute.googleapis.com/Instance") -> bool:
-    path = _Text(f"projects/test-project/zones/us-central1-a/instances/{name}")
+    collection = "disks" if kind.endswith("/Disk") else "instances"
+    path = _Text(f"projects/test-project/zones/us-central1-a/{collection}/{name}")
     resource = SimpleNamespace(type=kind, name=path)
-    return bool(eval(expression.replace("&&", "and"), {"resource": resource}))
+    return bool(eval(expression.replace("&&", "and").replace("||", "or"), {"resource": resource}))
 
 
 def test_a_second_apply_has_nothing_to_do(everything: Workplace) -> None:

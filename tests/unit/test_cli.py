@@ -40,7 +40,7 @@ def test_help_names_every_command(project: Project) -> None:
     out = project.hvdcloud("--help").out
     for command in (
         "init", "build", "push", "up", "run", "logs", "stop", "status", "ssh", "pull", "down", "list", "launch",
-        "config", "doctor", "report", "offers", "prices", "setup",
+        "config", "doctor", "report", "offers", "prices", "setup", "resize",
     ):  # fmt: skip
         assert f"\n  {command} " in out
 
@@ -84,7 +84,10 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     assert "there is no template 'jax'" in project.hvdcloud("init", "x", "--template", "jax", expect=2).err
 
 
-@pytest.mark.parametrize(("template", "framework"), [("torch", "torch"), ("keras", "tensorflow")])
+@pytest.mark.parametrize(
+    ("template", "framework"),
+    [("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch"), ("keras-elastic", "tensorflow")],
+)
 def test_init_writes_the_template_that_is_asked_for(project: Project, template: str, framework: str) -> None:
     project.hvdcloud("init", "x", "--template", template)
     assert f"framework: {framework}" in (project.folder / "x/hvdcloud.yaml").read_text()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import config_schema, load_config, parse_duration
+from hvdcloud.config import Config, config_schema, parse_duration
+from hvdcloud.config_file import load_config
 from hvdcloud.errors import ExitCode, UsageError
 
 
@@ -127,6 +128,72 @@ def test_numbers_in_env_are_text_to_the_ranks(file: Path) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("0.5s", 0.5), ("2d", 172800), (90, 90)])
 def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "spot"),
+    [
+        ("", "none"),
+        ("run: {elastic: {min: 1}}", "workers"),
+        ("run: {elastic: {}}\ngce: {spot: none}", "none"),
+        ("run: {elastic: {}}\ngce: {spot: all}", "all"),
+        ("run: {elastic: {}}\ngce: {spot: null}", "workers"),
+        ("run: {elastic: {}}\ngce: {spot: false}", "none"),
+        ("gce: {spot: true}", "all"),
+        ("gce: {spot: false}", "none"),
+        ("gce: {spot: workers}", "workers"),
+        ("nodes: 1\ngce: {spot: workers}", "workers"),
+    ],
+)
+def test_an_elastic_run_has_its_workers_on_spot_unless_told_otherwise(file: Path, text: str, spot: str) -> None:
+    file.write_text(f"name: digits\n{text}\n")
+    assert load_config(file, environ={}).gce.spot == spot
+    # It may have been read before.
+    assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.spot == spot
+
+
+def test_spot_comes_from_the_environment_and_from_flags_too(file: Path) -> None:
+    file.write_text("name: digits\n")
+    assert load_config(file, environ={"HVDCLOUD_GCE__SPOT": "true"}).gce.spot == "all"
+    assert load_config(file, environ={}, flags={"gce.spot": "workers"}).gce.spot == "workers"
+    assert (
+        "gce.spot: Input should be 'workers', 'all' or 'none'" in refusal(file, "name: a\ngce: {spot: head}\n").message
+    )
+
+
+def test_a_head_of_its_own_kind_needs_other_nodes(file: Path) -> None:
+    text = "name: digits\nprovider: gce\nnodes: {}\ngce: {{head_machine_type: n1-standard-2}}\n"
+    error = refusal(file, text.format(1))
+    assert "gce.head_machine_type is for a head beside other nodes, and nodes is 1" in error.message
+    file.write_text(text.format(2))
+    assert load_config(file, environ={}).gce.head_machine_type == "n1-standard-2"
+    # On this machine it says nothing.
+    assert load_config(file, environ={}, flags={"provider": "local", "nodes": 1}).nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes: 3\nrun: {elastic: {min: 4}}", "nodes is 3; with run.elastic it is from 4 (min) to 3 (max)"),
+        ("nodes: 3\nrun: {elastic: {max: 2}}", "nodes is 3; with run.elastic it is from 1 (min) to 2 (max)"),
+        ("nodes: 3\nrun: {elastic: {min: 0}}", "run.elastic.min"),
+        ("nodes: 3\nrun: {elastic: {}, controller: mpi}", "run.elastic needs run.controller: gloo"),
+    ],
+)
+def test_an_elastic_run_that_cannot_be_is_refused(file: Path, text: str, said: str) -> None:
+    assert said in refusal(file, f"name: digits\n{text}\n").message
+
+
+@pytest.mark.parametrize(
+    ("elastic", "least", "most"), [("{}", 1, 3), ("{min: 2}", 2, 3), ("{max: 8}", 1, 8), ("{min: 3, max: 3}", 3, 3)]
+)
+def test_an_elastic_run_goes_down_to_one_node_and_not_beyond_the_cluster_by_default(
+    file: Path, elastic: str, least: int, most: int
+) -> None:
+    file.write_text(f"name: digits\nnodes: 3\nrun: {{elastic: {elastic}}}\n")
+    config = load_config(file, environ={})
+    assert config.run.elastic is not None
+    assert (config.run.elastic.min, config.most_nodes) == (least, most)
 
 
 def test_the_schema_describes_every_key() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from hvdcloud.checkpoints.bucket import open_bucket
 from hvdcloud.lifecycle.cost import Cost, Meter
-from hvdcloud.lifecycle.logs import _RankZero
-from hvdcloud.lifecycle.progress import Progress
+from hvdcloud.lifecycle.progress import LogReader, Progress
 from hvdcloud.lifecycle.run import RunResult
 from hvdcloud.providers.base import Cluster, Node, NodeState
 from hvdcloud.units import dollars, small_dollars
@@ -152,7 +151,7 @@ def test_rank_zero_alone_tells_how_far_a_run_is(piece: int) -> None:
         b"[launcher] started\n[1] epoch 1/9\n[0] epoch 1/3: loss 0.9\n[1] epoch 7/9\n"
         b"[0] Epoch 2:  41%|####   |\rEpoch 2: 100%|#######|\n[0] epoch 3/3: loss 0.1\n[0] \n[1] epoch 9/9\n"
     )
-    zero = _RankZero()
+    zero = LogReader(elastic=False)
     for start in range(0, len(log), piece):
         zero.feed(log[start : start + piece])
     assert zero.progress == Progress(unit="epoch", count=3)

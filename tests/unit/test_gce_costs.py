@@ -101,6 +101,22 @@ def test_a_spot_vm_costs_its_own_price() -> None:
     assert found.so_far == pytest.approx(0.075)
 
 
+def test_head_and_workers_each_cost_their_own_price() -> None:
+    spot = {**vm()["scheduling"], "provisioningModel": "SPOT"}
+    small = {"machineType": f"{ROOT}/zones/us-central1-a/machineTypes/n1-standard-1", "guestAccelerators": []}
+    ends = at(hours=1)
+    workers = [vm(f"digits-{index}", ends=ends, scheduling=spot) for index in (1, 2, 3)]
+    # A head like the others, on demand: 0.46 + 3 x 0.15; a small one: 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = 0.065
+    for head, hourly in ((vm(ends=ends), 0.91), (vm(ends=ends, **small), 0.515)):
+        found = costs([head, *workers], [], now=at(minutes=40))
+        assert found.dollars_per_hour == pytest.approx(hourly)
+        assert found.so_far == pytest.approx(hourly * 40 / 60)
+        assert found.worst_case == pytest.approx(hourly * 3630 / 3600)
+        assert found.notes == ()
+    # Two of the three have been taken away.
+    assert costs([vm(ends=ends), workers[0]], [], now=at(minutes=40)).dollars_per_hour == pytest.approx(0.61)
+
+
 def test_a_minute_is_billed_at_least() -> None:
     found = costs([vm()], [], now=at(seconds=5))
     assert found.so_far == pytest.approx(NODE * 60 / 3600)

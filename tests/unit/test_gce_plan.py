@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce import plan
-from hvdcloud.providers.gce.plan import Settings
+from hvdcloud.providers.gce import catalog, plan
+from hvdcloud.providers.gce.firewall import firewall_bodies
+from hvdcloud.providers.gce.settings import Settings
 from tests import gce_samples
 from tests.money import write_prices
 from tests.unit.golden import assert_golden
@@ -30,11 +31,13 @@ TERRAFORM = {
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
 VARIANTS = [
     {},
-    {"spot": True},
+    {"spot": "all"},
     {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": None},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
+    {"spot": "workers"},
+    {"spot": "workers", "head_machine_type": "n1-standard-2"},
 ]
 
 
@@ -43,7 +46,7 @@ def settings(**changes: Any) -> Settings:
 
 
 def properties(**changes: Any) -> Any:
-    body = plan.bulk_insert_body(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
+    [body] = plan.bulk_insert_bodies(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
     return body["instanceProperties"]
 
 
@@ -73,12 +76,13 @@ def assert_legal(value: Any, schema: Mapping[str, Any], where: str) -> None:
 
 
 def test_the_request_is_the_golden_one() -> None:
-    body = plan.bulk_insert_body(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
+    [body] = plan.bulk_insert_bodies(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
     items = {item["key"]: item for item in body["instanceProperties"]["metadata"]["items"]}
     # The script has golden texts of its own.
     assert items["startup-script"]["value"].startswith("#!/bin/bash\n")
-    items["startup-script"]["value"] = "..."
-    firewalls = plan.firewall_bodies(SPEC, SETTINGS, existing=[])
+    assert items["shutdown-script"]["value"].startswith("#!/bin/bash\n")
+    items["startup-script"]["value"] = items["shutdown-script"]["value"] = "..."
+    firewalls = firewall_bodies(SPEC, SETTINGS, existing=[])
     assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
 
 
@@ -87,26 +91,88 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
     from google.cloud import compute_v1
 
     chosen = settings(**changes)
-    body = plan.bulk_insert_body(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
-    assert_legal(body, {"$ref": "BulkInsertInstanceResource"}, "body")
-    message = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
-    again = compute_v1.BulkInsertInstanceResource.to_dict(
-        message,
-        preserving_proto_field_name=False,
-        use_integers_for_enums=False,
-        always_print_fields_with_no_presence=False,
-    )
-    assert again == body
-    for firewall in plan.firewall_bodies(SPEC, chosen, existing=[]):
+    for body in plan.bulk_insert_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE):
+        assert_legal(body, {"$ref": "BulkInsertInstanceResource"}, "body")
+        message = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
+        again = compute_v1.BulkInsertInstanceResource.to_dict(
+            message,
+            preserving_proto_field_name=False,
+            use_integers_for_enums=False,
+            always_print_fields_with_no_presence=False,
+        )
+        assert again == body
+    for firewall in firewall_bodies(SPEC, chosen, existing=[]):
         assert_legal(firewall, {"$ref": "Firewall"}, "firewall")
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
 
 def test_all_nodes_or_none_under_names_that_are_known_before() -> None:
-    body = plan.bulk_insert_body(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
+    [body] = plan.bulk_insert_bodies(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
     assert body["count"] == body["minCount"] == "2"
     assert body["perInstanceProperties"] == {"digits-0": {}, "digits-1": {}}
     assert "namePattern" not in body
+
+
+def by_role(nodes: int = 4, *, indices: Sequence[int] | None = None, **changes: Any) -> list[tuple[list[str], Any]]:
+    """Names and properties of each request, in the order in which they are sent."""
+    spec = dataclasses.replace(SPEC, nodes=nodes)
+    bodies = plan.bulk_insert_bodies(
+        spec, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE, indices=indices
+    )
+    assert all(body["count"] == body["minCount"] == str(len(body["perInstanceProperties"])) for body in bodies)
+    return [(list(body["perInstanceProperties"]), body["instanceProperties"]) for body in bodies]
+
+
+def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
+    (names, workers), (head_name, head) = by_role(spot="workers")
+    assert (names, head_name) == (["digits-1", "digits-2", "digits-3"], ["digits-0"])
+    assert workers["scheduling"]["provisioningModel"] == "SPOT"
+    assert head["scheduling"]["provisioningModel"] == "STANDARD"
+    # All else is the same: owner, tags, keys, the time limit and that it deletes.
+    assert {**head, "scheduling": None} == {**workers, "scheduling": None}
+    assert {**head["scheduling"], "provisioningModel": ""} == {**workers["scheduling"], "provisioningModel": ""}
+    assert head["scheduling"]["instanceTerminationAction"] == "DELETE"
+
+
+def test_a_head_of_its_own_kind_has_no_gpus_and_installs_no_driver() -> None:
+    (_, workers), (names, head) = by_role(head_machine_type="n1-standard-2")
+    assert (names, head["machineType"], workers["machineType"]) == (["digits-0"], "n1-standard-2", "n1-standard-8")
+    assert "guestAccelerators" not in head
+    assert workers["guestAccelerators"] == [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]
+
+    def script(of: Any) -> str:
+        return next(item["value"] for item in of["metadata"]["items"] if item["key"] == "startup-script")
+
+    assert "\nGPU=no\n" in script(head)
+    assert "\nGPU=yes\n" in script(workers)
+    assert head["labels"] == workers["labels"]
+
+
+def test_a_head_alone_is_on_demand_and_a_cluster_of_one_kind_is_one_request() -> None:
+    [(names, only)] = by_role(1, spot="workers")
+    assert (names, only["scheduling"]["provisioningModel"]) == (["digits-0"], "STANDARD")
+    for spot in ("all", "none"):
+        [(names, _)] = by_role(spot=spot)
+        assert names == ["digits-0", "digits-1", "digits-2", "digits-3"]
+
+
+def test_some_nodes_of_a_cluster_are_what_they_would_be_in_it() -> None:
+    [(names, replacement)] = by_role(spot="workers", head_machine_type="n1-standard-2", indices=[3, 1])
+    assert (names, replacement["machineType"]) == (["digits-3", "digits-1"], "n1-standard-8")
+    assert replacement["scheduling"]["provisioningModel"] == "SPOT"
+    assert replacement["labels"]["hvdcloud-nodes"] == "4"
+    [body] = plan.bulk_insert_bodies(
+        SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE, indices=[1], run_seconds=1234
+    )
+    assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": "1234"}
+
+
+@pytest.mark.parametrize("seconds", [29, 0, -5, 120 * 86400 + 1])
+def test_a_time_that_compute_engine_does_not_take_is_refused(seconds: int) -> None:
+    with pytest.raises(UsageError, match="30 s to 120 days"):
+        plan.bulk_insert_bodies(
+            SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE, indices=[1], run_seconds=seconds
+        )
 
 
 def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:
@@ -126,9 +192,9 @@ def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
 
 
 def test_compute_engine_itself_deletes_the_nodes_whoever_forgets_them() -> None:
-    for spot in (False, True):
+    for spot in ("none", "all"):
         assert properties(spot=spot)["scheduling"] == {
-            "provisioningModel": "SPOT" if spot else "STANDARD",
+            "provisioningModel": "SPOT" if spot == "all" else "STANDARD",
             "instanceTerminationAction": "DELETE",
             "onHostMaintenance": "TERMINATE",
             "automaticRestart": False,
@@ -179,7 +245,7 @@ def rule(**changes: Any) -> dict[str, Any]:
 
 
 def needed(*existing: dict[str, Any], **changes: Any) -> list[str]:
-    bodies = plan.firewall_bodies(SPEC, settings(**changes), existing=existing)
+    bodies = firewall_bodies(SPEC, settings(**changes), existing=existing)
     return [body["name"].rpartition("-")[2] for body in bodies]
 
 
@@ -215,7 +281,7 @@ def test_a_rule_that_does_not_let_this_laptop_in_does_not_count(change: Any) -> 
 
 
 def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
-    ssh, mesh = plan.firewall_bodies(SPEC, SETTINGS, existing=[])
+    ssh, mesh = firewall_bodies(SPEC, SETTINGS, existing=[])
     assert ssh["name"] == "hvdcloud-digits-a1b2c3-ssh"
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
@@ -224,7 +290,7 @@ def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
 
 def test_names_fit_however_long_the_cluster_s_name_is() -> None:
     spec = dataclasses.replace(SPEC, name="a" * 40)
-    assert all(len(body["name"]) <= 63 for body in plan.firewall_bodies(spec, SETTINGS, existing=[]))
+    assert all(len(body["name"]) <= 63 for body in firewall_bodies(spec, SETTINGS, existing=[]))
 
 
 @pytest.fixture
@@ -259,7 +325,7 @@ def test_max_cost_shortens_the_run_by_the_prices_of_each_zone(known_prices: Sett
     limits = {"us-central1-a": 3913 - 90, "us-west1-a": 2950 - 90}
     for zone, seconds in limits.items():
         assert plan.allowed_seconds(dollar, nodes=2, zone=zone) == seconds
-        body = plan.bulk_insert_body(SPEC, dollar, zone=zone, vm_image=VM_IMAGE)
+        [body] = plan.bulk_insert_bodies(SPEC, dollar, zone=zone, vm_image=VM_IMAGE)
         assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
 
 
@@ -287,6 +353,50 @@ def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_co
             assert 0 <= cost - plan.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
+def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settings) -> None:
+    workers = dataclasses.replace(known_prices, spot="workers")
+    # A Spot worker: 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 (disk) + 0.005 = 0.15; three of them and a head of 0.46.
+    assert plan.dollars_per_hour(workers, nodes=4, zone="us-central1-a") == pytest.approx(0.46 + 3 * 0.15)
+    # There 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = 0.2205, and 0.61.
+    assert plan.dollars_per_hour(workers, nodes=4, zone="us-west1-a") == pytest.approx(0.61 + 3 * 0.2205)
+    assert plan.dollars_per_hour(workers, nodes=1) == pytest.approx(0.46)
+    assert plan.dollars_per_hour(dataclasses.replace(workers, spot="all"), nodes=4) == pytest.approx(4 * 0.15)
+    # 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = 0.065
+    small = dataclasses.replace(workers, head_machine_type="n1-standard-1")
+    assert plan.dollars_per_hour(small, nodes=4) == pytest.approx(0.065 + 3 * 0.15)
+    assert plan.worst_case_dollars(small, nodes=4, zone="us-central1-a") == pytest.approx(0.515 * 7290 / 3600)
+
+
+def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
+    dollar = dataclasses.replace(known_prices, spot="workers", max_cost=1.0)
+    # 3600 / 0.91 = 3956.04 and 3600 / 1.2715 = 2831.3
+    limits = {"us-central1-a": 3956 - 90, "us-west1-a": 2831 - 90}
+    spec = dataclasses.replace(SPEC, nodes=4)
+    for zone, seconds in limits.items():
+        assert plan.allowed_seconds(dollar, nodes=4, zone=zone) == seconds
+        assert 0 <= 1.0 - plan.worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
+        for body in plan.bulk_insert_bodies(spec, dollar, zone=zone, vm_image=VM_IMAGE):
+            assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
+
+
+def test_a_kind_without_a_price_is_named(known_prices: Settings) -> None:
+    unknown = dataclasses.replace(known_prices, spot="workers", gpu_type="nvidia-tesla-v100", max_cost=1.0)
+    assert plan.dollars_per_hour(unknown, nodes=2) is None
+    with pytest.raises(UsageError, match=r"n1-standard-2 with 1 nvidia-tesla-v100, Spot and n1-standard-2 with 1"):
+        plan.allowed_seconds(unknown, nodes=2)
+    g2 = dataclasses.replace(known_prices, head_machine_type="g2-standard-4", max_cost=1.0)
+    with pytest.raises(UsageError, match=r"the price of g2-standard-4 with 1 nvidia-l4 is not in the price table"):
+        plan.allowed_seconds(g2, nodes=2)
+
+
+def test_zones_have_the_gpus_of_every_kind_of_node() -> None:
+    both = plan.zone_candidates(settings(head_machine_type="g2-standard-4"), nodes=2, zones=[])
+    t4, l4 = (catalog.zones_with(gpu) for gpu in ("nvidia-tesla-t4", "nvidia-l4"))
+    assert both
+    assert set(both) == set(t4) & set(l4)
+    assert plan.zone_candidates(settings(head_machine_type="n1-standard-2"), nodes=2, zones=[]) == list(t4)
+
+
 def test_a_limit_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(UsageError, match="less than two minutes"):
         plan.allowed_seconds(settings(max_cost=0.01), nodes=2)
@@ -297,11 +407,14 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
 
 
 def test_zones_are_the_configured_ones_or_those_with_the_gpu() -> None:
-    assert plan.zone_candidates(SETTINGS, zones=["europe-west4-b", "us-east1-c"]) == ["europe-west4-b", "us-east1-c"]
-    found = plan.zone_candidates(SETTINGS, zones=[])
+    assert plan.zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
+        "europe-west4-b",
+        "us-east1-c",
+    ]
+    found = plan.zone_candidates(SETTINGS, nodes=2, zones=[])
     assert found[:4] == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
-    assert plan.zone_candidates(settings(machine_type="g2-standard-8"), zones=[])[0] == "us-east4-a"
-    pinned = plan.zone_candidates(settings(**TERRAFORM), zones=[])
+    assert plan.zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
+    pinned = plan.zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
     assert pinned == found[:4]
 
 

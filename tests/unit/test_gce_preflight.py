@@ -28,6 +28,7 @@ class Api:
 
     def __init__(self) -> None:
         self.zones = dict.fromkeys(ZONES, "UP")
+        self.machine_types = {"n1-standard-8": set(ZONES), "n1-standard-2": set(ZONES)}
         self.t4_zones = {"us-central1-a", "us-central1-b", "us-east1-c"}
         self.t4_quota = {"us-central1": 16.0, "us-east1": 16.0, "europe-west4": 16.0}
         self.gpus_all_regions = 16.0
@@ -53,7 +54,11 @@ class Api:
         if what == "zones":
             return {"items": [{"name": zone, "status": status} for zone, status in self.zones.items()]}
         if what == "machineTypes":
-            return self._everywhere(what, {zone: [{"name": "n1-standard-8", "zone": zone}] for zone in self.zones})
+            there = {
+                zone: [{"name": name, "zone": zone} for name, zones in self.machine_types.items() if zone in zones]
+                for zone in self.zones
+            }
+            return self._everywhere(what, there)
         if what == "acceleratorTypes":
             return self._everywhere(what, {zone: [{"name": "nvidia-tesla-t4", "zone": zone}] for zone in self.t4_zones})
         if what == "instances":
@@ -105,6 +110,32 @@ def test_more_nodes_are_no_more_calls(client: ComputeClient, api: Api) -> None:
     of_one, api.calls = len(api.calls), []
     assert check(client, nodes=256).problems == []
     assert len(api.calls) == of_one == 7
+
+
+SMALL_HEAD: dict[str, Any] = {"spot": "workers", "head_machine_type": "n1-standard-2"}
+
+
+def test_a_zone_has_to_have_what_the_head_needs_too(client: ComputeClient, api: Api) -> None:
+    api.machine_types["n1-standard-2"] = {"us-central1-b", "europe-west4-a"}
+    assert check(client, **SMALL_HEAD).zones == ["us-central1-b"]
+    found = check(client, zones=("us-central1-a", "us-central1-b"), **SMALL_HEAD)
+    (problem,) = found.problems
+    assert problem.message == "gce.zones: us-central1-a has no n1-standard-2"
+    assert problem.hint == "zones that have it: us-central1-b"
+    api.machine_types["n1-standard-2"] = set()
+    (problem,) = check(client, **SMALL_HEAD).problems
+    assert problem.message == "no zone has n1-standard-8 with nvidia-tesla-t4 and n1-standard-2"
+
+
+def test_two_kinds_of_node_are_no_more_calls(client: ComputeClient, api: Api) -> None:
+    assert check(client, **SMALL_HEAD).problems == []
+    assert len(api.calls) == 7
+
+
+def test_a_head_that_cannot_be_is_found_without_asking(client: ComputeClient, api: Api) -> None:
+    (problem,) = check(client, head_machine_type="n1-standard-7").problems
+    assert problem.message == "gce.head_machine_type: n1-standard-7 is not in the table of machine types"
+    assert api.calls == []
 
 
 def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient, api: Api) -> None:

@@ -172,14 +172,18 @@ ZONES = ["europe-west4-a", "us-central1-a", "asia-east1-a", "us-central1-b", "eu
 NODE: dict[str, Any] = {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100", "gpu_count": 1}
 
 
+def by_price(*, spot: bool) -> list[str]:
+    return prices.by_price(ZONES, price=lambda region: hourly(**NODE, spot=spot, region=region))
+
+
 def test_zones_of_the_cheapest_region_come_first_and_unknown_ones_last(state: Path) -> None:
     price_table.save(table())
     cheapest_first = ["us-central1-a", "us-central1-b", "europe-west4-a", "europe-west4-b", "asia-east1-a"]
-    assert prices.by_price(ZONES, **NODE, spot=False) == cheapest_first
+    assert by_price(spot=False) == cheapest_first
 
 
 def test_zones_stay_in_order_while_fewer_than_two_prices_are_known(state: Path) -> None:
-    assert prices.by_price(ZONES, **NODE, spot=False) == ZONES
+    assert by_price(spot=False) == ZONES
     price_table.save(table())
     # No Spot V100 in europe-west4.
-    assert prices.by_price(ZONES, **NODE, spot=True) == ZONES
+    assert by_price(spot=True) == ZONES

@@ -65,16 +65,16 @@ def test_what_the_api_does_not_tell_is_not_short() -> None:
 
 
 def test_spot_takes_from_the_preemptible_quota_once_there_is_one() -> None:
-    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}, spot=True) == []
-    assert metrics({"NVIDIA_T4_GPUS": 9, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, spot=True) == ["PREEMPTIBLE_NVIDIA_T4_GPUS"]
-    assert metrics({"NVIDIA_T4_GPUS": 9, "CPUS": 8, "PREEMPTIBLE_CPUS": 64}, spot=True) == []
+    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}, spot="all") == []
+    assert metrics({"NVIDIA_T4_GPUS": 9, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, spot="all") == ["PREEMPTIBLE_NVIDIA_T4_GPUS"]
+    assert metrics({"NVIDIA_T4_GPUS": 9, "CPUS": 8, "PREEMPTIBLE_CPUS": 64}, spot="all") == []
 
 
 def test_spot_takes_from_the_standard_quota_where_none_was_granted() -> None:
-    assert metrics({"NVIDIA_T4_GPUS": 4, "PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, spot=True) == []
-    assert metrics({"NVIDIA_T4_GPUS": 2, "PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, spot=True) == ["NVIDIA_T4_GPUS"]
-    assert metrics({"NVIDIA_T4_GPUS": 2}, spot=True) == ["NVIDIA_T4_GPUS"]
-    assert metrics({"PREEMPTIBLE_NVIDIA_H100_GPUS": 2}, spot=True, machine_type="a3-highgpu-8g", nodes=1) == [
+    assert metrics({"NVIDIA_T4_GPUS": 4, "PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, spot="all") == []
+    assert metrics({"NVIDIA_T4_GPUS": 2, "PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, spot="all") == ["NVIDIA_T4_GPUS"]
+    assert metrics({"NVIDIA_T4_GPUS": 2}, spot="all") == ["NVIDIA_T4_GPUS"]
+    assert metrics({"PREEMPTIBLE_NVIDIA_H100_GPUS": 2}, spot="all", machine_type="a3-highgpu-8g", nodes=1) == [
         "PREEMPTIBLE_NVIDIA_H100_GPUS"
     ]
 
@@ -85,3 +85,39 @@ def test_nodes_that_live_a_week_at_most_may_take_from_either() -> None:
     assert metrics(both, max_run_seconds=8 * 86400) == ["NVIDIA_T4_GPUS"]
     assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == ["NVIDIA_T4_GPUS"]
     assert metrics({"NVIDIA_T4_GPUS": 4, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == []
+
+
+WORKERS = {"spot": "workers", "max_run_seconds": 8 * 86400}
+"""The head lives too long to take from the preemptible quota."""
+
+
+def test_the_head_takes_from_the_standard_quota_and_the_workers_from_the_preemptible_one() -> None:
+    granted = {"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3, "CPUS": 8, "PREEMPTIBLE_CPUS": 24}
+    assert metrics(granted, **WORKERS) == []
+    for metric, amount in granted.items():
+        [found] = short({**granted, metric: amount - 1}, **WORKERS)
+        assert (found.metric, found.needed) == (metric, amount)
+
+
+def test_where_no_preemptible_quota_was_granted_all_of_them_take_from_the_standard_one() -> None:
+    assert metrics({"NVIDIA_T4_GPUS": 4, "CPUS": 32}, **WORKERS) == []
+    found = short({"NVIDIA_T4_GPUS": 3, "CPUS": 31}, **WORKERS)
+    assert [(each.metric, each.needed) for each in found] == [("CPUS", 32), ("NVIDIA_T4_GPUS", 4)]
+
+
+def test_a_head_that_may_take_from_either_gets_what_the_workers_leave() -> None:
+    week = {"spot": "workers", "max_run_seconds": 7 * 86400}
+    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}, **week) == []
+    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **week) == ["NVIDIA_T4_GPUS"]
+    assert metrics({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **week) == []
+
+
+def test_a_small_head_takes_its_own_vcpus_and_no_gpu() -> None:
+    small = {**WORKERS, "head_machine_type": "n1-standard-2"}
+    granted = {"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3, "CPUS": 2, "PREEMPTIBLE_CPUS": 24}
+    assert metrics(granted, {"GPUS_ALL_REGIONS": 3, "CPUS_ALL_REGIONS": 26}, **small) == []
+    assert metrics(granted, {"GPUS_ALL_REGIONS": 2, "CPUS_ALL_REGIONS": 25}, **small) == [
+        "CPUS_ALL_REGIONS",
+        "GPUS_ALL_REGIONS",
+    ]
+    assert metrics({**granted, "INSTANCES": 3}, **small) == ["INSTANCES"]

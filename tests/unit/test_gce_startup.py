@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -156,7 +157,8 @@ def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: V
 def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(vm: Vm) -> None:
     vm.boot()
     [run] = vm.called("docker run")
-    assert "--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864" in run
+    assert "--network host --ipc host --stop-timeout 30 --cap-add SYS_PTRACE " in run
+    assert "--ulimit memlock=-1 --ulimit stack=67108864" in run
     dev = f"{vm.folder}/dev"
     devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
     assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
@@ -460,3 +462,71 @@ def test_deep_learning_vm_that_has_everything_installs_nothing(vm: Vm) -> None:
     hook.touch(mode=0o755)
     assert vm.boot(profile="dlvm").returncode == 0
     assert vm.called("apt-get") == []
+
+
+# -- the end of the VM -------------------------------------------------------------------------------------------------
+
+
+def shut_down(vm: Vm, *, preempted: bool = False, docker: str, limit: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the shutdown script where `docker` does that."""
+    vm.program("curl", f"[[ ${{!#}} == */instance/preempted ]] && echo {'TRUE' if preempted else 'FALSE'}")
+    vm.program("docker", docker)
+    environment = {"PATH": f"{vm.folder}/bin:/usr/bin:/bin", "FAKE": str(vm.folder)}
+    return subprocess.run(
+        ["bash", "-c", startup.render_shutdown().replace("/proc/", f"{vm.folder}/proc/")],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=limit,
+        check=False,
+    )
+
+
+RUNS = "[[ $1 != container ]] || echo true; [[ $1 != exec ]] || echo '{\"runs\": {}}'"
+
+
+@pytest.mark.parametrize(("preempted", "why"), [(True, "preempted"), (False, "shut down")])
+def test_at_the_end_the_container_is_asked_for_its_checkpoints_and_then_ended(
+    vm: Vm, preempted: bool, why: str
+) -> None:
+    done = shut_down(vm, preempted=preempted, docker=RUNS)
+    assert done.returncode == 0
+    assert vm.called("docker exec") == [f"docker exec hvdcloud hvdcloud-node leave {why}"]
+    (stop,) = vm.called("docker stop")
+    assert 15 <= int(stop.split()[3]) <= 28
+    assert done.stdout.splitlines()[0] == f"hvdcloud: the VM is being {why}: its container is asked for its checkpoints"
+    assert re.search(r'^hvdcloud: checkpoints after \d+ s: {"runs": {}}$', done.stdout, re.MULTILINE)
+    assert re.search(r"^hvdcloud: the container ended \d+ s after the VM's end began$", done.stdout, re.MULTILINE)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "docker",
+    ["exit 1", 'echo "Cannot connect to the Docker daemon" >&2; exit 1', "[[ $1 != container ]] || echo false"],
+)
+def test_at_the_end_a_vm_whose_container_or_docker_is_gone_loses_no_time(vm: Vm, docker: str) -> None:
+    done = shut_down(vm, docker=docker, limit=10)
+    assert done.returncode == 0
+    assert done.stdout == "hvdcloud: the VM ends; its container has ended already\n"
+    assert not vm.called("docker exec")
+
+
+def test_at_the_end_a_container_that_docker_is_ending_already_is_waited_for(vm: Vm) -> None:
+    process = vm.folder / "proc/17/cmdline"
+    process.parent.mkdir(parents=True)
+    process.write_bytes(b"python3\0-I\0-m\0hvdcloud.node\0entrypoint\0")
+    vm.program("sleep", f"[[ $(grep -c ^sleep $FAKE/calls) -lt 3 ]] || rm -f {process}")
+    done = shut_down(vm, preempted=True, docker="exit 1")
+    assert done.returncode == 0
+    first, last = done.stdout.splitlines()
+    assert first == "hvdcloud: the VM is being preempted: Docker is ending its container, which uploads its checkpoints"
+    assert re.fullmatch(r"hvdcloud: the container ended \d+ s after the VM's end began", last)
+    assert len(vm.called("sleep")) == 3
+
+
+def test_at_the_end_a_docker_that_goes_away_meanwhile_is_said(vm: Vm) -> None:
+    gone = 'if [[ $1 == container ]]; then echo true; else echo "the daemon is shutting down" >&2; exit 1; fi'
+    done = shut_down(vm, docker=gone)
+    assert done.returncode == 0
+    assert re.search(r"no answer about the checkpoints after \d+ s: the daemon is shutting down\n", done.stdout)
+    assert re.search(r"hvdcloud: Docker did not end the container within \d+ s\n", done.stdout)

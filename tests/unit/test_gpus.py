@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import Config, load_config
+from hvdcloud.config import Config
+from hvdcloud.config_file import load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
 from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.gpus import check_gpus, wasted
+from hvdcloud.lifecycle.gpus import check_gpus, head_drives_only, machine_of, wasted
 
 OLD_GPU_NEW_IMAGE = {
     "gce.machine_type": "n1-standard-8",
@@ -76,3 +77,49 @@ def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
 ) -> None:
     found = wasted(config(tmp_path, **settings))
     assert (found is None) if said is None else (found is not None and said in found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "drives"),
+    [
+        ({"gce.head_machine_type": "n1-standard-2"}, True),
+        ({}, False),
+        ({"gce.head_machine_type": "n1-standard-2", "gce.gpu": {"count": 0}}, False),
+        ({"gce.head_machine_type": "g2-standard-4"}, False),
+        ({"gce.head_machine_type": "n1-standard-2", "gce.machine_type": "g2-standard-4", "gce.gpu": None}, True),
+        ({"gce.head_machine_type": "n1-standard-2", "provider": "local"}, False),
+    ],
+)
+def test_a_head_without_gpus_beside_nodes_with_gpus_takes_no_ranks(
+    tmp_path: Path, settings: dict[str, Any], drives: bool
+) -> None:
+    assert head_drives_only(config(tmp_path, **settings)) is drives
+
+
+def test_the_image_has_to_have_code_for_the_heads_gpu_too(tmp_path: Path) -> None:
+    fits = {"image.device": "cuda", "image.version": "2.13.0", "gce.machine_type": "n1-standard-8"}
+    check_gpus(config(tmp_path, **fits))
+    old = {**fits, "gce.gpu": {"type": "nvidia-tesla-p4", "count": 1}, "gce.head_machine_type": "g2-standard-4"}
+    with pytest.raises(UsageError, match="does not run on nvidia-tesla-p4"):
+        check_gpus(config(tmp_path, **old))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "n1-standard-8 with 1 nvidia-tesla-t4"),
+        ({"gce.spot": "all"}, "n1-standard-8 with 1 nvidia-tesla-t4, Spot"),
+        ({"gce.spot": "workers"}, "n1-standard-8 with 1 nvidia-tesla-t4, workers Spot"),
+        ({"gce.spot": "workers", "nodes": 1}, "n1-standard-8 with 1 nvidia-tesla-t4"),
+        ({"gce.spot": "workers", "gce.machine_type": "g2-standard-8", "gce.gpu": None},
+         "g2-standard-8 with 1 nvidia-l4, workers Spot"),
+        ({"gce.spot": "workers", "gce.head_machine_type": "n1-standard-2"},
+         "head n1-standard-2, workers n1-standard-8 with 1 nvidia-tesla-t4, Spot"),
+    ],
+)  # fmt: skip
+def test_what_the_machines_are_is_said_by_role(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    assert machine_of(config(tmp_path, **settings)) == said
+
+
+def test_containers_are_no_machines(tmp_path: Path) -> None:
+    assert machine_of(config(tmp_path, provider="local")) is None

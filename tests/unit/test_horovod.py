@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from hvdcloud.config import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.horovod import Host, default_ranks, horovodrun_argv
+from hvdcloud.horovod import Host, default_ranks, elastic_argv, horovodrun_argv
+from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, _hosts
+from hvdcloud.node.paths import checkpoints_dir
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -54,3 +59,73 @@ def test_mpi_arguments_need_mpi() -> None:
 
 def test_every_slot_gets_a_rank_by_default() -> None:
     assert default_ranks(HOSTS) == 4
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_horovods_own_tools_write_where_they_are_told(controller: str) -> None:
+    plain = horovodrun_argv(hosts=HOSTS, ranks=4, interface="eth0", controller=controller)
+    argv = horovodrun_argv(
+        hosts=HOSTS, ranks=4, interface="eth0", controller=controller, timeline="/c/t.json", autotune="/c/a.csv"
+    )
+    more = ["--timeline-filename", "/c/t.json", "--autotune", "--autotune-log-file", "/c/a.csv"]
+    assert [word for word in argv if word not in plain] == more
+    assert plain == [word for word in argv if word not in more]
+
+
+def test_their_files_are_in_the_checkpoint_directory() -> None:
+    assert str(checkpoints_dir("20261121-101112-abcdef").parent) == CHECKPOINTS
+
+
+def test_elastic_command_line_counts_in_ranks_what_the_configuration_counts_in_nodes() -> None:
+    hosts = (*HOSTS, Host(name="digits-2", slots=2))
+    assert elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120) == [
+        "horovodrun", "--gloo", "-np", "4", "--min-np", "4", "--max-np", "10", "-p", "2222",
+        "-i", "/root/.ssh/id_ed25519", "--network-interfaces", "eth0", "--disable-cache",
+        "--gloo-timeout-seconds", "120", "--elastic-timeout", "900",
+    ]  # fmt: skip
+
+
+def test_hosts_of_different_sizes_never_keep_an_elastic_run_waiting_for_more_than_the_minimum() -> None:
+    hosts = (Host(name="d-0", slots=4), Host(name="d-1", slots=1), Host(name="d-2", slots=2))
+    argv = elastic_argv(hosts=hosts, least=2, most=3, interface="eth0", gloo_timeout=120)
+    assert argv[argv.index("--min-np") + 1] == argv[argv.index("-np") + 1] == "3"
+    assert argv[argv.index("--max-np") + 1] == "12"
+
+
+def test_a_head_that_only_drives_gives_no_ranks_and_fewer_nodes_than_the_minimum_are_refused() -> None:
+    hosts = (Host(name="d-0", slots=0), Host(name="d-1", slots=2), Host(name="d-2", slots=2))
+    argv = elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120)
+    assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "8")
+    with pytest.raises(UsageError, match=r"there are 3 node\(s\), and run.elastic.min is 4"):
+        elastic_argv(hosts=hosts, least=4, most=4, interface="eth0", gloo_timeout=120)
+
+
+def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Config:
+    values = {"name": "digits", "nodes": nodes, "provider": "local", "run": {"elastic": elastic}, **more}
+    return Config.model_validate(values)
+
+
+FACTS = {"nodes": [{"name": f"digits-{index}", "gpus": 0 if not index else 2} for index in range(3)]}
+
+
+def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
+    everybody = config({"min": 2, "max": 5})
+    assert [host.slots for host in _hosts(everybody, FACTS)] == [1, 2, 2]
+    assert _elastic(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
+    assert _elastic(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
+    assert _elastic(config(None)) is None
+
+
+@pytest.mark.parametrize(
+    ("elastic", "env", "seconds"),
+    [
+        (None, {}, 30),
+        ({}, {}, 120),
+        ({"longest_step": "2m"}, {}, 210),
+        ({}, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "20"}, 20),
+    ],
+)
+def test_an_elastic_run_waits_longer_for_slow_starters_and_long_steps(
+    elastic: dict[str, Any] | None, env: dict[str, str], seconds: int
+) -> None:
+    assert _gloo_timeout(config(elastic, run={"elastic": elastic, "env": env})) == seconds

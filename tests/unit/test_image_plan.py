@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import ImageConfig, load_config
+from hvdcloud.config import ImageConfig
+from hvdcloud.config_file import load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.image import own, stream, versions
 from hvdcloud.image.plan import ImagePlan, Step, plan_image

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.outcome import Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
+from hvdcloud.node.outcome import (
+    ElasticEvidence,
+    Ended,
+    Evidence,
+    Loss,
+    Outcome,
+    Worker,
+    judge,
+    judge_elastic,
+    may_be_a_consequence,
+)
 
 
 def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None, terminated: bool = False) -> Ended:
@@ -101,3 +111,70 @@ def test_what_an_agent_ended_on_its_own_account_is_not_the_launchers_fault() -> 
     outcome = judge(evidence(launcher=-15, trouble=trouble, trouble_is_loss=True))
 
     assert outcome == Outcome("lost", None, trouble)
+
+
+def worker(
+    rank: int, exit_code: int | None = None, *, lost: bool = False, got_over: bool = False, **how: Any
+) -> Worker:
+    end = None if exit_code is None else ended(rank, exit_code, **how)
+    return Worker(rank, f"n{rank}", end, lost, got_over)
+
+
+def elastic_evidence(*workers: Worker, **seen: Any) -> ElasticEvidence:
+    nothing: dict[str, Any] = {"least": 1, "lost": [], "stopped": False, "trouble": "", "launcher": None}
+    return ElasticEvidence(workers=workers, **{**nothing, **seen})
+
+
+REMOVED = worker(2, 1, got_over=True, at=5.0)
+"""Of a node that was dismissed: Horovod tells it so by an exception."""
+LOST_LONG_AGO = worker(2, lost=True, got_over=True)
+KILLED_LONG_AGO = worker(2, 137, got_over=True, signal=9, at=5.0)
+EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were training, which ends an elastic job"
+
+
+@pytest.mark.parametrize(
+    ("workers", "seen", "outcome"),
+    [
+        ([worker(0, 0), worker(1, 0)], {"launcher": 0}, Outcome("succeeded", 0, "")),
+        # Whoever left before the others were done has no part in it.
+        ([worker(0, 0), REMOVED, LOST_LONG_AGO, KILLED_LONG_AGO], {"launcher": 0}, Outcome("succeeded", 0, "")),
+        ([worker(0, 0), worker(1, 0)], {"launcher": 1, "stopped": True}, Outcome("succeeded", 0, "")),
+        ([worker(0, 0), worker(1, 7, at=12.0)], {"launcher": 0}, Outcome("failed", 7, EARLY)),
+        ([worker(0, 0), worker(1)], {"launcher": 0}, Outcome("failed", None, EARLY)),
+        ([worker(0, 0), worker(1)], {"stopped": True}, Outcome("stopped", None, "stopped on request")),
+        ([worker(0), worker(1)], {"stopped": True}, Outcome("stopped", None, "stopped on request")),
+        ([worker(0), worker(1)], {"trouble": "disk full", "launcher": 1}, Outcome("lost", None, "disk full")),
+        ([worker(0, 3), worker(1, 1)], {"launcher": 1}, Outcome("failed", 3, "rank 0 on n0 exited with 3")),
+        (
+            [worker(0, 1), worker(1, 139, signal=11, at=9.5)],
+            {"launcher": 1},
+            Outcome("failed", 139, "rank 1 on n1 was killed by signal 11 (SIGSEGV)"),
+        ),
+        # Whom Horovod ended itself has not failed.
+        (
+            [worker(0, 143, signal=15, terminated=True), worker(1, 3, at=11.0)],
+            {"launcher": 1},
+            Outcome("failed", 3, "rank 1 on n1 exited with 3"),
+        ),
+        # What the others got over is not what ended the run.
+        ([KILLED_LONG_AGO, worker(0, 3)], {"launcher": 1}, Outcome("failed", 3, "rank 0 on n0 exited with 3")),
+        ([REMOVED, worker(0, 3)], {"launcher": 1}, Outcome("failed", 3, "rank 0 on n0 exited with 3")),
+        (
+            [worker(0, lost=True), worker(1, lost=True)],
+            {"lost": [Loss("n1", "gone", 1.0), Loss("n0", "gone", 2.0)], "least": 2, "launcher": 1},
+            Outcome("lost", None, "of n0, n1 nothing was heard, and fewer than 2 node(s) were left"),
+        ),
+        ([worker(0)], {"launcher": -9}, Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)")),
+        (
+            [],
+            {"launcher": 1},
+            Outcome(
+                "failed", 1, "horovodrun exited with 1, but no worker ended its training; the log's last lines say why"
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_of_an_elastic_run_counts_what_happened_to_those_that_trained_last(
+    workers: list[Worker], seen: dict[str, Any], outcome: Outcome
+) -> None:
+    assert judge_elastic(elastic_evidence(*workers, **seen)) == outcome

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.sample import GpuReader, Sensors, parse_cpu, parse_gpus, parse_memory, parse_network
-from hvdcloud.node.sampler import Series
+from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.checkpoints.manifest import samples_name
+from hvdcloud.node.keeper import Keeper
+from hvdcloud.node.sample import GpuReader, Sensors, parse_cpu, parse_gpus, parse_memory, parse_network, samples_file
+from hvdcloud.node.sampler import Sampler, Series
+from hvdcloud.node.spec import Spec
 
 STAT = """\
 cpu  1000 50 300 8000 200 10 40 25 7 0
@@ -133,3 +137,22 @@ def test_a_second_agent_goes_on_with_the_file_of_the_first(tmp_path: Path) -> No
     Series(path).add({"t": 1})
     Series(path).add({"t": 2})
     assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_node_that_takes_anothers_place_keeps_what_that_had_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = "20261121-101112-abcdef"
+    bucket = FolderBucket(tmp_path / "bucket")
+    spec = Spec.from_mapping(
+        {"run": run, "cluster": "digits", "node": 2, "name": "digits-2", "bucket": "file:///b", "keep_every": 1,
+         "slots": 1, "cores": 1, "command": ["true"]}
+    )  # fmt: skip
+    for machine, line in (("first", b'{"t": 1}\n'), ("second", b'{"t": 2}\n')):
+        monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path / machine))
+        sampler = Sampler(spec, Keeper(spec))
+        samples_file(run).parent.mkdir(parents=True)
+        samples_file(run).write_bytes(line)
+        sampler._put(bucket)
+        sampler._put(bucket)
+    assert bucket.read(samples_name("digits", run, 2)) == b'{"t": 1}\n{"t": 2}\n'

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import hosts, machine
+from hvdcloud.node import hosts, machine, replace
 from hvdcloud.node.files import Lock, lock_holder, write_json
+from hvdcloud.node.launcher import launcher_environment
+from hvdcloud.node.private import write_private
+from hvdcloud.node.probe import worker_problem
 from hvdcloud.node.rank import environment_of_rank
 from hvdcloud.node.spec import Spec
-from hvdcloud.node.supervisor import launcher_environment, silence_limit
+from hvdcloud.node.supervisor import silence_limit
 from tests.node_cluster import RUN, NodeCluster, entry, node_cluster, send_code
 
 ROUTES = """\
@@ -77,6 +80,37 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
     config = (folder / "config").read_text()
     for line in ("StrictHostKeyChecking yes", "BatchMode yes", "ServerAliveInterval 5", "User root"):
         assert line in config
+
+
+def test_a_node_that_is_made_anew_takes_its_predecessors_place_in_every_nodes_mesh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with node_cluster(nodes=4) as cluster:
+        for name in ("n0", "n1", "n3"):
+            cluster.verb(name, "join", payload=join_request(hosts=4))
+        for name, value in cluster.environment("n0").items():
+            monkeypatch.setenv(name, value)
+        # The predecessor has left nothing here; n3 is lost itself.
+        (cluster.base / "unreachable-n3").touch()
+
+        replace.join_mesh("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
+
+        for name in ("n0", "n1", "n2"):
+            pins = (cluster.root(name) / "root/.ssh/known_hosts").read_text().splitlines()
+            assert [line.split()[1] + " " + line.split()[2] for line in pins] == [
+                "ssh-ed25519 AAAA0",
+                "ssh-ed25519 AAAA1",
+                "ssh-ed25519 AAAAnew",
+                "ssh-ed25519 AAAA3",
+            ]
+            assert "127.0.0.1 n2\n" in (cluster.root(name) / "etc/hosts").read_text()
+        key = cluster.root("n2") / "root/.ssh/id_ed25519"
+        assert key.read_text() == join_request()["private_key"]
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+        (cluster.base / "unreachable-n2").touch()
+        with pytest.raises(NodeError, match="it could not join: ssh: connect to host n2 port 2222: No route to host"):
+            replace.join_mesh("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
 
 
 def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:
@@ -211,6 +245,9 @@ def test_a_new_run_starts_from_an_earlier_ones_checkpoints(cluster: NodeCluster)
         (("stop", "20260101-000000-abcdef"), None, "is not known"),
         (("launch", RUN), {"run": RUN}, "launch: KeyError"),
         (("launch", RUN), None, "not one line of JSON"),
+        (("admit", RUN), {"hosts": []}, "has ended"),
+        (("dismiss", RUN), {"nodes": []}, "has ended"),
+        (("dismiss", RUN), None, "not one line of JSON"),
         (("agent",), None, "exactly one run"),
         (("dance",), None, "no verb 'dance'"),
         (("logs", RUN, "--offset", "x"), None, "--offset"),
@@ -227,6 +264,15 @@ def test_a_verb_that_cannot_work_says_why_and_exits_1(
     answer = json.loads(out)
     assert said in answer["error"], errors
     assert answer["hint"]
+
+
+def test_nodes_of_a_run_that_is_not_elastic_neither_come_nor_go(cluster: NodeCluster) -> None:
+    cluster.start_run("import time; time.sleep(600)")
+
+    for verb, request in (("admit", {"hosts": []}), ("dismiss", {"nodes": ["n1"]})):
+        answer = cluster.verb("n0", verb, RUN, payload=request)
+        assert answer["error"] == f"run {RUN} is not elastic"
+        assert "run.elastic" in answer["hint"]
 
 
 def test_a_rank_of_a_run_that_has_ended_says_so(cluster: NodeCluster) -> None:
@@ -297,6 +343,42 @@ def test_what_open_mpi_and_python_need_of_the_images_environment_gets_there(node
     # sshd's sessions know none of it, and this goes through a shell.
     started = environment["OMPI_MCA_orte_launch_agent"]
     assert started == f"env HVDCLOUD_RUN={RUN} PATH=/opt/mpi/bin:/usr/bin OPAL_PREFIX=/opt/mpi orted"
+
+
+@pytest.mark.parametrize(
+    ("python", "changes", "problem"),
+    [
+        ("exit 0", {}, ""),
+        ("exit 0", {"interface": "lo"}, ""),
+        (
+            "exit 0",
+            {"interface": "wire7"},
+            "it has no network interface wire7, which the run uses; restarting the node may bring it back",
+        ),
+        ("echo 'Traceback …' >&2; echo 'ImportError: no libcuda' >&2; exit 1", {},
+         "Horovod cannot be imported: ImportError: no libcuda"),
+        ("exit 3", {}, "Horovod cannot be imported: exit code 3"),
+        ('test "$SETTING" = user && test "$HVDCLOUD_RUN"', {}, ""),
+        (None, {}, "python is not there"),
+    ],
+)  # fmt: skip
+def test_whether_a_worker_could_start_on_a_node(
+    node_root: Path, python: str | None, changes: dict[str, Any], problem: str
+) -> None:
+    (node_root / "bin").mkdir()
+    (node_root / "workspace").mkdir()
+    if python is not None:
+        (node_root / "bin/python").write_text(f"#!/bin/sh\n{python}\n")
+        (node_root / "bin/python").chmod(0o755)
+    environment = {"PATH": str(node_root / "bin")}
+    write_json(node_root / "var/lib/hvdcloud/node.json", {"name": "n0", "cores": None, "environment": environment})
+    write_private(RUN, environment={"SETTING": "user"}, credentials=None)
+
+    assert worker_problem(spec(**changes)) == problem
+
+
+def test_no_worker_could_start_where_the_run_has_ended(node_root: Path) -> None:
+    assert "has ended" in worker_problem(spec())
 
 
 @pytest.mark.parametrize(("gloo", "silence"), [(30, 26), (10, 6), (8, 4), (4, 3)])

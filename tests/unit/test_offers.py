@@ -82,6 +82,39 @@ def test_spot_and_other_machines_and_regions_have_their_own_prices() -> None:
     assert not dear.estimate
 
 
+def test_with_workers_on_spot_the_head_is_on_demand_in_every_offer() -> None:
+    found = offered(settings={"spot": "workers"}, nodes=4)
+    own = the(found, "n1-standard-8", "us-central1-a", spot=True, gpu="nvidia-tesla-t4")
+    # 0.725 + 3 x 0.2225
+    assert own.dollars_per_hour == pytest.approx(1.3925)
+    assert (own.spot_nodes, own.configured, own.head_machine_type) == ("workers", True, None)
+    assert {offer.spot_nodes for offer in found} == {"workers", "none"}
+    # 0.865 + 3 x (0.34 + 0.01 + 0.0025)
+    other = the(found, "g2-standard-8", "us-central1-a", spot=True)
+    assert other.dollars_per_hour == pytest.approx(1.9225)
+    assert not other.configured
+
+
+def test_a_small_head_is_counted_in_every_offer() -> None:
+    found = offered(settings={"spot": "workers", "head_machine_type": "n1-standard-2"}, nodes=4)
+    own = the(found, "n1-standard-8", "us-central1-a", spot=True, gpu="nvidia-tesla-t4")
+    # 2 x 0.03 + 7.5 x 0.004 + 0.01 + 0.005 = 0.105; 3 x 0.2225 = 0.6675
+    assert own.dollars_per_hour == pytest.approx(0.7725)
+    assert own.head_machine_type == "n1-standard-2"
+    nowhere = Facts(
+        machine_zones={"n1-standard-8": {"us-central1-a", "us-central1-b"}, "n1-standard-2": {"us-central1-b"}}
+    )
+    found = offered(settings={"head_machine_type": "n1-standard-2"}, facts=nowhere)
+    assert {each.zone for each in found if each.machine_type == "n1-standard-8"} == {"us-central1-b"}
+
+
+def test_one_node_is_a_head_on_demand() -> None:
+    found = offered(settings={"spot": "workers"}, nodes=1)
+    own = the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
+    assert own.configured
+    assert own.dollars_per_hour == pytest.approx(0.725)
+
+
 def test_a_region_that_the_table_does_not_know_is_an_estimate() -> None:
     other = the(offered(), "n1-standard-8", "asia-east1-a", spot=False, gpu="nvidia-tesla-t4")
     assert other.dollars_per_hour == pytest.approx(1.45)

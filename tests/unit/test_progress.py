@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.lifecycle.progress import Progress, ProgressReader
+from hvdcloud.lifecycle.progress import LogReader, Position, Progress, ProgressReader
 
 
 def read(text: str) -> Progress | None:
@@ -147,3 +147,65 @@ def test_an_elastic_run_that_went_back_counts_each_epoch_once() -> None:
 def test_epochs_count_where_both_are_printed() -> None:
     text = "epoch 1/2 step 100/200\nepoch 1/2 step 200/200\nepoch 2/2 step 100/200\nepoch 2/2 step 200/200"
     assert read(text) == Progress(unit="epoch", count=2)
+
+
+def reader_of(log: str, *, elastic: bool = True, piece: int = 5) -> LogReader:
+    reader = LogReader(elastic=elastic)
+    data = log.encode()
+    for start in range(0, len(data), piece):
+        reader.feed(data[start : start + piece])
+    return reader
+
+
+# Worker 0 was rank 0 until its node was lost; worker 2 goes on from the last commit, and ends the run.
+MOVED = """\
+[0] world of 3: going on at epoch 1, batch 0
+[0] epoch  1/6: loss 0.9, 300 images/s
+[0] epoch  2/6: loss 0.8, 310 images/s
+[1] [E] Horovod background loop uncaught exception
+[launcher] Process 0 exit with status code 255.
+[hvdcloud] node digits-1 was lost: no heartbeat for 5 s
+[2] world of 2: going on at epoch 3, batch 10
+[2] epoch  3/6: loss 0.7, 200 images/s
+[2] epoch  4/6: loss 0.6, 210 images/s
+[12] epoch  5/6: loss 0.5, 200 images/s
+[12] epoch  6/6: loss 0.4, 400 images/s
+[12] final: accuracy 0.9, 390 images/s
+"""
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096])
+def test_the_rank_that_prints_epochs_is_followed_whichever_worker_it_is(piece: int) -> None:
+    reader = reader_of(MOVED, piece=piece)
+    assert reader.progress == Progress(unit="epoch", count=6)
+    assert reader.position == Position(unit="epoch", number=6, total=6)
+    assert reader.last_line == "final: accuracy 0.9, 390 images/s"
+    assert reader.numbers["images/s"] == 390
+
+
+def test_a_static_run_is_told_by_rank_zero_alone() -> None:
+    reader = reader_of(MOVED, elastic=False)
+    assert reader.progress == Progress(unit="epoch", count=2)
+    assert reader.last_line == "epoch  2/6: loss 0.8, 310 images/s"
+
+
+def test_the_same_epoch_of_every_rank_counts_once() -> None:
+    lines = [f"[{rank}] epoch {epoch}/9: loss {rank}.5" for epoch in range(1, 5) for rank in (1, 0, 2, 3)]
+    reader = reader_of("\n".join([*lines, ""]))
+    assert reader.progress == Progress(unit="epoch", count=4)
+    # One of them is listened to, not all in turn.
+    assert reader.numbers == {"loss": 1.5}
+
+
+def test_steps_that_every_rank_prints_do_not_look_like_steps_that_begin_anew() -> None:
+    lines = [f"[{rank}] step {step}/900" for step in range(100, 600, 100) for rank in (0, 1)]
+    lines.insert(5, lines.pop(2))
+    assert reader_of("\n".join([*lines, ""])).progress == Progress(unit="step", count=500)
+
+
+def test_a_worker_that_goes_on_alone_from_an_earlier_commit_is_followed() -> None:
+    before = [f"[0] step {step}/900" for step in range(10, 510, 10)]
+    after = [f"[3] step {step}/900" for step in range(400, 470, 10)]
+    reader = reader_of("\n".join([*before, *after, ""]))
+    assert reader.position == Position(unit="step", number=460, total=900)
+    assert reader.progress == Progress(unit="step", count=500)

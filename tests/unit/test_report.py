@@ -87,6 +87,69 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord(**{**values, **changes})
 
 
+WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
+"""Seconds into the elastic run, and how many ranks there are from then on."""
+
+
+def elastic_log(epochs: int = 200) -> tuple[bytes, list[int]]:
+    """A log of 20 minutes in which another worker prints from the first loss on; and its length every 5 seconds."""
+    lines = ["[launcher] starts"]
+    sizes = []
+    done = 0.0
+    for tick in range(240):
+        at = 5 * tick
+        ranks = next((ranks for since, ranks in reversed(WORLDS) if at >= since), 0)
+        stalled = any(0 <= at - since < 15 for since, _ in WORLDS[1:])
+        before, done = done, done + (0 if stalled else ranks / 8)
+        if int(done * epochs / 218) > int(before * epochs / 218):
+            epoch = int(done * epochs / 218)
+            loss = 1.9 * math.exp(-epoch / 50) + 0.05 + 0.02 * math.sin(epoch)
+            pace = 1070 * ranks + 60 * math.sin(epoch / 7)
+            lines.append(f"[{0 if at < 312 else 3}] epoch {epoch:3}/{epochs}: loss {loss:.3f}, {pace:.0f} images/s")
+        if at == 315:
+            lines.append("[2] Traceback: HorovodInternalError")
+            lines.append("[launcher] Process 4 exit with status code 255.")
+        sizes.append(len("\n".join(lines)) + 1)
+    return "\n".join([*lines, ""]).encode(), sizes
+
+
+def elastic_record(**changes: Any) -> RunRecord:
+    """Four nodes of two GPUs, of which two were lost and came back."""
+    text, sizes = elastic_log()
+    rows = {node: samples(node, count=240) for node in range(4)}
+    for row, size in zip(rows[0], sizes, strict=True):
+        row["log"] = size
+    rows[2] = [row for row in rows[2] if not 300 < row["t"] - BEGAN < 600]
+    rows[3] = [row for row in rows[3] if not 445 < row["t"] - BEGAN < 750]
+    events = [
+        (1, {"event": "every node is ready"}),
+        *((at, {"event": "world", "ranks": str(ranks), "nodes": str(ranks // 2)}) for at, ranks in WORLDS),
+        (298, {"event": "lost a node", "node": "digits-2", "detail": "no heartbeat for 15 s"}),
+        (420, {"event": "preempted", "node": "digits-3", "detail": "Compute Engine takes it back"}),
+        (421, {"event": "node leaves", "node": "digits-3", "detail": "preempted"}),
+        (446, {"event": "lost a node", "node": "digits-3", "detail": "the connection broke"}),
+        (611, {"event": "node joins", "node": "digits-2", "detail": "as digits-2-g2"}),
+        (765, {"event": "node joins", "node": "digits-3", "detail": "as digits-3-g2"}),
+    ]
+    names = [f"digits-{node}" for node in range(4)]
+    state = {
+        **record().state, "ended": BEGAN + 1200, "np": 8, "nodes": names, "elastic": {"min": 1, "max": 4}, "world": 8,
+        "restarts": 0,
+        "members": [
+            {"name": name, "alias": name + ("-g2" if name > "digits-1" else ""), "state": "listed",
+             "since": BEGAN, "why": ""}
+            for name in names
+        ],
+    }  # fmt: skip
+    values = {
+        "state": state,
+        "log": text,
+        "samples": rows,
+        "events": [{"t": BEGAN + at, **each} for at, each in events],
+    }
+    return record(**{**values, **changes})
+
+
 def parsed(html: str) -> ET.Element:
     """The page as a tree; it is XML too, so that a parser can prove that it is whole."""
     return ET.fromstring(html.partition("\n")[2])
@@ -242,7 +305,113 @@ def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path
     assert read_record(bucket, cluster="digits", run=RUN).state == {}
 
 
+def captions(html: str) -> list[str]:
+    return [each.text or "" for each in parsed(html).iter("figcaption")]
+
+
+def marks_of(root: ET.Element) -> list[str]:
+    """The titles of the marks in the first plot."""
+    svg = next(root.iter("svg"))
+    return [each.findtext("title") or "" for each in svg.iter("g")]
+
+
+def test_an_elastic_run_shows_its_world_who_was_lost_and_who_came_back() -> None:
+    html = page(elastic_record())
+    root = parsed(html)
+    text = words(root)
+    for said in (
+        "1 to 4 nodes",
+        "4 to 8 ranks",
+        "2 lost, 1 preempted, 2 joined",
+        "ranks: 8 at the end, 8 at most, 4 at least",
+        "lost a node: digits-2: no heartbeat for 15 s",
+        "node joins: digits-3: as digits-3-g2",
+        "world: 6 ranks on 3 nodes",
+    ):
+        assert said in text, said
+    assert captions(html)[:2] == ["World size", "GPU utilisation"]
+    marks = marks_of(root)
+    assert len(marks) == 5
+    assert marks[1].count("preempted") == 2
+    # The same in every plot over time.
+    assert {len(list(svg.iter("g"))) for svg in root.iter("svg")} == {5}
+    table = next(each for each in root.iter("table") if each.get("class") == "narrow")
+    rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
+    assert [row[0] for row in rows] == ["Ranks", "8", "6", "4"]
+    for ranks, row in zip((8, 6, 4), rows[1:], strict=True):
+        assert float(row[2].replace(",", "")) == pytest.approx(1070 * ranks, rel=0.05)
+
+
+def test_a_node_that_was_away_has_a_gap_in_its_lines() -> None:
+    root = parsed(page(elastic_record()))
+    memory = next(each for each in root.iter("figure") if each.findtext("figcaption") == "Memory in use")
+    pieces = [(each.get("d") or "").count("M") for each in memory.iter("path")]
+    assert pieces == [1, 1, 2, 2]
+
+
+def test_the_mean_of_many_lines_stays_in_time_where_some_have_gaps() -> None:
+    rows = {node: samples(node, gpus=8, count=240) for node in range(4)}
+    rows[3] = [row for row in rows[3] if not 300 < row["t"] - BEGAN < 900]
+    root = parsed(page(elastic_record(samples=rows)))
+    svg = next(root.iter("svg"))
+    for svg in root.iter("svg"):
+        for path in svg.iter("path"):
+            times = [float(at) for at in re.findall(r"[ML]([\d.]+),", path.get("d") or "")]
+            assert times == sorted(times)
+
+
+def test_a_run_that_was_started_again_says_so_and_one_that_lost_everything_ends_with_no_ranks() -> None:
+    events = [
+        {"t": BEGAN + 5, "event": "world", "ranks": "4", "nodes": "2"},
+        {"t": BEGAN + 100, "event": "worker failed", "node": "digits-1", "detail": "exit code 1"},
+        {"t": BEGAN + 101, "event": "world", "ranks": "0", "nodes": "0"},
+        {"t": BEGAN + 130, "event": "started again", "detail": "from the newest checkpoint"},
+        {"t": BEGAN + 140, "event": "world", "ranks": "4", "nodes": "2"},
+        {"t": BEGAN + 299, "event": "world", "ranks": "1", "nodes": "1"},
+        {"t": BEGAN + 300, "event": "world", "ranks": "0", "nodes": "0"},
+    ]
+    state = {**elastic_record().state, "restarts": 1, "ended": BEGAN + 302}
+    text = words(parsed(page(elastic_record(events=events, state=state))))
+    assert "horovodrun started again1 time" in text
+    # That the ranks of a run that succeeded are gone at its end is no loss.
+    assert "ranks: 4 at the end, 4 at most, 0 at least" in text
+    lost = words(parsed(page(elastic_record(events=events, state={**state, "result": "lost"}))))
+    assert "ranks: 0 at the end" in lost
+
+
+def test_a_static_run_has_neither_world_nor_marks() -> None:
+    html = page(record())
+    assert "World size" not in captions(html)
+    assert not marks_of(parsed(html))
+    assert "Elastic" not in words(parsed(html))
+
+
+@pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
+def test_whatever_an_elastic_runs_state_and_events_hold_does_no_harm(value: Any) -> None:
+    state = {**record().state, **dict.fromkeys(("elastic", "world", "restarts", "members"), value)}
+    events = [
+        {"t": BEGAN + at, "event": name, **dict.fromkeys(("ranks", "nodes", "node", "detail"), value)}
+        for at, name in enumerate(("world", "world", "lost a node", "node joins", "started again", "preempted"))
+    ]
+    html = page(elastic_record(state=state, events=events))
+    parsed(html)
+    assert "<script" not in html
+    members = [{"name": value, "state": value}, {"name": "n", "since": value, "alias": value, "slots": value}]
+    parsed(page(elastic_record(state={**state, "elastic": {"min": value, "max": value}, "members": members})))
+
+
+def test_numbers_are_those_of_the_rank_that_speaks_whichever_prefix_it_has() -> None:
+    """Rank 0 was worker 0, and after that is lost worker 2; worker 1 says the same a moment later."""
+    lines = []
+    for epoch in range(1, 9):
+        speaker = 0 if epoch < 5 else 2
+        lines += [f"[{speaker}] epoch {epoch}: loss {epoch}.0", f"[1] epoch {epoch}: loss 99"]
+    metrics = read_metrics("\n".join(lines).encode(), samples=[], started=BEGAN, elastic=True)
+    assert [value for _, value in metrics.series[0].points] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def write_examples(folder: Path) -> None:
     """For looking at: python -c 'from tests.unit.test_report import *; write_examples(Path("/tmp"))'."""
-    for name, each in {"gpus": record(), "many": record(samples={n: samples(n, gpus=8) for n in range(8)})}.items():
+    many = record(samples={n: samples(n, gpus=8) for n in range(8)})
+    for name, each in {"gpus": record(), "many": many, "elastic": elastic_record()}.items():
         (folder / f"report-{name}.html").write_text(page(each))

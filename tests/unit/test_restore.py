@@ -12,7 +12,7 @@ from hvdcloud.checkpoints.bucket import Bucket, open_bucket
 from hvdcloud.checkpoints.checksum import crc32c_of_bytes
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, manifest_name, run_prefix, to_json
 from hvdcloud.errors import CheckpointError
-from hvdcloud.node.restore import restore
+from hvdcloud.node.restore import gather, restore
 from hvdcloud.node.uploader import ScanResult, Uploader
 
 CLUSTER = "digits"
@@ -44,6 +44,13 @@ class World:
 
     def restore(self, run_from: str, run: str, node: int = 0) -> int:
         return restore(self.bucket, cluster=CLUSTER, run_from=run_from, directory=self.directory(run, node))
+
+    def gather(self, run: str, node: int = 0) -> int:
+        return gather(self.bucket, cluster=CLUSTER, run=run, directory=self.directory(run, node))
+
+    def files(self, run: str, node: int = 0) -> dict[str, bytes]:
+        directory = self.directory(run, node)
+        return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -119,7 +126,7 @@ def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: World) -> Non
     world.write(RUNS[0], "b", b"1")
     world.finish(RUNS[0])
     world.bucket.write(f"{run_prefix(CLUSTER, RUNS[0])}a", b"2")
-    with pytest.raises(CheckpointError, match=r"1 checkpoints of .* could not be restored: a"):
+    with pytest.raises(CheckpointError, match=r"1 checkpoint\(s\) of .* could not be restored: a"):
         world.restore(RUNS[0], RUNS[1])
     assert not (world.directory(RUNS[1]) / "a").exists()
 
@@ -156,3 +163,45 @@ def test_a_name_that_would_escape_is_refused(world: World, tmp_path: Path) -> No
         with pytest.raises(CheckpointError):
             world.restore(RUNS[0], RUNS[1])
     assert list(tmp_path.rglob("evil")) == []
+
+
+def test_gathering_brings_every_node_to_the_newest_of_all(world: World) -> None:
+    for node, modified in ((0, 100), (1, 300), (2, 200)):
+        world.write(RUNS[0], "latest", f"of {node}".encode(), node=node, modified=modified)
+        world.write(RUNS[0], f"own-{node}", b"x", node=node, modified=modified)
+        world.finish(RUNS[0], node)
+    whole = {"latest": b"of 1", "own-0": b"x", "own-1": b"x", "own-2": b"x"}
+
+    assert [world.gather(RUNS[0], node) for node in range(3)] == [4, 4, 4]
+    assert [world.files(RUNS[0], node) for node in range(3)] == [whole] * 3
+    assert (world.directory(RUNS[0]) / "latest").stat().st_mtime == 300
+    # What was fetched is not sent back, and not fetched again.
+    assert world.finish(RUNS[0]).uploaded == []
+    assert world.gather(RUNS[0]) == 4
+
+
+def test_gathering_keeps_what_is_newer_here_and_fetches_nothing_where_nothing_is(world: World) -> None:
+    assert world.gather(RUNS[0]) == 0
+    world.write(RUNS[0], "latest", b"of 1", node=1, modified=100)
+    world.finish(RUNS[0], 1)
+    world.write(RUNS[0], "latest", b"of 0", modified=200)
+    world.gather(RUNS[0])
+    assert world.files(RUNS[0]) == {"latest": b"of 0"}
+
+
+def test_gathering_goes_on_from_what_the_run_was_given(world: World) -> None:
+    world.write(RUNS[0], "epoch-1", b"1", modified=100)
+    world.finish(RUNS[0])
+    for node in (0, 1):
+        world.restore(RUNS[0], RUNS[1], node)
+    world.write(RUNS[1], "epoch-2", b"2", node=1, modified=200)
+    for node in (0, 1):
+        world.finish(RUNS[1], node)
+
+    world.gather(RUNS[1])
+
+    assert world.files(RUNS[1]) == {"epoch-1": b"1", "epoch-2": b"2"}
+    world.finish(RUNS[1])
+    manifests = load_manifests(world.bucket, cluster=CLUSTER, run=RUNS[1])
+    assert {manifest.resumed for manifest in manifests} == {RUNS[0]}
+    assert world.restore(RUNS[1], RUNS[2]) == 2

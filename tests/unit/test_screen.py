@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hvdcloud.cli.screen import Looks, bar, draw
 from hvdcloud.lifecycle.observe import NodeView, RunView, View
 from hvdcloud.lifecycle.progress import Position, ProgressReader
+from hvdcloud.report.elastic import Member
 
 GB = 1_000_000_000
 
@@ -160,6 +162,44 @@ def test_an_ended_run_says_how_and_nothing_offers_to_stop_it() -> None:
     assert "5 checkpoint files" in text
     assert "s stops" not in text
     assert "no run yet" in "\n".join(shown(view(run=None)))
+
+
+def member(index: int, state: str, **changes: Any) -> Member:
+    name = f"digits-{index}"
+    values: dict[str, Any] = {"name": name, "alias": name, "state": state, "since": 1.0, "why": "", "slots": 2}
+    return Member(**{**values, **changes})
+
+
+def test_an_elastic_run_says_who_trains_and_where_the_others_stand() -> None:
+    nodes = [
+        node(0, member=member(0, "listed")),
+        node(1, state="gone", member=member(1, "lost", why="no heartbeat for 15 s")),
+        node(2, member=member(2, "joining", alias="digits-2-g2")),
+        node(3, member=member(3, "ready", slots=0)),
+    ]
+    text = "\n".join(shown(view(nodes=nodes, run=replace(RUN, ranks=6, world=2, restarts=1)), height=30))
+    for said in (
+        "2 of 6 ranks, 1 restart",
+        "digits-1         gone",
+        "in the run: lost: no heartbeat for 15 s",
+        "in the run: joining as digits-2-g2",
+    ):
+        assert said in text, said
+    # That it trains, or only drives, needs no words.
+    assert text.count("in the run") == 2
+
+
+@pytest.mark.parametrize("height", [5, 10, 24])
+def test_an_elastic_run_without_any_member_left_fits_and_says_so(height: int) -> None:
+    nodes = [node(0, member=member(0, "lost", why="x" * 200))]
+    nodes += [node(index, state="gone", member=member(index, "lost")) for index in range(1, 4)]
+    for silent in (None, 9.0):
+        nodes[0] = replace(nodes[0], silent=silent, sample={})
+        text = "\n".join(shown(view(nodes=nodes, run=replace(RUN, world=0)), height=height))
+        assert "0 of 4 ranks: waits for nodes" in text
+    assert "s stops the run" in text
+    more = "\n".join(shown(view(run=replace(RUN, ranks=4, world=6, restarts=3))))
+    assert "6 ranks, 3 restarts" in more
 
 
 def test_money_that_nothing_ends_is_said_and_none_too() -> None:

@@ -22,6 +22,7 @@ DEFAULTS = {
     "nat": False,
     "operators": [],
     "self_delete": ["digits"],
+    "self_replace": [],
     "delete_after_days": None,
     "budget": None,
 }
@@ -97,6 +98,14 @@ def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkF
     work.remember(no_self_delete=["words"])
     assert variables(work, name="words")["self_delete"] == ["digits"]
     assert variables(work, name="words", self_delete=True)["self_delete"] == ["digits", "words"]
+
+
+def test_only_a_cluster_that_was_named_makes_its_nodes_anew(work: WorkFolder) -> None:
+    carried_out(work, variables(work, self_replace=True))
+    assert variables(work)["self_replace"] == ["digits"]
+    assert variables(work, name="words")["self_replace"] == ["digits"]
+    assert variables(work, name="words", self_replace=True)["self_replace"] == ["digits", "words"]
+    assert variables(work, self_replace=False)["self_replace"] == []
 
 
 def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:

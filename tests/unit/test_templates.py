@@ -13,12 +13,17 @@ import yaml
 from packaging.requirements import Requirement
 
 import hvdcloud
-from hvdcloud.config import Config, load_config
+from hvdcloud.config import Config
+from hvdcloud.config_file import load_config
 from hvdcloud.lifecycle.init import TEMPLATES
 from hvdcloud.remote.code import list_code
 
+FRAMEWORKS = {"torch": "torch", "torch-elastic": "torch", "keras": "tensorflow", "keras-elastic": "tensorflow"}
 # What the images bring (numpy comes with TensorFlow), and what packages are called when they are imported.
-IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "keras": {"tensorflow", "numpy", "horovod"}}
+IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "tensorflow": {"tensorflow", "numpy", "horovod"}}
+# What the scripts use where it is installed: requirements.txt offers it in a comment. torch and TensorFlow import
+# tensorboard themselves, and only TensorFlow brings it.
+OPTIONAL = {"torch": {"tensorboard", "wandb"}, "tensorflow": {"wandb"}}
 IMPORT_NAMES = {"scikit-learn": "sklearn", "pytorch-optimizer": "pytorch_optimizer"}
 
 
@@ -42,6 +47,12 @@ def requirements(template: Path) -> list[Requirement]:
     return [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
+def offered_requirements(template: Path) -> list[Requirement]:
+    """Those that stand in a comment."""
+    text = (template / "requirements.txt").read_text(encoding="utf-8")
+    return [Requirement(line) for line in re.findall(r"^# ([\w-]+[<>=]\S+)$", text, flags=re.MULTILINE)]
+
+
 def uncommented(text: str) -> str:
     """hvdcloud.yaml with every key that it offers in a comment switched on."""
     return re.sub(r"^(\s+)# (\w+: )", r"\1\2", text, flags=re.MULTILINE)
@@ -57,8 +68,7 @@ def test_the_template_has_all_that_a_project_needs(template: Path) -> None:
 
 
 def test_each_template_names_its_framework(template: Path) -> None:
-    framework = {"torch": "torch", "keras": "tensorflow"}[template.name]
-    assert load_config(template / "hvdcloud.yaml", environ={}).image.framework == framework
+    assert load_config(template / "hvdcloud.yaml", environ={}).image.framework == FRAMEWORKS[template.name]
 
 
 def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None:
@@ -67,22 +77,62 @@ def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None
 
 def test_the_image_and_requirements_have_every_package_the_script_imports(template: Path) -> None:
     required = {IMPORT_NAMES.get(requirement.name, requirement.name) for requirement in requirements(template)}
-    assert imported_packages(template / "train.py") == IN_THE_IMAGE[template.name] | required
+    offered = {requirement.name for requirement in offered_requirements(template)}
+    assert offered == OPTIONAL[FRAMEWORKS[template.name]]
+    in_the_image = IN_THE_IMAGE[FRAMEWORKS[template.name]]
+    assert imported_packages(template / "train.py") - offered == in_the_image | required
+
+
+def test_a_script_goes_without_the_packages_that_are_only_offered(template: Path) -> None:
+    """Each of their imports stands in a `try` with `except ImportError`."""
+    tree = ast.parse((template / "train.py").read_text(encoding="utf-8"))
+    guarded = {
+        id(statement)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.Try)
+        and any(isinstance(handler.type, ast.Name) and handler.type.id == "ImportError" for handler in block.handlers)
+        for statement in block.body
+    }
+    modules = {
+        node: (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    optional = [node for node, module in modules.items() if {"wandb", "tensorboard"} & set(module.split("."))]
+    assert "wandb" in {modules[node] for node in optional}
+    assert all(id(node) in guarded for node in optional)
 
 
 def test_requirements_leave_framework_and_horovod_to_the_image(template: Path) -> None:
-    assert not (IN_THE_IMAGE[template.name] | {"keras"}) & {requirement.name for requirement in requirements(template)}
+    required = {requirement.name for requirement in [*requirements(template), *offered_requirements(template)]}
+    assert not (IN_THE_IMAGE[FRAMEWORKS[template.name]] | {"keras"}) & required
 
 
 def test_requirements_have_a_lower_and_an_upper_bound(template: Path) -> None:
-    for requirement in requirements(template):
+    for requirement in [*requirements(template), *offered_requirements(template)]:
         assert {specifier.operator for specifier in requirement.specifier} == {">=", "<"}, str(requirement)
 
 
 def test_the_configuration_is_valid(template: Path) -> None:
     config = load_config(template / "hvdcloud.yaml", environ={})
-    assert (config.provider, config.nodes, config.run.command) == ("local", 2, "python train.py")
+    assert (config.provider, config.run.command) == ("local", "python train.py")
     assert (template / str(config.image.requirements)).is_file()
+
+
+def test_only_the_elastic_templates_go_on_without_some_of_their_nodes(template: Path) -> None:
+    config = load_config(template / "hvdcloud.yaml", environ={})
+    if template.name.endswith("-elastic"):
+        assert config.run.elastic is not None
+        assert (config.run.elastic.min, config.nodes, config.run.elastic.max) == (1, 4, 4)
+    else:
+        assert (config.run.elastic, config.nodes) == (None, 2)
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", ".gitignore"])
+@pytest.mark.parametrize("plain", ["torch", "keras"])
+def test_an_elastic_template_needs_what_the_plain_one_needs(plain: str, name: str) -> None:
+    folder = Path(hvdcloud.__file__).parent / "templates"
+    assert (folder / plain / name).read_text() == (folder / f"{plain}-elastic" / name).read_text()
 
 
 def test_every_key_that_a_comment_offers_is_valid(template: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hvdcloud.config import load_config
+from hvdcloud.config_file import load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.yaml_edit import Change, edit_file, set_keys
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce import catalog, plan, quota, reach, rights
+from hvdcloud.providers.gce import catalog, firewall, plan, quota, reach, rights
 from hvdcloud.providers.gce.bucket_check import check_bucket
 from hvdcloud.providers.gce.errors import ApiError
-from hvdcloud.providers.gce.plan import Settings, region_of
-from hvdcloud.providers.gce.preflight import Outlook, look_ahead, wrong_settings
+from hvdcloud.providers.gce.plan import region_of
+from hvdcloud.providers.gce.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
 from hvdcloud.providers.gce.rights import log_in
-from hvdcloud.providers.gce.settings import settings_of
+from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
 
 if TYPE_CHECKING:
     from hvdcloud.config import Config
@@ -92,16 +92,21 @@ class _Checks:
 
     def _machine(self) -> Finding:
         today = datetime.now(timezone.utc).date()
-        gpu = self._config.gpu
-        kind = (self._config.machine_type, gpu.type if gpu else None, gpu.count if gpu else 0)
-        problems = wrong_settings(self._spec, self._settings(project="none"), today=today)
+        settings = self._settings(project="none")
+        problems = wrong_settings(self._spec, settings, today=today)
         if problems:
             return _problem(problems)
-        notices = catalog.notices(*kind, today=today)
-        machine = catalog.machine(self._config.machine_type)
-        gpu_type, gpu_count = catalog.gpus_of(*kind)
-        with_gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
-        message = f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{with_gpus}"
+        nodes = kinds(settings, self._spec)
+        message = _described(nodes[0])
+        if len(nodes) > 1:
+            workers, head = nodes
+            alike = (workers.machine_type, workers.gpu_count) == (head.machine_type, head.gpu_count)
+            message += f"; the head {'' if alike else f'{_described(head)}, '}{'Spot' if head.spot else 'on demand'}"
+        notices = [
+            notice
+            for kind in nodes
+            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
+        ]
         if not notices:
             return fine(message)
         said, _, instead = notices[0].partition("; ")
@@ -113,7 +118,7 @@ class _Checks:
             return trouble
         if found.missing:
             return _problem(found.missing)
-        what = " with ".join(filter(None, (self._config.machine_type, self._gpu_type())))
+        what = needed_of_zone(self._settings(), self._spec)
         message = f"{_listed(found.here)} {'has' if len(found.here) == 1 else 'have'} {what}"
         if found.closed:
             return warning(f"{message}; {found.closed[0]}", hint="the other zones are tried; nothing is to be done")
@@ -139,11 +144,14 @@ class _Checks:
         """The scarcest two of what the nodes take, in the first region that has room."""
         region = region_of(found.roomy[0])
         regions = {str(each["name"]): each.get("quotas", ()) for each in found.facts.regions or ()}
+        regional, project = regions.get(region, ()), (found.facts.project or {}).get("quotas", ())
         quotas = {
             str(each["metric"]): float(each.get("limit", 0)) - float(each.get("usage", 0))
-            for each in (*(found.facts.project or {}).get("quotas", ()), *regions.get(region, ()))
+            for each in (*project, *regional)
         }
-        needed = [need for need in quota.needs(self._settings(), nodes=self._spec.nodes) if need.metric in quotas]
+        needed = quota.needs(self._settings(), nodes=self._spec.nodes)
+        needed = quota.taken(needed, regional_quotas=regional, project_quotas=project)
+        needed = [need for need in needed if need.metric in quotas]
         scarce = sorted(needed, key=lambda need: (quotas[need.metric] / max(1, need.amount), "GPU" not in need.metric))
         said = ", ".join(f"{need.metric} {need.amount} of {quotas[need.metric]:g} free" for need in scarce[:2])
         return said or "the API names no limit"
@@ -207,7 +215,7 @@ class _Checks:
         except ApiError as error:
             raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
         settings = self._settings(ssh_source=source)
-        missing = plan.firewall_bodies(self._spec, settings, existing=existing)
+        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
         way = "through Identity-Aware Proxy" if source == reach.IAP else f"from {source}"
         if not missing:
             return fine(f"{way}; the firewall lets it in")
@@ -274,14 +282,18 @@ class _Checks:
         """Where nodes are tried first, as far as that is known without asking."""
         # What is wrong with the machine type, its own check tells.
         try:
-            zones = plan.zone_candidates(self._settings(), zones=self._config.zones)
+            zones = plan.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None
 
-    def _gpu_type(self) -> str | None:
-        gpu = self._config.gpu
-        return catalog.gpus_of(self._config.machine_type, gpu.type if gpu else None, gpu.count if gpu else 0)[0]
+
+def _described(kind: NodeKind) -> str:
+    """`n1-standard-8: 8 vCPUs, 30 GB, 1 nvidia-tesla-t4, Spot`."""
+    machine = catalog.machine(kind.machine_type)
+    gpu_type, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
+    return f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{', Spot' if kind.spot else ''}"
 
 
 def _there(read: Callable[[str], dict[str, Any]], path: str, what: str, key: str) -> Mapping[str, Any]:

@@ -172,6 +172,22 @@ class ComputeClient:
         """Start to delete a disk; returns the operation, None if it is gone already."""
         return self._delete("Disks", {"zone": zone, "disk": name, "request_id": request_id})
 
+    def set_labels(self, resource: Mapping[str, Any], labels: Mapping[str, str], request_id: str) -> dict[str, Any]:
+        """Start to replace all labels of a VM or a disk; returns the operation.
+
+        Args:
+            resource: as it was listed: if its labels have changed since, the API refuses.
+        """
+        body = {"labels": dict(labels), "labelFingerprint": resource.get("labelFingerprint", "")}
+        fields = {"zone": zone_of(resource), "request_id": request_id}
+        if resource.get("kind") == "compute#disk":
+            fields["resource"] = resource["name"]
+            request = ("zone_set_labels_request_resource", "ZoneSetLabelsRequest", body)
+            return self._transport.call("Disks", "set_labels_unary", fields, body=request)
+        fields["instance"] = resource["name"]
+        request = ("instances_set_labels_request_resource", "InstancesSetLabelsRequest", body)
+        return self._transport.call("Instances", "set_labels_unary", fields, body=request)
+
     # --- operations -----------------------------------------------------------------------------------------------
 
     def wait(

@@ -18,7 +18,8 @@ from hvdcloud.providers.base import LABEL_ID, Leftover, NodeProgress, OnProgress
 from hvdcloud.providers.gce.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.destroy import Sweep
 from hvdcloud.providers.gce.errors import CATALOGUE, Action, ApiError, operation_errors
-from hvdcloud.providers.gce.plan import Settings, bulk_insert_body, region_of, request_id
+from hvdcloud.providers.gce.plan import bulk_insert_bodies, region_of, request_id
+from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.providers.gce.survey import Resource
 from hvdcloud.providers.gce.view import labels_of
 
@@ -41,23 +42,30 @@ _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcePlan(Plan):
-    """The firewall rules that are missing, and a bulkInsert for the first zone; the others get the like of it."""
+    """The firewall rules that are missing, and the bulkInserts for the first zone; the others get the like of them."""
 
     settings: Settings
     zones: tuple[str, ...]
     """Tried in this order."""
     vm_image: str
+    indices: tuple[int, ...] | None = None
+    """Of the nodes to make, of a cluster that is there; None: all of a new one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the nodes to make."""
+        return frozenset(map(self.spec.node_name, range(self.spec.nodes) if self.indices is None else self.indices))
 
     @property
     def firewall_requests(self) -> tuple[Request, ...]:
-        """All but the last."""
-        return self.requests[:-1]
+        """Those of the firewall rules."""
+        return tuple(request for request in self.requests if request.object.startswith("firewall "))
 
-    def body(self, zone: str) -> Mapping[str, Any]:
-        """The bulkInsert for a zone."""
+    def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
+        """The bulkInserts for a zone, to be sent one after the other."""
         if zone == self.zones[0]:
-            return self.requests[-1].body
-        return bulk_insert_body(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
+            return [request.body for request in self.requests[len(self.firewall_requests) :]]
+        return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
 
 
 class _AbortedError(Exception):
@@ -65,7 +73,7 @@ class _AbortedError(Exception):
 
 
 class Creation:
-    """The VMs of one `up`."""
+    """The VMs of one `up`, or those that come to a cluster later."""
 
     def __init__(self, client: ComputeClient, plan: GcePlan, *, journal: Journal, on_progress: OnProgress) -> None:
         self._client = client
@@ -73,13 +81,16 @@ class Creation:
         self._spec = plan.spec
         self._journal = journal
         self._on_progress = on_progress
-        self._vms = f"{self._spec.nodes} VM{'s' if self._spec.nodes > 1 else ''}"
+        self._vms = _some_vms(len(plan.names))
+        self._only = None if plan.indices is None else plan.names
+        """Nothing else of the cluster is to be touched; None: there is nothing else."""
         self._abort = threading.Event()
         self._lock = threading.Lock()
         self._requests: set[str] = set()
         self._zones: set[str] = set()
         """Where something was asked for."""
         self._instances: list[dict[str, Any]] = []
+        self._taken = False
 
     def run(self) -> list[dict[str, Any]]:
         """Make everything of the plan; after any failure, or Ctrl-C, nothing of it is left.
@@ -116,12 +127,17 @@ class Creation:
         """Delete what has this cluster's id: a cluster of the same name that somebody else made meanwhile stays."""
         if not self._requests:
             return []
+        if self._taken and self._only is not None:
+            # What is there has this cluster's id and was there before; Compute Engine takes back the others itself.
+            return []
         sweep = Sweep(
             self._client,
             self._spec.name,
             cluster_id=self._spec.id,
             requests=self._requests,
+            names=self._only,
             zones=self._zones,
+            firewalls=self._only is None,
             on_progress=self._on_progress,
         )
         return sweep.run()
@@ -161,21 +177,28 @@ class Creation:
         return error
 
     def _attempt(self, zone: str) -> ApiError | None:
-        """One bulkInsert. Returns why there are no VMs."""
+        """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
+        for body in self._plan.bodies(zone):
+            if error := self._insert(zone, body):
+                return error
+        return self._confirm(zone)
+
+    def _insert(self, zone: str, body: Mapping[str, Any]) -> ApiError | None:
+        """Returns why there are none of its VMs."""
         if self._abort.is_set():
             raise _AbortedError
         request = self._new_request("bulkInsert", zone=zone)
         self._zones.add(zone)
-        self._say(zone, f"asking for {self._vms}")
+        self._say(zone, f"asking for {_some_vms(int(body['count']))}")
         try:
-            operation = self._client.bulk_insert(zone, self._plan.body(zone), request)
+            operation = self._client.bulk_insert(zone, body, request)
         except ApiError as error:
             if error.action is Action.RETRY:
                 # The client has retried for long. Another request would not fare better, and this one may have begun.
                 raise self._final(error, zone) from error
             return error
         operation = self._client.wait(operation, deadline=time.monotonic() + CREATE_SECONDS, stop=self._abort)
-        return self._cause(zone, operation) or self._confirm(zone)
+        return self._cause(zone, operation)
 
     def _cause(self, zone: str, operation: Resource) -> ApiError | None:
         """Why an operation failed. A bulkInsert may say only that there are too few VMs; theirs say why."""
@@ -191,13 +214,15 @@ class Creation:
 
     def _confirm(self, zone: str) -> ApiError | None:
         """Counters of operations include VMs that were rolled back; only what can be listed counts."""
-        spec = self._spec
+        spec, names = self._spec, self._plan.names
         listed = self._client.instances(spec.name).items
-        self._instances = [vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id]
-        if len(self._instances) != spec.nodes:
+        ours = [vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id]
+        self._instances = [vm for vm in ours if vm["name"] in names]
+        if len(self._instances) != len(names):
             # A list of all zones may leave one out; asked alone, it has to answer.
-            self._instances = self._client.instances_in(zone, spec.name, spec.id)
-        if len(self._instances) != spec.nodes:
+            ours = self._client.instances_in(zone, spec.name, spec.id)
+            self._instances = [vm for vm in ours if vm["name"] in names]
+        if len(self._instances) != len(names):
             return ApiError(
                 message=f"{len(self._instances)} of {self._vms} exist after the operation",
                 code=TOO_FEW,
@@ -218,6 +243,7 @@ class Creation:
             self._client,
             self._spec.name,
             cluster_id=self._spec.id,
+            names=self._only,
             requests=self._requests,
             zones={zone},
             firewalls=False,
@@ -231,6 +257,7 @@ class Creation:
     def _final(self, error: ApiError, zone: str) -> HvdcloudError:
         taken = re.search(r"/instances/([-a-z0-9]+)", error.message)
         if error.rule.names & {"RESOURCE_ALREADY_EXISTS"} and taken:
+            self._taken = True
             return UsageError(f"the name {taken.group(1)} is taken by another VM in {zone}", hint=error.hint)
         return error.as_user_error(doing=f"create {self._vms} in {zone}")
 
@@ -242,10 +269,16 @@ class Creation:
         rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
         why = "no capacity or no quota" if full else cause.cause
         return cause.rule.error(
-            f"cannot create {self._vms} ({self._plan.settings.machine_type}) in any of {len(failed)} zone(s): {why}",
+            f"cannot create {self._vms} ({self._kinds()}) in any of {len(failed)} zone(s): {why}",
             hint=cause.hint,
             details="\n".join(" ".join(row.splitlines()) for row in rows),
         )
+
+    def _kinds(self) -> str:
+        machines = [
+            str(group.kind) for group in groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
+        ]
+        return self._plan.settings.machine_type if len(machines) == 1 else "; ".join(machines)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
@@ -271,6 +304,10 @@ class Creation:
 
     def _say(self, zone: str, step: str) -> None:
         self._on_progress(NodeProgress(object=zone, step=step))
+
+
+def _some_vms(count: int) -> str:
+    return f"{count} VM{'s' if count > 1 else ''}"
 
 
 def _in_a_word(error: ApiError) -> str:

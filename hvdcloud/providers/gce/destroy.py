@@ -52,6 +52,7 @@ class Sweep:
     Args:
         cluster: the name that the labels must have.
         cluster_id: only of the cluster with this id; None: whichever has the name.
+        names: only VMs and disks of these names; None: all.
         requests: only wait for operations with these requestIds; None: for all that make something for the name.
         zones: only these can hold something; None: any zone.
         firewalls: delete firewall rules as well.
@@ -64,6 +65,7 @@ class Sweep:
         cluster: str,
         *,
         cluster_id: str | None = None,
+        names: Collection[str] | None = None,
         requests: Collection[str] | None = None,
         zones: Collection[str] | None = None,
         firewalls: bool = True,
@@ -72,6 +74,7 @@ class Sweep:
         self._client = client
         self._cluster = cluster
         self._cluster_id = cluster_id
+        self._names = names
         self._requests = requests
         self._zones = zones
         self._firewalls = firewalls
@@ -108,6 +111,8 @@ class Sweep:
         survey = look(self._client, self._cluster)
         if self._cluster_id is not None:
             survey = survey.only(self._cluster_id)
+        if self._names is not None:
+            survey = survey.named(self._names)
         if self._zones is not None:
             survey = survey.within(self._zones)
         return survey

@@ -9,7 +9,8 @@ from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import catalog, plan, prices, quota
-from hvdcloud.providers.gce.plan import Settings, region_of
+from hvdcloud.providers.gce.plan import region_of
+from hvdcloud.providers.gce.settings import Settings, Spot
 
 NODE = "n1-standard-8"
 
@@ -23,6 +24,7 @@ class Offer:
     gpu_count: int
     """Of one node."""
     spot: bool
+    """Spot VMs; `spot_nodes` says which."""
     region: str | None
     zone: str | None
     """None: in no zone."""
@@ -34,6 +36,10 @@ class Offer:
     """The price is another region's."""
     configured: bool
     """It is what hvdcloud.yaml asks for."""
+    spot_nodes: Spot = "none"
+    """`workers`: the head is on demand."""
+    head_machine_type: str | None = None
+    """The head's, where it is another."""
     elsewhere: bool = False
     """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
     switched_off: date | None = None
@@ -139,6 +145,8 @@ def offers(
 ) -> list[Offer]:
     """Every kind of node in every zone, on demand and Spot; the cheapest first, those without a price last.
 
+    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
+
     Args:
         hours: that `Offer.dollars` is for.
         zones: `gce.zones`; empty: any.
@@ -148,11 +156,15 @@ def offers(
     Raises:
         UsageError: as `kinds`.
     """
-    allowed = set(plan.zone_candidates(settings, zones=zones)) if zones else None
+    allowed = set(plan.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
+    # A head alone is no worker.
+    own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
+    ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
     home = plan.subnetwork_region(settings)
     found = []
+    head = settings.head_machine_type if nodes > 1 else None
     for kind in kinds(settings, gpu=gpu, today=today):
-        for spot in (False, True):
+        for spot in ways:
             wanted = replace(
                 settings,
                 machine_type=kind.machine_type,
@@ -162,15 +174,15 @@ def offers(
                 # The time limit follows from it, and each offer has another.
                 max_cost=None,
             )
-            own = kind.machine_type == settings.machine_type and spot == settings.spot and _same_gpus(kind, settings)
+            own = kind.machine_type == settings.machine_type and spot == own_spot and _same_gpus(kind, settings)
             common = _common(kind, today=today, image_problem=image_problem)
-            for zone in _zones(kind, facts) or [None]:
+            for zone in _zones(kind, facts, head=head) or [None]:
                 elsewhere = zone is not None and home not in (None, region_of(zone))
                 configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
                 priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
                 refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, facts=facts)
-                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured)
-                found.append(replace(here, spot=spot, quota=refusing, **priced))
+                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured, quota=refusing, **priced)
+                found.append(replace(here, spot=spot != "none", spot_nodes=spot, head_machine_type=head))
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
     return sorted(
         found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)
@@ -202,13 +214,15 @@ def _common(kind: Kind, *, today: date, image_problem: Callable[[str], str | Non
     )
 
 
-def _zones(kind: Kind, facts: Facts) -> list[str | None]:
-    """Where it is, in the catalogue's order; what the API says counts where it says something."""
+def _zones(kind: Kind, facts: Facts, *, head: str | None) -> list[str | None]:
+    """Where it and the head are, in the catalogue's order; what the API says counts where it says something."""
     listed = list(catalog.zones_with(kind.gpu_type))
     machine = catalog.machine(kind.machine_type)
     told: list[set[str]] = []
     if facts.machine_zones is not None and not machine.custom:
         told.append(set(facts.machine_zones.get(machine.name, ())))
+    if head and facts.machine_zones is not None and head in facts.machine_zones:
+        told.append(set(facts.machine_zones[head]))
     if facts.gpu_zones is not None and kind.gpu_type:
         told.append(set(facts.gpu_zones.get(kind.gpu_type, ())))
     if not told:
@@ -219,8 +233,7 @@ def _zones(kind: Kind, facts: Facts) -> list[str | None]:
 
 def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
     region = region_of(zone) if zone else None
-    one = plan.node_dollars_per_hour(wanted, zone=zone)
-    hourly = None if one is None else nodes * one
+    hourly = plan.dollars_per_hour(wanted, nodes=nodes, zone=zone)
     return {
         "region": region,
         "dollars_per_hour": hourly,

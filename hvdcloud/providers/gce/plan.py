@@ -9,15 +9,15 @@ import hashlib
 import ipaddress
 import math
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.registry import google_registry
-from hvdcloud.providers.base import SSH_PORT, ClusterSpec
+from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import catalog, prices, startup
-from hvdcloud.providers.gce.reach import IAP, IAP_RANGE
+from hvdcloud.providers.gce.reach import IAP
+from hvdcloud.providers.gce.settings import Group, NodeKind, Settings, groups
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -49,55 +49,50 @@ _PRIVATE = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What is the same for every cluster of one configuration."""
+def bulk_insert_bodies(
+    spec: ClusterSpec,
+    settings: Settings,
+    *,
+    zone: str,
+    vm_image: str,
+    indices: Sequence[int] | None = None,
+    run_seconds: int | None = None,
+) -> list[dict[str, Any]]:
+    """`BulkInsertInstanceResource` bodies, each for all of its nodes or none, to be sent to `zone` one after the other.
 
-    project: str
-    machine_type: str
-    gpu_type: str | None
-    gpu_count: int
-    spot: bool
-    disk_gb: int
-    vm_image_profile: Literal["cos", "dlvm"]
-    network: str | None
-    """Name or URL; None: the subnetwork's, else `default`."""
-    subnetwork: str | None
-    """Name or URL; a name is looked for in the zone's region."""
-    service_account: str | None
-    """E-mail address; None: the project's default."""
-    ssh_source: str
-    """`iap`, or one range of IPv4 addresses: `198.51.100.7/32`."""
-    max_run_seconds: int
-    max_cost: float | None
-    """Dollars for all nodes together, over their whole life."""
-    idle_seconds: float | None = None
-    """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
-    endpoint: str | None = None
-    """Another Compute API endpoint than Google's, for the nodes."""
-
-
-def bulk_insert_body(spec: ClusterSpec, settings: Settings, *, zone: str, vm_image: str) -> dict[str, Any]:
-    """A `BulkInsertInstanceResource` for `instances.bulkInsert` in `zone`: all nodes or none.
+    One for each kind of node: a request has one machine type and one scheduling for all of its VMs.
 
     Args:
         zone: such as `us-central1-a`.
         vm_image: the boot disk's image, `projects/P/global/images/NAME`; a family could change between two zones.
+        indices: of the nodes to make; None: all of `spec`.
+        run_seconds: after which Compute Engine deletes them; None: what `allowed_seconds` says for all of `spec`.
 
     Raises:
         UsageError: as `allowed_seconds`; or the machine type is unknown.
     """
-    return {
-        "count": str(spec.nodes),
-        # Fewer than that: Compute Engine deletes those it made and reports failure.
-        "minCount": str(spec.nodes),
-        "perInstanceProperties": {spec.node_name(index): {} for index in range(spec.nodes)},
-        "instanceProperties": _instance_properties(spec, settings, zone=zone, vm_image=vm_image),
-    }
+    if run_seconds is None:
+        run_seconds = allowed_seconds(settings, nodes=spec.nodes, zone=zone)
+    _check_run_seconds(run_seconds, "a time limit")
+    wanted = range(spec.nodes) if indices is None else indices
+    return [
+        {
+            "count": str(group.nodes),
+            # Fewer than that: Compute Engine deletes those it made and reports failure.
+            "minCount": str(group.nodes),
+            "perInstanceProperties": {spec.node_name(index): {} for index in group.indices},
+            "instanceProperties": _instance_properties(
+                spec, settings, group.kind, zone=zone, vm_image=vm_image, run_seconds=run_seconds
+            ),
+        }
+        for group in groups(settings, wanted)
+    ]
 
 
-def _instance_properties(spec: ClusterSpec, settings: Settings, *, zone: str, vm_image: str) -> dict[str, Any]:
-    machine = catalog.machine(settings.machine_type)
+def _instance_properties(
+    spec: ClusterSpec, settings: Settings, kind: NodeKind, *, zone: str, vm_image: str, run_seconds: int
+) -> dict[str, Any]:
+    machine = catalog.machine(kind.machine_type)
     properties: dict[str, Any] = {
         # Here machine, accelerator and disk types are bare names, not URLs as in `instances.insert`.
         "machineType": machine.name,
@@ -115,7 +110,7 @@ def _instance_properties(spec: ClusterSpec, settings: Settings, *, zone: str, vm
             }
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
-        "scheduling": _scheduling(spec, settings, zone=zone),
+        "scheduling": _scheduling(kind, run_seconds=run_seconds),
         # Scopes are wide because IAM is what limits the account; Artifact Registry needs more than the storage scopes.
         "serviceAccounts": [
             {
@@ -125,7 +120,7 @@ def _instance_properties(spec: ClusterSpec, settings: Settings, *, zone: str, vm
         ],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
-        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings).items()]},
+        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
         "shieldedInstanceConfig": {
             # COS gets Google's signatures for the driver's modules (https://cos.googlesource.com/cos/tools/+/a19a377b
             # shows the download); nothing says so of the driver in Deep Learning VM images.
@@ -134,10 +129,8 @@ def _instance_properties(spec: ClusterSpec, settings: Settings, *, zone: str, vm
             "enableIntegrityMonitoring": True,
         },
     }
-    if machine.takes_gpus and settings.gpu_type and settings.gpu_count:
-        properties["guestAccelerators"] = [
-            {"acceleratorType": settings.gpu_type, "acceleratorCount": settings.gpu_count}
-        ]
+    if machine.takes_gpus and kind.gpu_type and kind.gpu_count:
+        properties["guestAccelerators"] = [{"acceleratorType": kind.gpu_type, "acceleratorCount": kind.gpu_count}]
     return properties
 
 
@@ -156,21 +149,21 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     return interface
 
 
-def _scheduling(spec: ClusterSpec, settings: Settings, *, zone: str) -> dict[str, Any]:
+def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
     return {
-        "provisioningModel": "SPOT" if settings.spot else "STANDARD",
+        "provisioningModel": "SPOT" if kind.spot else "STANDARD",
         # Serves both preemption and the time limit. Stopped VMs would go on billing their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.
         "onHostMaintenance": "TERMINATE",
         # Refused with Spot. And a node that came back empty would not be the node that the run has lost.
         "automaticRestart": False,
-        "maxRunDuration": {"seconds": str(allowed_seconds(settings, nodes=spec.nodes, zone=zone))},
+        "maxRunDuration": {"seconds": str(run_seconds)},
     }
 
 
-def _metadata(spec: ClusterSpec, settings: Settings) -> dict[str, str]:
-    _, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str, str]:
+    _, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
     items = {
         "startup-script": startup.render(
             profile=settings.vm_image_profile,
@@ -179,6 +172,7 @@ def _metadata(spec: ClusterSpec, settings: Settings) -> dict[str, str]:
             gpu=gpu_count > 0,
             driver=DRIVER,
         ),
+        "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
         # Nobody but the holder of the cluster's own key gets in; OS Login would add the project's people.
         "block-project-ssh-keys": "TRUE",
@@ -196,64 +190,6 @@ def _metadata(spec: ClusterSpec, settings: Settings) -> dict[str, str]:
     return items
 
 
-def firewall_bodies(
-    spec: ClusterSpec, settings: Settings, *, existing: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """`Firewall` bodies that the cluster needs beside the `existing` rules of the project.
-
-    One lets the laptop (or IAP) reach the containers' sshd, one lets the nodes reach each other: Horovod, Open MPI and
-    NCCL pick ports at random. None where rules on the tag `hvdcloud`, such as Terraform's, do so already.
-    """
-    network = network_path(settings)
-    tag = cluster_tag(spec)
-    common = {
-        # Firewall rules have no labels: whoever cleans up reads the owner from here.
-        "description": " ".join(f"{key}={value}" for key, value in spec.labels.items()),
-        "network": network,
-        "direction": "INGRESS",
-        "targetTags": [tag],
-    }
-    rules = [rule for rule in existing if _applies(rule, network=network, tag=tag)]
-    source = IAP_RANGE if settings.ssh_source == IAP else settings.ssh_source
-    bodies = []
-    if not any(_lets_ssh_in(rule, ipaddress.IPv4Network(source, strict=False)) for rule in rules):
-        allowed = [{"IPProtocol": "tcp", "ports": [str(SSH_PORT)]}]
-        bodies.append({"name": f"{tag}-ssh", **common, "sourceRanges": [source], "allowed": allowed})
-    if not any(_lets_nodes_talk(rule, tag) for rule in rules):
-        bodies.append({"name": f"{tag}-mesh", **common, "sourceTags": [tag], "allowed": [{"IPProtocol": "all"}]})
-    return bodies
-
-
-def _applies(rule: Mapping[str, Any], *, network: str, tag: str) -> bool:
-    targets = rule.get("targetTags", [])
-    return (
-        rule.get("direction", "INGRESS") == "INGRESS"
-        and not rule.get("disabled", False)
-        and _same_path(str(rule.get("network", "")), network)
-        and (not targets or NETWORK_TAG in targets or tag in targets)
-        and not rule.get("targetServiceAccounts")
-    )
-
-
-def _lets_ssh_in(rule: Mapping[str, Any], source: ipaddress.IPv4Network) -> bool:
-    ranges = [ipaddress.ip_network(each, strict=False) for each in rule.get("sourceRanges", [])]
-    from_there = any(isinstance(each, ipaddress.IPv4Network) and source.subnet_of(each) for each in ranges)
-    return from_there and any(_allows_tcp(allowed, ports=(SSH_PORT, SSH_PORT)) for allowed in rule.get("allowed", []))
-
-
-def _lets_nodes_talk(rule: Mapping[str, Any], tag: str) -> bool:
-    sources = rule.get("sourceTags", [])
-    among_nodes = NETWORK_TAG in sources or tag in sources
-    return among_nodes and any(_allows_tcp(allowed, ports=(1, 65535)) for allowed in rule.get("allowed", []))
-
-
-def _allows_tcp(allowed: Mapping[str, Any], *, ports: tuple[int, int]) -> bool:
-    if str(allowed.get("IPProtocol")).lower() not in {"tcp", "all", "6"}:
-        return False
-    spans = [str(each).partition("-") for each in allowed.get("ports", [])]
-    return not spans or any(int(low) <= ports[0] and ports[1] <= int(high or low) for low, _, high in spans)
-
-
 def external_ip_needed(settings: Settings) -> bool:
     """The laptop comes over the internet, or the VM installs packages from there (Deep Learning VM)."""
     return settings.vm_image_profile == "dlvm" or (settings.ssh_source != IAP and is_public(settings.ssh_source))
@@ -269,21 +205,37 @@ def is_public(source: str) -> bool:
     return not any(network.subnet_of(private) for private in _PRIVATE)
 
 
-def node_dollars_per_hour(settings: Settings, *, zone: str | None = None) -> float | None:
+def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
     """The estimate for one node with its disk and address, in a zone or in the price table's own region.
 
     Returns:
         None if the table lacks a part of it.
     """
     return prices.node_dollars_per_hour(
-        machine_type=settings.machine_type,
-        gpu_type=settings.gpu_type,
-        gpu_count=settings.gpu_count,
-        spot=settings.spot,
+        machine_type=kind.machine_type,
+        gpu_type=kind.gpu_type,
+        gpu_count=kind.gpu_count,
+        spot=kind.spot,
         disk_gb=settings.disk_gb,
         external_ip=external_ip_needed(settings),
         region=region_of(zone) if zone else None,
     )
+
+
+def dollars_per_hour(settings: Settings, *, nodes: int, zone: str | None = None) -> float | None:
+    """As `node_dollars_per_hour`, for all nodes of a cluster together."""
+    found = [
+        (group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone))
+        for group in groups(settings, range(nodes))
+    ]
+    known = [count * dollars for count, dollars in found if dollars is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def unpriced(settings: Settings, *, nodes: int, zone: str | None = None) -> str:
+    """The kinds of node that the price table does not know, in words; empty: it knows all of them."""
+    kinds = [group.kind for group in groups(settings, range(nodes))]
+    return " and ".join(str(kind) for kind in kinds if node_dollars_per_hour(settings, kind, zone=zone) is None)
 
 
 def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) -> int:
@@ -294,28 +246,33 @@ def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) 
     Raises:
         UsageError: outside of what Compute Engine takes; the money buys less than that; or the price is not known.
     """
-    if not MIN_RUN_SECONDS <= settings.max_run_seconds <= MAX_RUN_SECONDS:
-        raise UsageError(
-            f"limits.max_run_duration of {settings.max_run_seconds} s: Compute Engine takes 30 s to 120 days",
-            hint="write limits.max_run_duration: 12h",
-        )
+    _check_run_seconds(settings.max_run_seconds, "limits.max_run_duration")
     if settings.max_cost is None:
         return settings.max_run_seconds
-    dollars = node_dollars_per_hour(settings, zone=zone)
+    dollars = dollars_per_hour(settings, nodes=nodes, zone=zone)
     if dollars is None:
         raise UsageError(
-            f"the price of {settings.machine_type} is not in the price table, so limits.max_cost cannot be kept",
+            f"the price of {unpriced(settings, nodes=nodes, zone=zone)} is not in the price table, so limits.max_cost "
+            "cannot be kept",
             hint="take limits.max_cost out and set limits.max_run_duration",
         )
-    bought = math.floor(settings.max_cost / (dollars * nodes) * 3600) - START_SECONDS - LATE_SECONDS
+    bought = math.floor(settings.max_cost / dollars * 3600) - START_SECONDS - LATE_SECONDS
     if bought < MIN_RUN_SECONDS:
         where = f" in {zone}" if zone else ""
         raise UsageError(
             f"limits.max_cost of ${settings.max_cost:.2f} is less than two minutes of {nodes} node(s) at "
-            f"${dollars:.2f}/h each{where}",
+            f"${dollars:.2f}/h in all{where}",
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )
     return min(settings.max_run_seconds, bought)
+
+
+def _check_run_seconds(seconds: int, what: str) -> None:
+    if not MIN_RUN_SECONDS <= seconds <= MAX_RUN_SECONDS:
+        raise UsageError(
+            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days",
+            hint="write limits.max_run_duration: 12h",
+        )
 
 
 def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
@@ -328,24 +285,42 @@ def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
         UsageError: as `allowed_seconds`.
     """
     seconds = START_SECONDS + allowed_seconds(settings, nodes=nodes, zone=zone) + LATE_SECONDS
-    return nodes * (node_dollars_per_hour(settings, zone=zone) or 0.0) * seconds / 3600
+    return (dollars_per_hour(settings, nodes=nodes, zone=zone) or 0.0) * seconds / 3600
 
 
-def zone_candidates(settings: Settings, *, zones: Sequence[str]) -> list[str]:
-    """Where to try, in order: the configured `zones`, else the catalogue's for the node's GPU, cheapest first.
+def zone_candidates(settings: Settings, *, nodes: int, zones: Sequence[str]) -> list[str]:
+    """Where to try, in order: the configured `zones`, else the catalogue's for the nodes' GPUs, cheapest first.
 
     A subnetwork's URL pins the region. An empty list: the catalogue does not know, the API has to be asked.
     """
-    gpu_type, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    candidates = list(zones) or prices.by_price(
-        catalog.zones_with(gpu_type),
-        machine_type=settings.machine_type,
-        gpu_type=settings.gpu_type,
-        gpu_count=settings.gpu_count,
-        spot=settings.spot,
-    )
+    kinds = groups(settings, range(nodes))
+
+    def machines(region: str) -> float | None:
+        found = [
+            prices.node_dollars_per_hour(
+                machine_type=group.kind.machine_type,
+                gpu_type=group.kind.gpu_type,
+                gpu_count=group.kind.gpu_count,
+                spot=group.kind.spot,
+                disk_gb=0,
+                external_ip=False,
+                region=region,
+            )
+            for group in kinds
+        ]
+        known = [group.nodes * dollars for group, dollars in zip(kinds, found, strict=True) if dollars is not None]
+        return sum(known) if len(known) == len(kinds) else None
+
+    candidates = list(zones) or prices.by_price(_zones_with(kinds), price=machines)
     region = subnetwork_region(settings)
     return [zone for zone in candidates if region in (None, region_of(zone))]
+
+
+def _zones_with(kinds: Sequence[Group]) -> list[str]:
+    """Those of the catalogue that have the GPUs of every kind; of a machine type without one it says nothing."""
+    gpus = {catalog.gpus_of(each.kind.machine_type, each.kind.gpu_type, each.kind.gpu_count)[0] for each in kinds}
+    first, *others = [catalog.zones_with(gpu) for gpu in gpus if gpu] or [catalog.zones_with(None)]
+    return [zone for zone in first if all(zone in other for other in others)]
 
 
 def request_id(cluster: str, cluster_id: str = "") -> str:
@@ -390,7 +365,8 @@ def _path(name: str, collection: str) -> str:
     return name[name.index("projects/") :] if "projects/" in name else name
 
 
-def _same_path(one: str, other: str) -> bool:
+def same_path(one: str, other: str) -> bool:
+    """Whether two names or URLs mean one object."""
     return _path(one, "") == _path(other, "")
 
 

@@ -17,8 +17,9 @@ from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY,
 from hvdcloud.providers.gce import catalog, quota
 from hvdcloud.providers.gce.client import Aggregated, ComputeClient, zone_of
 from hvdcloud.providers.gce.errors import ApiError
-from hvdcloud.providers.gce.plan import Settings, region_of, zone_candidates
+from hvdcloud.providers.gce.plan import region_of, zone_candidates
 from hvdcloud.providers.gce.rules import QUOTAS_PAGE
+from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
 
 IMAGE_FAMILIES = {
     # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
@@ -94,15 +95,18 @@ def preflight(
     problems, notices = _failures(found.failures)
     problems += found.namesakes + found.missing + found.short + found.image
     notices += found.closed + found.scarce
-    notices += catalog.notices(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-    image = _path(found.facts.image) if found.facts.image else ""
+    for kind in kinds(settings, spec):
+        told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
+        notices += [notice for notice in told if notice not in notices]
+    image = image_path(found.facts.image) if found.facts.image else ""
     return Preflight(problems, found.roomy, notices, image)
 
 
 def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str]) -> Outlook:
     """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
     facts, failures = _ask(client, spec, settings)
-    here, missing, closed = _zones(facts, settings, zone_candidates(settings, zones=zones), chosen=bool(zones))
+    places = zone_candidates(settings, nodes=spec.nodes, zones=zones)
+    here, missing, closed = _zones(facts, spec, settings, places, chosen=bool(zones))
     roomy, short, scarce = _quotas(facts, spec, settings, here)
     return Outlook(
         facts=facts,
@@ -120,8 +124,7 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
 
 def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
     """What can be said without asking anybody."""
-    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-    if problems:
+    if problems := wrong_kinds(settings, today=today):
         return problems
     try:
         quota.needs(settings, nodes=spec.nodes)
@@ -130,9 +133,25 @@ def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> lis
     return []
 
 
+def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
+    """Why no VM of a configured kind can be made."""
+    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    if settings.head_machine_type:
+        problems += [
+            Problem(message=each.message.replace("gce.machine_type", "gce.head_machine_type"), hint=each.hint)
+            for each in catalog.check(settings.head_machine_type, None, 0, today=today)
+        ]
+    return problems
+
+
+def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
+    """What the nodes are, the head's kind last where it is another."""
+    return [group.kind for group in groups(settings, range(spec.nodes))]
+
+
 def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, dict[str, HvdcloudError]]:
     """Seven questions at once."""
-    machine = catalog.machine(settings.machine_type)
+    machines, gpu_types = _asked_for(settings, spec)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
     family = IMAGE_FAMILIES[settings.vm_image_profile]
     questions: dict[str, Callable[[], Any]] = {
@@ -142,11 +161,10 @@ def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[
         "image": lambda: client.image_from_family(*family),
         "namesakes": lambda: client.instances_named(names),
     }
-    if not machine.custom:
-        questions["machine_types"] = lambda: client.machine_types([machine.name])
-    if machine.takes_gpus and settings.gpu_type and settings.gpu_count:
-        gpu_type = settings.gpu_type
-        questions["gpu_types"] = lambda: client.accelerator_types([gpu_type])
+    if machines:
+        questions["machine_types"] = lambda: client.machine_types(machines)
+    if gpu_types:
+        questions["gpu_types"] = lambda: client.accelerator_types(gpu_types)
     failures: dict[str, HvdcloudError] = {}
 
     def ask(what: str) -> Any:
@@ -162,6 +180,23 @@ def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[
     return Facts(**answers), failures
 
 
+def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
+    """What a zone has to have: `n1-standard-8 with nvidia-tesla-t4 and n1-standard-2`."""
+    found = []
+    for kind in kinds(settings, spec):
+        gpu_type, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+        found.append(" with ".join(filter(None, (kind.machine_type, gpu_type))))
+    return " and ".join(dict.fromkeys(found))
+
+
+def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[str]]:
+    """The machine types and the GPUs that a zone has to have, those that the API can be asked for."""
+    found = [(catalog.machine(kind.machine_type), kind) for kind in kinds(settings, spec)]
+    machines = [machine.name for machine, _ in found if not machine.custom]
+    gpus = [kind.gpu_type for machine, kind in found if machine.takes_gpus and kind.gpu_type and kind.gpu_count]
+    return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
+
+
 def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:
     """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
     serious = {
@@ -174,7 +209,7 @@ def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], lis
 
 
 def _zones(
-    facts: Facts, settings: Settings, places: Sequence[str], *, chosen: bool
+    facts: Facts, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
 ) -> tuple[list[str], list[Problem], list[str]]:
     """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
 
@@ -186,13 +221,15 @@ def _zones(
     up = {zone for zone in status if status[zone] == "UP"}
     lacks: dict[str, str] = {}
     having: list[set[str]] = [up] if status else []
-    for what, found in ((settings.machine_type, facts.machine_types), (settings.gpu_type, facts.gpu_types)):
+    machines, gpu_types = _asked_for(settings, spec)
+    for names, found in ((machines, facts.machine_types), (gpu_types, facts.gpu_types)):
         if found is None:
             continue
-        there = {zone_of(item) for item in found.items}
         unknown = {zone for zone in places if any(zone in place for place in found.unseen)}
-        having.append(there | unknown)
-        lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
+        for what in names:
+            there = {zone_of(item) for item in found.items if item["name"] == what}
+            having.append(there | unknown)
+            lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
     lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
     down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in up}
     everywhere = sorted(set.intersection(*having)) if having else []
@@ -211,11 +248,15 @@ def _zones(
         return known, problems, [f"left out: {closed}"] if closed else []
     # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
     if facts.machine_types is not None:
-        known += [zone for zone in zone_candidates(settings, zones=everywhere) if zone not in known and everywhere]
+        newer = zone_candidates(settings, nodes=spec.nodes, zones=everywhere) if everywhere else []
+        known += [zone for zone in newer if zone not in known]
     if known:
         return known, [], []
-    what = " with ".join(filter(None, (settings.machine_type, settings.gpu_type)))
-    problem = Problem(message=f"no zone has {what}", hint="take another GPU or machine type", error=CapacityError)
+    problem = Problem(
+        message=f"no zone has {needed_of_zone(settings, spec)}",
+        hint="take another GPU or machine type",
+        error=CapacityError,
+    )
     return [], [problem], []
 
 
@@ -276,7 +317,8 @@ def _image(facts: Facts, settings: Settings) -> list[Problem]:
     return [Problem(message=message, hint=f"write gce.disk_gb: {max(least, 50)}")]
 
 
-def _path(image: Mapping[str, Any]) -> str:
+def image_path(image: Mapping[str, Any]) -> str:
+    """`projects/P/global/images/NAME` of an image."""
     link = str(image["selfLink"])
     return link[link.index("projects/") :]
 

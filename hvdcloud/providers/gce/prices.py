@@ -5,7 +5,7 @@ Sustained-use discounts, free tiers and network traffic are left out. A month is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -84,27 +84,18 @@ def address_dollars_per_hour(*, region: str | None = None, spot: bool = False) -
     return _known_rate(ADDRESS, region=region, spot=spot)
 
 
-def by_price(zones: Iterable[str], *, machine_type: str, gpu_type: str | None, gpu_count: int, spot: bool) -> list[str]:
+def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
     """`zones`, those of the cheapest region first; what costs the same, or is not known, stays in order.
 
     While the prices of fewer than two of the regions are known, nothing is moved.
+
+    Args:
+        price: of a region that the table knows; None: not known there.
     """
     ordered = list(zones)
     regions = dict.fromkeys(zone.rpartition("-")[0] for zone in ordered)
-    price = {
-        region: node_dollars_per_hour(
-            machine_type=machine_type,
-            gpu_type=gpu_type,
-            gpu_count=gpu_count,
-            spot=spot,
-            disk_gb=0,
-            external_ip=False,
-            region=region,
-        )
-        for region in regions
-        if knows(region)
-    }
-    known = {region: dollars for region, dollars in price.items() if dollars is not None}
+    prices = {region: price(region) for region in regions if knows(region)}
+    known = {region: dollars for region, dollars in prices.items() if dollars is not None}
     if len(known) < 2:
         return ordered
     return sorted(ordered, key=lambda zone: known.get(zone.rpartition("-")[0], float("inf")))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
     Cluster,
@@ -26,15 +26,14 @@ from hvdcloud.providers.base import (
     UnseenError,
     ignore_progress,
 )
-from hvdcloud.providers.gce import plan, prices, reach
+from hvdcloud.providers.gce import firewall, growth, plan, prices, reach
 from hvdcloud.providers.gce.client import ComputeClient
 from hvdcloud.providers.gce.create import Creation, GcePlan
 from hvdcloud.providers.gce.destroy import Sweep
 from hvdcloud.providers.gce.errors import ApiError
-from hvdcloud.providers.gce.plan import Settings
-from hvdcloud.providers.gce.preflight import Preflight, preflight
-from hvdcloud.providers.gce.ready import Boots
-from hvdcloud.providers.gce.settings import settings_of
+from hvdcloud.providers.gce.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
+from hvdcloud.providers.gce.ready import Boots, parse_status
+from hvdcloud.providers.gce.settings import Settings, groups, settings_of
 from hvdcloud.providers.gce.survey import VMS, Resource, Survey, look
 from hvdcloud.providers.gce.view import Viewpoint, Way
 from hvdcloud.units import dollars
@@ -91,7 +90,7 @@ class GceProvider:
         return self._found[spec]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
-        """The firewall rules that the network lacks, and a bulkInsert for the first zone.
+        """The firewall rules that the network lacks, and the bulkInserts for the first zone: one for each kind of node.
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
@@ -106,22 +105,23 @@ class GceProvider:
         collection = f"/compute/v1/projects/{settings.project}"
         requests = [
             Request(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
-            for body in plan.firewall_bodies(spec, settings, existing=self._firewall_rules)
+            for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         ]
-        requests.append(
+        requests += [
             Request(
-                object=f"{_vms(spec)} in {zones[0]}",
+                object=f"{_vms(list(body['perInstanceProperties']))} in {zones[0]}",
                 method=f"POST {collection}/zones/{zones[0]}/instances/bulkInsert",
-                body=plan.bulk_insert_body(spec, settings, zone=zones[0], vm_image=vm_image),
+                body=body,
             )
-        )
+            for body in plan.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
+        ]
         return GcePlan(
             spec=spec,
             requests=tuple(requests),
             dollars_per_hour=offers[0].dollars_per_hour or 0.0,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
-            notices=(*notices, *_notices(settings, offers, unpaid)),
+            notices=(*notices, *_notices(settings, offers, unpaid, nodes=spec.nodes)),
             settings=settings,
             zones=tuple(zones),
             vm_image=vm_image,
@@ -139,6 +139,47 @@ class GceProvider:
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
         return sorted(map(self._viewpoint.node, instances), key=lambda node: node.index)
 
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
+        """A bulkInsert for each kind of node, in the zone where the cluster is; its firewall rules are there."""
+        return self._plan_growth(spec, indices, self._look(spec.name))
+
+    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], survey: Survey) -> GcePlan:
+        settings = self._settings
+        with _explained(f"find the VM image for more nodes of {spec.name}"):
+            image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
+        now = datetime.now(timezone.utc)
+        return growth.plan_growth(spec, settings, survey, indices, vm_image=image, now=now)
+
+    def grow(
+        self,
+        spec: ClusterSpec,
+        indices: Sequence[int],
+        *,
+        journal: Journal,
+        on_progress: OnProgress = ignore_progress,
+    ) -> Sequence[Node]:
+        """What stands stopped in the way goes first; then all VMs in the cluster's zone, or none."""
+        survey = self._look(spec.name)
+        plan = self._plan_growth(spec, indices, survey)
+        if stopped := growth.in_the_way(spec, survey, indices):
+            sweep = Sweep(
+                self._client,
+                spec.name,
+                cluster_id=spec.id,
+                names=stopped,
+                zones=plan.zones,
+                firewalls=False,
+                on_progress=on_progress,
+            )
+            if left := sweep.run():
+                raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+        return self.create(plan, journal=journal, on_progress=on_progress)
+
+    def set_size(self, name: str, nodes: int) -> None:
+        """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
+        with _explained(f"label the VMs of {name}"):
+            growth.set_size(self._client, name, self._look(name), nodes)
+
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
@@ -147,6 +188,33 @@ class GceProvider:
         boots = Boots(self._client, self._viewpoint, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
         with _explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
+
+    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+        """The bulkInserts for these nodes, one for each kind, in the head's zone."""
+        if cluster.head is None or cluster.ends is None or not indices:
+            return None
+        settings = self._settings
+        with _explained(f"find the VM image for more nodes of {spec.name}"):
+            image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
+        return growth.orders(
+            spec,
+            settings,
+            indices,
+            zone=cluster.head.id.partition("/")[0],
+            vm_image=image,
+            ends=cluster.ends,
+        )
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """From their guest attributes."""
+        found: dict[str, str] = {}
+        for zone in {node.id.partition("/")[0] for node in nodes}:
+            names = [node.name for node in nodes if node.id.partition("/")[0] == zone]
+            with _explained(f"read the host keys of {', '.join(names)}"):
+                answers = self._client.guest_attributes(zone, names)
+            said = {name: parse_status((answer or {}).get("status")) for name, answer in answers.items()}
+            found |= {name: str(each["host_key"]) for name, each in said.items() if each.get("status") == "ready"}
+        return found
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -196,6 +264,15 @@ class GceProvider:
         """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
 
+    def shrink(
+        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Leftover]:
+        """Their VMs, then disks that stayed, likewise."""
+        if not indices:
+            return []
+        names = {f"{name}-{index}" for index in indices}
+        return Sweep(self._client, name, names=names, firewalls=False, on_progress=on_progress).run()
+
     # --- what all of them need ------------------------------------------------------------------------------------
 
     @cached_property
@@ -225,10 +302,10 @@ class GceProvider:
         return Viewpoint(project=self._client.project, way=way)
 
 
-def _vms(spec: ClusterSpec) -> str:
-    if spec.nodes == 1:
-        return f"1 VM {spec.node_name(0)}"
-    return f"{spec.nodes} VMs {spec.node_name(0)} … {spec.node_name(spec.nodes - 1)}"
+def _vms(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"1 VM {names[0]}"
+    return f"{len(names)} VMs {names[0]} … {names[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,13 +329,12 @@ def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[li
     found: list[_Offer] = []
     refused: dict[str, UsageError] = {}
     for zone in zones:
-        hourly = plan.node_dollars_per_hour(settings, zone=zone)
         try:
             found.append(
                 _Offer(
                     zone=zone,
                     seconds=plan.allowed_seconds(settings, nodes=nodes, zone=zone),
-                    dollars_per_hour=None if hourly is None else nodes * hourly,
+                    dollars_per_hour=plan.dollars_per_hour(settings, nodes=nodes, zone=zone),
                     worst_case_dollars=plan.worst_case_dollars(settings, nodes=nodes, zone=zone),
                 )
             )
@@ -269,8 +345,9 @@ def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[li
     return found, list(refused)
 
 
-def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]) -> Iterator[str]:
+def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str], *, nodes: int) -> Iterator[str]:
     first = offers[0]
+    yield from _kinds(settings, first, nodes=nodes)
     if len(offers) > 1:
         yield f"zones tried in this order: {_some([offer.zone for offer in offers])}"
     if unpaid:
@@ -281,7 +358,7 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
             f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
         )
     if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
-        what = " with ".join(filter(None, (settings.machine_type, settings.gpu_type)))
+        what = plan.unpriced(settings, nodes=nodes, zone=unknown[0])
         where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
         yield f"the price table does not know {what}{where}; what it costs is not counted"
     dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
@@ -301,6 +378,18 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
             f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
             "and may be far off"
         )
+
+
+def _kinds(settings: Settings, offer: _Offer, *, nodes: int) -> Iterator[str]:
+    """Which nodes are what, and what each costs, where they differ."""
+    alike = groups(settings, range(nodes))
+    if len(alike) == 1:
+        return
+    for group in reversed(alike):
+        each = plan.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
+        price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
+        who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
+        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -113,7 +113,7 @@ class Boots:
                 self._hear(boot, (answers[boot.node.name] or {}).get("status"))
 
     def _hear(self, boot: _Boot, text: str | None) -> None:
-        status = _parse(text)
+        status = parse_status(text)
         word = status.get("status")
         if word == "failed":
             raise self._failed(boot, step=str(status.get("step", "?")), cause=str(status.get("error", "")))
@@ -149,14 +149,14 @@ class Boots:
     def _stopped(self, boot: _Boot) -> NodeError:
         return NodeError(
             f"node {boot.node.name} stopped while coming up (at step {boot.step})",
-            hint="hvdcloud up starts anew; with gce.spot, the machine may have been taken away",
+            hint="hvdcloud up starts anew; a Spot VM may have been taken away",
             details=self._tail(boot),
         )
 
     def _gone(self, boot: _Boot) -> NodeError:
         return NodeError(
             f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})",
-            hint="hvdcloud up starts anew; gce.spot: false takes machines that nobody takes away",
+            hint="hvdcloud up starts anew; gce.spot: none takes machines that nobody takes away",
         )
 
     def _too_late(self, pending: Sequence[_Boot]) -> NodeError:
@@ -180,7 +180,7 @@ class Boots:
         return "\n".join([f"the end of {boot.node.name}'s boot log:", *lines]) if lines else ""
 
 
-def _parse(text: str | None) -> dict[str, Any]:
+def parse_status(text: str | None) -> dict[str, Any]:
     """What a node wrote. Anything else than the known form says nothing: it comes from inside the VM."""
     try:
         status = json.loads(text or "{}")

@@ -64,7 +64,7 @@ def _names(text: str) -> frozenset[str]:
 
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={project}"
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
-_ELSEWHERE = "try again later, list other zones in gce.zones, turn gce.spot off or on, or take another GPU"
+_ELSEWHERE = "try again later, list other zones in gce.zones, change gce.spot, or take another GPU"
 _SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run prints the request"
 _AGAIN = "run the command again; https://status.cloud.google.com tells of outages"
 

@@ -1,13 +1,101 @@
-"""From hvdcloud.yaml's sections to what is the same for every cluster of one configuration."""
+"""From hvdcloud.yaml's sections to what every cluster of one configuration has, and which of its nodes are alike."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from hvdcloud.providers.gce.plan import Settings
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce import catalog
 
 if TYPE_CHECKING:
     from hvdcloud.config import GceConfig, LimitsConfig
+
+Spot: TypeAlias = Literal["workers", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is the same for every cluster of one configuration."""
+
+    project: str
+    machine_type: str
+    gpu_type: str | None
+    gpu_count: int
+    spot: Spot
+    """Which nodes are Spot VMs; `workers` are all but the head."""
+    disk_gb: int
+    vm_image_profile: Literal["cos", "dlvm"]
+    network: str | None
+    """Name or URL; None: the subnetwork's, else `default`."""
+    subnetwork: str | None
+    """Name or URL; a name is looked for in the zone's region."""
+    service_account: str | None
+    """E-mail address; None: the project's default."""
+    ssh_source: str
+    """`iap`, or one range of IPv4 addresses: `198.51.100.7/32`."""
+    max_run_seconds: int
+    max_cost: float | None
+    """Dollars for all nodes together, over their whole life."""
+    idle_seconds: float | None = None
+    """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
+    endpoint: str | None = None
+    """Another Compute API endpoint than Google's, for the nodes."""
+    head_machine_type: str | None = None
+    """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """What a VM is, as far as its price and its place go."""
+
+    machine_type: str
+    gpu_type: str | None
+    gpu_count: int
+    spot: bool
+
+    def __str__(self) -> str:
+        """`n1-standard-8 with 1 nvidia-tesla-t4, Spot`."""
+        gpu_type, count = self.gpu_type, self.gpu_count
+        # A machine type that the table does not know is shown as well.
+        with contextlib.suppress(UsageError):
+            gpu_type, count = catalog.gpus_of(self.machine_type, gpu_type, count)
+        gpus = f" with {count} {gpu_type}" if gpu_type and count else ""
+        return f"{self.machine_type}{gpus}{', Spot' if self.spot else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Nodes that are made alike, by one request."""
+
+    kind: NodeKind
+    indices: tuple[int, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many."""
+        return len(self.indices)
+
+
+def kind_of(settings: Settings, index: int) -> NodeKind:
+    """What node `index` is; 0 is the head."""
+    spot = settings.spot == "all" or (settings.spot == "workers" and index > 0)
+    if index == 0 and settings.head_machine_type:
+        return NodeKind(machine_type=settings.head_machine_type, gpu_type=None, gpu_count=0, spot=spot)
+    return NodeKind(
+        machine_type=settings.machine_type, gpu_type=settings.gpu_type, gpu_count=settings.gpu_count, spot=spot
+    )
+
+
+def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
+    """These nodes, those that are alike together; the head's last: of its kind a zone has room more often."""
+    found: dict[NodeKind, list[int]] = {}
+    for index in indices:
+        found.setdefault(kind_of(settings, index), []).append(index)
+    made = [Group(kind=kind, indices=tuple(alike)) for kind, alike in found.items()]
+    return sorted(made, key=lambda group: 0 in group.indices)
 
 
 def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
@@ -22,7 +110,8 @@ def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_so
         machine_type=config.machine_type,
         gpu_type=gpu.type if gpu else None,
         gpu_count=gpu.count if gpu else 0,
-        spot=config.spot,
+        spot=config.spot or "none",
+        head_machine_type=config.head_machine_type,
         disk_gb=config.disk_gb,
         vm_image_profile=config.vm_image,
         network=config.network,

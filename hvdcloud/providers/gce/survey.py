@@ -71,6 +71,15 @@ class Survey:
             firewalls=tuple(each for each in self.firewalls if described_labels(each).get(LABEL_ID) == cluster_id),
         )
 
+    def named(self, names: Collection[str]) -> Survey:
+        """The part that is VMs and disks of these names; a boot disk has its VM's."""
+        return replace(
+            self,
+            instances=tuple(each for each in self.instances if each["name"] in names),
+            disks=tuple(each for each in self.disks if each["name"] in names),
+            firewalls=(),
+        )
+
     def within(self, zones: Collection[str]) -> Survey:
         """Without what could not be seen in zones that do not matter."""
         return replace(

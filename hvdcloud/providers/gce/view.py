@@ -52,9 +52,10 @@ class Viewpoint:
             name=name,
             index=_index(name),
             id=f"{zone}/{name}",
-            state=_STATES.get(instance.get("status", ""), NodeState.STOPPED),
+            state=node_state(instance),
             address=self._address(instance),
             port=SSH_PORT,
+            made=str(instance.get("creationTimestamp", "")),
             internal_address=internal_name(name, zone=zone, project=self.project),
             proxy_command=(iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None),
         )
@@ -79,6 +80,8 @@ class Viewpoint:
             now: until when its cost is counted; None: the clock's time.
         """
         instances = [vm for vm in survey.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
+        # While labels are being changed the head's count: it has been there from the beginning.
+        instances.sort(key=lambda vm: _index(str(vm["name"])))
         disks = [disk for disk in survey.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
         firewalls = [rule for rule in survey.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
         operations = survey.creating(name)
@@ -111,6 +114,11 @@ class Viewpoint:
             cost_notes=money.notes,
             unseen=survey.unseen,
         )
+
+
+def node_state(instance: Resource) -> NodeState:
+    """What a VM does."""
+    return _STATES.get(instance.get("status", ""), NodeState.STOPPED)
 
 
 def labels_of(resource: Resource) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.providers.base import LABEL_NODE, SSH_PORT, ClusterSpec, NodeSight, Plan, Request
@@ -28,10 +29,20 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
             body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},
         )
     ]
+    requests += container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
+    return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+
+
+def container_requests(
+    spec: ClusterSpec, indices: Sequence[int], *, idle_seconds: float | None = None
+) -> list[Request]:
+    """For some of the nodes of a cluster; arguments as for `make_plan`."""
+    network = network_name(spec.name)
+    requests = []
     seen = sight(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
-    for index in range(spec.nodes):
+    for index in indices:
         name = spec.node_name(index)
         body = {
             "name": name,
@@ -57,7 +68,7 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
             "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
         }
         requests.append(Request(object=f"container {name}", method="POST /containers/create", body=body))
-    return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+    return requests
 
 
 def sight(*, bucket: str, bucket_endpoint: str | None) -> NodeSight:

@@ -12,11 +12,11 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
@@ -34,10 +34,10 @@ from hvdcloud.providers.base import (
     OnProgress,
     Plan,
     Problem,
-    Request,
     ignore_progress,
 )
 from hvdcloud.providers.local import plan, view
+from hvdcloud.providers.local.containers import Maker
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from hvdcloud.state import Journal
 
 DESTROY_SECONDS = 60.0
-START_ATTEMPTS = 5
 STATUS_PREFIX = "hvdcloud-status "
 
 
@@ -91,135 +90,68 @@ class LocalProvider:
 
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
+        return self._make(plan, journal=journal, on_progress=on_progress)
+
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        """More containers of the same network and with the same folder. Running them costs nothing."""
+        requests = plan.container_requests(spec, indices, idle_seconds=self._idle_seconds)
+        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+
+    def grow(
+        self,
+        spec: ClusterSpec,
+        indices: Sequence[int],
+        *,
+        journal: Journal,
+        on_progress: OnProgress = ignore_progress,
+    ) -> Sequence[Node]:
+        """What stands stopped in the way goes first, then all containers at once."""
+        cluster = self.cluster(spec.name)
+        stopped = [node.index for node in cluster.nodes if node.state is NodeState.STOPPED] if cluster else []
+        if left := self.shrink(spec.name, sorted({*stopped} & {*indices}), on_progress=on_progress):
+            raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+        return self._make(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
+
+    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
+        """A container cannot make others."""
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """As containers have printed them."""
+        found = {}
+        for node in nodes:
+            for line in self.console(node).splitlines():
+                if line.startswith(STATUS_PREFIX):
+                    status = json.loads(line.removeprefix(STATUS_PREFIX))
+                    if status["status"] == "ready":
+                        found[node.name] = str(status["host_key"])
+        return found
+
+    def set_size(self, name: str, nodes: int) -> None:
+        """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
+
+    def _make(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
         spec = plan.spec
-        made: list[tuple[str, str]] = []
-        network_request, *container_requests = plan.requests
-
-        def create_network(request: Request) -> None:
-            made.append(("network", self._create_network(request.body)))
-
-        def create_container(request: Request) -> str:
-            on_progress(NodeProgress(object=request.body["name"], step="creating"))
-            container_id = self._create_container(request.body)
-            made.append(("container", container_id))
-            self._start(request.body["name"], container_id)
-            on_progress(NodeProgress(object=request.body["name"], step="booting"))
-            return container_id
-
+        maker = Maker(self._api, on_progress=on_progress)
+        networks = [request for request in plan.requests if request.object.startswith("network ")]
+        containers = [request for request in plan.requests if request not in networks]
         try:
-            for path in network_request.body, *(request.body for request in container_requests):
-                for folder in path.get("mounts", {}):
+            for request in plan.requests:
+                for folder in request.body.get("mounts", {}):
                     _make_folder(Path(folder))
             journal.record(
                 "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
             )
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine goes on with.
-            side_by_side(create_network, [network_request])
-            side_by_side(create_container, container_requests)
+            side_by_side(maker.network, networks)
+            made = side_by_side(maker.container, containers)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that somebody else made meanwhile stays.
-            left = self._undo(made)
+            left = maker.undo()
             if left and isinstance(error, HvdcloudError):
                 error.details = "\n".join([error.details, *left]).strip()
             raise
         cluster = self.cluster(spec.name)
-        assert cluster is not None
-        return list(cluster.nodes)
-
-    def _create_network(self, body: Mapping[str, Any]) -> str:
-        from docker.errors import APIError
-
-        try:
-            created = self._api.create_network(
-                body["name"],
-                driver=body["driver"],
-                check_duplicate=body["check_duplicate"],
-                labels=dict(body["labels"]),
-            )
-        except APIError as error:
-            text = str(error.explanation)
-            if error.status_code == 409 or "already exists" in text:
-                raise UsageError(
-                    f"the network {body['name']} exists already",
-                    hint=f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]} deletes it if it is ours; "
-                    "else take another --name",
-                ) from None
-            if "address pool" in text or "overlaps" in text:
-                raise CapacityError(
-                    f"the engine has no free subnet for the network {body['name']}: {text}",
-                    hint="docker network prune deletes networks that no container uses",
-                ) from None
-            raise view.engine_refused(f"network {body['name']}", error) from error
-        return str(created["Id"])
-
-    def _create_container(self, body: Mapping[str, Any]) -> str:
-        from docker.errors import APIError, ImageNotFound
-
-        host_config = self._api.create_host_config(
-            port_bindings={SSH_PORT: ("127.0.0.1",)},
-            binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
-            shm_size=body["shm_size"],
-            extra_hosts=dict(body["extra_hosts"]),
-            network_mode=body["network"],
-        )
-        try:
-            created = self._api.create_container(
-                body["image"],
-                name=body["name"],
-                hostname=body["hostname"],
-                labels=dict(body["labels"]),
-                environment=dict(body["environment"]),
-                ports=[SSH_PORT],
-                host_config=host_config,
-                networking_config={"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}},
-            )
-        except ImageNotFound:
-            raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
-        except APIError as error:
-            if error.status_code == 409:
-                raise UsageError(
-                    f"the container name {body['name']} is taken",
-                    hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
-                    "deletes a cluster of ours; else take another --name",
-                ) from None
-            raise view.engine_refused(f"container {body['name']}", error) from error
-        return str(created["Id"])
-
-    def _start(self, name: str, container_id: str) -> None:
-        from docker.errors import APIError
-
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self._api.start(container_id)
-            except APIError as error:
-                text = str(error.explanation)
-                if "port is already allocated" not in text and "address already in use" not in text:
-                    raise view.engine_refused(f"container {name}", error) from error
-                # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
-                if attempt == START_ATTEMPTS:
-                    raise NodeError(
-                        f"container {name}: the engine found no free loopback port for its sshd: {text}",
-                        hint="end the programs that hold these ports, then hvdcloud up again",
-                    ) from None
-            else:
-                return
-
-    def _undo(self, made: Iterable[tuple[str, str]]) -> list[str]:
-        """Delete what `create` made, containers before their network. Returns what resisted."""
-        from docker.errors import APIError, NotFound
-
-        left = []
-        for kind, object_id in sorted(made, key=lambda entry: entry[0]):
-            try:
-                if kind == "container":
-                    self._api.remove_container(object_id, force=True, v=True)
-                else:
-                    self._api.remove_network(object_id)
-            except NotFound:
-                continue
-            except APIError as error:
-                left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
-        return left
+        return [node for node in cluster.nodes if node.id in made] if cluster else []
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -329,6 +261,9 @@ class LocalProvider:
 
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
         """Containers at once, then networks and volumes; listed again until nothing is found or a minute is over."""
+        return self._until_gone(lambda: self._destroy_once(name, on_progress))
+
+    def _until_gone(self, once: Callable[[], Sequence[Leftover]]) -> Sequence[Leftover]:
         from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
 
         # An object that the engine is still deleting answers 409 and is gone a moment later.
@@ -337,18 +272,33 @@ class LocalProvider:
             stop=stop_after_delay(DESTROY_SECONDS),
             wait=wait_exponential(multiplier=0.01, max=2),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
-        )(self._destroy_once, name, on_progress)
+        )(once)
 
-    def _destroy_once(self, name: str, on_progress: OnProgress) -> Sequence[Leftover]:
-        """Delete what there is; what was found, whether or not it could be deleted, is to be looked for once more."""
+    def shrink(
+        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Leftover]:
+        """Their containers alone, likewise."""
+        return self._until_gone(lambda: self._destroy_once(name, on_progress, indices=set(indices)))
+
+    def _destroy_once(
+        self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
+    ) -> Sequence[Leftover]:
+        """Delete what there is; what was found, whether or not it could be deleted, is to be looked for once more.
+
+        Args:
+            indices: only these nodes; None: all of it.
+        """
         labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
         containers = [
             ("container", found["Names"][0].removeprefix("/"), found["Id"])
             for found in self._api.containers(all=True, filters=labels)
+            if indices is None or view.index_of(found) in indices
         ]
-        others = [("network", found["Name"], found["Id"]) for found in self._api.networks(filters=labels)]
-        for volume in self._api.volumes(filters=labels).get("Volumes") or []:
-            others.append(("volume", volume["Name"], volume["Name"]))
+        others: list[tuple[str, str, str]] = []
+        if indices is None:
+            others += [("network", found["Name"], found["Id"]) for found in self._api.networks(filters=labels)]
+            volumes = self._api.volumes(filters=labels).get("Volumes") or []
+            others += [("volume", volume["Name"], volume["Name"]) for volume in volumes]
 
         def remove(found: tuple[str, str, str]) -> Leftover:
             kind, object_name, object_id = found

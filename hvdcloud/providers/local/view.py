@@ -33,7 +33,9 @@ _STATES |= {"paused": NodeState.FROZEN}
 
 
 def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
-    labels = containers[0]["Labels"] if containers else others[0][1]
+    # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
+    newest = max(containers, key=lambda container: int(container.get("Created", 0)), default=None)
+    labels = newest["Labels"] if newest else others[0][1]
     nodes = sorted((_node(container) for container in containers), key=lambda node: node.index)
     return Cluster(
         name=name,
@@ -50,12 +52,17 @@ def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[t
     )
 
 
+def index_of(container: dict[str, Any]) -> int:
+    """The node's number, by its label."""
+    return int(container["Labels"].get(LABEL_NODE, "0"))
+
+
 def _node(container: dict[str, Any]) -> Node:
     ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
     public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
     return Node(
         name=container["Names"][0].removeprefix("/"),
-        index=int(container["Labels"].get(LABEL_NODE, "0")),
+        index=index_of(container),
         id=container["Id"],
         state=_STATES.get(container["State"], NodeState.STOPPED),
         address="127.0.0.1" if public else None,

@@ -7,7 +7,17 @@ from typing import Any
 from tests.emulator import lists
 from tests.emulator.call import Call, implements, run_simple
 from tests.emulator.errors import ApiError, not_found
+from tests.emulator.resources.labels import set_labels
 from tests.emulator.resources.places import ZONE_SCOPES, unreachable_zones
+
+
+@implements("disks.setLabels")
+def set_disk_labels(call: Call) -> dict[str, Any]:
+    name = call.path["resource"]
+    found = call.world.disks[call.zone]
+    if name not in found:
+        raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
+    return set_labels(call, found[name], f"zones/{call.zone}")
 
 
 def _disk(call: Call) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.emulator import lists
-from tests.emulator.call import Call, implements, run_simple
+from tests.emulator.call import Call, implements, not_implemented, run_simple
 from tests.emulator.errors import ApiError, invalid, invalid_field
+from tests.emulator.resources.labels import set_labels
 from tests.emulator.resources.places import ZONE_SCOPES, unreachable_zones
 
 
@@ -52,6 +53,40 @@ def delete_instance(call: Call) -> dict[str, Any]:
     else:
         call.lifecycle.delete(vm, operation, slow=fault.get("slow", 0.0))
     return operation.resource
+
+
+@implements("instances.simulateMaintenanceEvent")
+def simulate_maintenance_event(call: Call) -> dict[str, Any]:
+    """Google's way to test a preemption: a Spot VM is taken away, others fare as their onHostMaintenance says.
+
+    https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
+    """
+    world = call.world
+    if again := world.operations.of_request(call.request):
+        return again.resource
+    vm = world.vm(call.zone, call.path["instance"])
+    scheduling = vm.resource["scheduling"]
+    terminates = scheduling["onHostMaintenance"] == "TERMINATE"
+    if vm.status != "RUNNING":
+        raise ApiError(400, "resourceNotReady", f"The resource '{vm.resource['selfLink']}' is not ready")
+    if terminates and scheduling["automaticRestart"]:
+        raise not_implemented("a VM that starts again after its host's maintenance")
+    operation = call.operation("simulateMaintenanceEvent", vm.resource, scope=f"zones/{vm.zone}")
+
+    def effect() -> None:
+        if vm.shape.spot:
+            call.lifecycle.preempt(vm)
+        elif terminates:
+            call.lifecycle.terminate(vm)
+
+    run_simple(call, operation, effect, fault=call.fault())
+    return operation.resource
+
+
+@implements("instances.setLabels")
+def set_instance_labels(call: Call) -> dict[str, Any]:
+    resource = call.world.vm(call.zone, call.path["instance"]).resource
+    return set_labels(call, resource, f"zones/{call.zone}")
 
 
 @implements("instances.getGuestAttributes")

@@ -1,4 +1,4 @@
-"""The script that a VM runs at every boot: driver, host firewall, registry login, pull, container. Pure.
+"""The scripts of a VM: at every boot driver, host firewall, registry login, pull, container; and at its end. Pure.
 
 The guest attribute `hvdcloud/status` says how it fares, as a JSON object: `{"status": S}`, where S is driver, firewall,
 login, pulling (with `percent`) or starting, or `{"status": "failed", "step": …, "error": …}`. From starting on the
@@ -37,6 +37,11 @@ def render(
         values["DRIVER"] = driver
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     return _SHEBANG + "\n".join([assignments, _part("common"), _part(profile), _part("start")])
+
+
+def render_shutdown() -> str:
+    """The text of the script that asks the container for its checkpoints when the VM ends."""
+    return (_FOLDER / "shutdown.sh").read_text(encoding="utf-8")
 
 
 def _part(name: str) -> str:

@@ -212,6 +212,8 @@ container_runs() {
 
 # Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
 # share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
+# SYS_PTRACE: after the loss of a node, an elastic run's agents break what still connects their workers to it.
+# When the VM is shut down, Docker gives the container as long as it has, instead of 10 s, to upload its checkpoints.
 run_container() {
     local flags=()
     if [[ $GPU == yes ]]; then
@@ -224,8 +226,8 @@ run_container() {
     HVDCLOUD_IDLE=$(optional hvdcloud-idle)
     HVDCLOUD_COMPUTE_ENDPOINT=$(optional hvdcloud-compute-endpoint)
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT
-    limited 300 docker run -d --name "$CONTAINER" --network host --ipc host \
-        --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
+    limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
+        --cap-add SYS_PTRACE --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
         -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
         -e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT "$IMAGE"
 }

@@ -1,0 +1,364 @@
+"""`hvdcloud resize N`: nodes come and go, during an elastic run or between runs; those that are missing come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
+from hvdcloud.lifecycle.consent import Consent
+from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
+from hvdcloud.lifecycle.members import forget, join, joined, size, spec_of
+from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, NodeState, OnProgress
+
+if TYPE_CHECKING:
+    from hvdcloud.console import Steps
+    from hvdcloud.lifecycle.context import Context
+
+DISMISS_SECONDS = 620.0
+"""The head itself gives up after 600."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeResult:
+    """What has changed."""
+
+    cluster: str
+    nodes: int
+    made: Sequence[str]
+    """Nodes that are new, or back."""
+    removed: Sequence[str]
+    run: str | None
+    """The elastic run that goes on with them."""
+    dollars_per_hour_before: float
+    dollars_per_hour: float
+    worst_case_dollars: float | None
+    """None: nothing ends it."""
+    note: str
+    """What stands in hvdcloud.yaml, if that is another number; empty if it is not."""
+    seconds: float
+
+    @property
+    def changed(self) -> bool:
+        """False: it was like that already."""
+        return bool(self.made or self.removed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What has to be done, by the nodes' names and numbers."""
+
+    make: tuple[int, ...]
+    clear: tuple[int, ...]
+    """Of those to make: what stands there has never joined, and is deleted first."""
+    remove: tuple[Node, ...]
+
+
+def resize(context: Context, nodes: int, *, consent: Consent | None = None, force: bool = False) -> ResizeResult:
+    """Make the cluster `nodes` nodes; those that are missing or stopped are made anew.
+
+    Args:
+        force: also delete nodes that may hold checkpoints which are not in the bucket.
+
+    Raises:
+        UsageError: there is no such cluster, a run stands in the way, or nobody agreed to what it costs.
+        CheckpointError: something would be lost; nothing was changed.
+        CapacityError, ImageError, NodeError: new nodes could not be made; the cluster is as it was.
+        TeardownError: something could not be deleted.
+        InterruptedByUserError: Ctrl-C; what was made is deleted again. Or the answer to what it costs was no.
+    """
+    started = time.monotonic()
+    consent = consent or Consent()
+    with context.state.lock("resize"):
+        cluster = context.cluster()
+        facts = context.facts(cluster)
+        change = plan_change(cluster, facts, nodes)
+        labelled = context.provider.cluster(cluster.name)
+        done = not change.make and not change.remove and cluster.expected_nodes == nodes
+        run: dict[str, Any] | None = None
+        if not done:
+            run = active_run(context, cluster)
+            _check_run(run, nodes, cluster)
+            _grow(context, cluster, change, nodes, run=run, consent=consent, force=force)
+            _shrink(context, cluster, change, nodes, run=run, force=force)
+        if not done or (labelled is not None and labelled.expected_nodes != nodes):
+            context.provider.set_size(cluster.name, nodes)
+        after = context.cluster() if not done else cluster
+    return ResizeResult(
+        cluster=cluster.name,
+        nodes=nodes,
+        made=[f"{cluster.name}-{index}" for index in change.make],
+        removed=[node.name for node in change.remove],
+        run=str(run["run"]) if run else None,
+        dollars_per_hour_before=cluster.dollars_per_hour,
+        dollars_per_hour=after.dollars_per_hour,
+        worst_case_dollars=after.worst_case_dollars,
+        note=""
+        if context.config.nodes == nodes
+        else f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there if it is to stay so",
+        seconds=time.monotonic() - started,
+    )
+
+
+def plan_change(cluster: Cluster, facts: Mapping[str, Any], nodes: int) -> Change:
+    """What `resize` has to make and to delete. Pure.
+
+    Args:
+        cluster: as it is known here.
+
+    Raises:
+        NodeError: the head is not there; a node is frozen or on its way up; not everything can be seen.
+    """
+    name = cluster.name
+    if cluster.unseen:
+        raise NodeError(
+            f"{', '.join(cluster.unseen)} did not answer, so nobody knows which nodes {name} has",
+            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+        )
+    members = joined(dict(facts))
+    there = {node.index: node for node in cluster.nodes}
+    head = there.get(0)
+    if head is None or head.state is not NodeState.RUNNING:
+        what = head.state.value if head else "gone"
+        raise NodeError(
+            f"the head {name}-0 is {what}; it holds what the cluster knows of its runs, and is never replaced",
+            hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again",
+        )
+    make, clear = [], []
+    for index in range(nodes):
+        node = there.get(index)
+        if node is None or node.state is NodeState.STOPPED:
+            make.append(index)
+        elif node.name not in members:
+            # A command that was killed has left it behind.
+            make.append(index)
+            clear.append(index)
+        elif node.state is not NodeState.RUNNING:
+            raise NodeError(
+                f"node {node.name} is {node.state.value}: it may come back with all that it holds",
+                hint=f"hvdcloud status --name {name} shows when it runs; deleted at its provider, it can be replaced",
+            )
+    return Change(
+        make=tuple(make),
+        clear=tuple(clear),
+        remove=tuple(sorted((node for node in cluster.nodes if node.index >= nodes), key=lambda node: node.index)),
+    )
+
+
+def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
+    """The state of the run that goes on, if one does.
+
+    Raises:
+        NodeError: the head does not answer.
+    """
+    from hvdcloud.lifecycle.logs import states
+
+    return next((state for state in states(context, cluster) if state.get("state") != "done"), None)
+
+
+def _check_run(run: Mapping[str, Any] | None, nodes: int, cluster: Cluster) -> None:
+    if run is None:
+        return
+    limits = run.get("elastic")
+    if not limits:
+        raise UsageError(
+            f"run {run['run']} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
+            "with",
+            hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one go on with more or fewer",
+        )
+    if making := run.get("making"):
+        raise NodeError(
+            f"the head is making {', '.join(making)} anew",
+            hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
+        )
+    if not int(limits["min"]) <= nodes <= int(limits["max"]):
+        raise UsageError(
+            f"run {run['run']} takes {limits['min']} to {limits['max']} node(s), not {nodes}",
+            hint="run.elastic says how many; what it says when a run begins holds for that run",
+        )
+
+
+# --- growing ----------------------------------------------------------------------------------------------------------
+
+
+def _grow(
+    context: Context,
+    cluster: Cluster,
+    change: Change,
+    nodes: int,
+    *,
+    run: Mapping[str, Any] | None,
+    consent: Consent,
+    force: bool,
+) -> None:
+    if not change.make:
+        return
+    stopped = [node for node in cluster.nodes if node.index in change.make and node.index not in change.clear]
+    if not force and run is None:
+        _refuse_if_unsaved(context, cluster, stopped)
+    spec = spec_of(context, cluster, nodes=max(nodes, cluster.expected_nodes))
+    plan = context.provider.plan_growth(spec, change.make)
+    consent.seek(context, plan, before=cluster.dollars_per_hour)
+    stay = [node for node in cluster.nodes if node.index not in change.make]
+    with interrupted_once(), context.console.steps() as steps:
+        try:
+            add_nodes(context, spec, change, stay, run=run, on_progress=_shown(steps))
+        except KeyboardInterrupt:
+            raise InterruptedByUserError(
+                f"resize of {cluster.name} was interrupted; what it had made is deleted, and the other nodes are as "
+                "they were",
+                hint=f"hvdcloud resize {nodes} --name {cluster.name} starts anew",
+            ) from None
+
+
+def add_nodes(
+    context: Context,
+    spec: ClusterSpec,
+    change: Change,
+    stay: Sequence[Node],
+    *,
+    run: Mapping[str, Any] | None,
+    on_progress: OnProgress,
+    on_made: Callable[[], object] = lambda: None,
+    on_ready: Callable[[], object] = lambda: None,
+) -> None:
+    """Make nodes, bring them up, join them and admit them to the elastic run that goes on; or leave nothing of them.
+
+    Args:
+        spec: `nodes`: how many the cluster has afterwards.
+        stay: those that are there.
+        on_made: called when they are there and boot; from then on their deletion ends the wait for them.
+        on_ready: called when that wait is over.
+    """
+    provider = context.provider
+    names = [spec.node_name(index) for index in change.make]
+    before = size(context.state.load())
+    context.state.journal.record("grow", cluster_id=spec.id, cluster=spec.name, nodes=names)
+    # If this is killed, what it has made is known for what it is: nodes that never joined.
+    forget(context, names)
+    if change.clear and (left := provider.shrink(spec.name, change.clear, on_progress=on_progress)):
+        raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+    try:
+        made = provider.grow(spec, change.make, journal=context.state.journal, on_progress=on_progress)
+        on_made()
+        made = provider.wait_ready(made, deadline=time.monotonic() + provider.ready_seconds, on_progress=on_progress)
+        on_ready()
+        running = {node.name for node in stay if node.state is NodeState.RUNNING}
+        join(
+            context,
+            spec,
+            [*(node for node in stay if node.state is not NodeState.STOPPED), *made],
+            made=made,
+            # A run goes on without a node that is lost; the head has to know its new peers, and they their peers.
+            needed={spec.node_name(0), *names} if run else running | set(names),
+            active_run=str(run["run"]) if run else None,
+        )
+        if run:
+            admit(context, spec, run, names)
+    except BaseException as error:
+        with uninterrupted():
+            left = provider.shrink(spec.name, change.make)
+            forget(context, names)
+            context.state.save({**context.state.load(), "size": before})
+        if left:
+            raise TeardownError(
+                f"{', '.join(names)} did not come up, and {len(left)} object(s) of them could not be deleted",
+                hint=left[0].delete_with,
+                details="\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left),
+            ) from error
+        raise
+    context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
+
+
+def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Have an elastic run take nodes in that have joined.
+
+    Raises:
+        NodeError: the head does not answer, or refuses.
+    """
+    slots = {
+        str(node["name"]): context.config.run.slots_per_node or int(node["gpus"]) or 1
+        for node in context.state.load()["nodes"]
+    }
+    hosts = [{"name": name, "index": int(name.rpartition("-")[2]), "slots": slots[name]} for name in names]
+    with context.head(spec.name) as head:
+        head.call(f"admit {run['run']}", payload={"hosts": hosts})
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------
+
+
+def _shrink(
+    context: Context,
+    cluster: Cluster,
+    change: Change,
+    nodes: int,
+    *,
+    run: Mapping[str, Any] | None,
+    force: bool,
+) -> None:
+    if not change.remove and size(context.state.load()) == nodes:
+        return
+    running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
+    if run and running:
+        context.console.say(
+            f"run {run['run']} goes on without {', '.join(running)}; the checkpoints there are uploaded"
+        )
+        with context.head(cluster.name) as head:
+            head.call(f"dismiss {run['run']}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+    if not force:
+        _refuse_if_unsaved(context, cluster, change.remove, but=str(run["run"]) if run else None)
+    with uninterrupted(), context.console.steps() as steps:
+        context.state.journal.record(
+            "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
+        )
+        forget(context, [node.name for node in change.remove])
+        left = context.provider.shrink(cluster.name, [node.index for node in change.remove], on_progress=_shown(steps))
+        if left:
+            raise TeardownError(
+                f"{len(left)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
+                hint=f"hvdcloud resize {nodes} --name {cluster.name} tries again; by hand: {left[0].delete_with}",
+                details="\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left),
+            )
+        context.state.save({**context.state.load(), "size": nodes})
+        # Those that are left forget the others' pins. They run as well if they do not.
+        now = context.cluster()
+        rest = [node for node in now.nodes if node.state is not NodeState.STOPPED]
+        join(
+            context,
+            spec_of(context, cluster, nodes=nodes),
+            rest,
+            needed={node.name for node in rest if node.index == 0},
+            active_run=str(run["run"]) if run else None,
+        )
+
+
+def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None) -> None:
+    """
+    Args:
+        but: a run that is known to be active elsewhere.
+
+    Raises:
+        CheckpointError: one of the nodes may hold what is nowhere else.
+    """
+    from hvdcloud.lifecycle.down import unsaved
+
+    if not nodes:
+        return
+    problems = unsaved(context, replace(cluster, nodes=tuple(nodes)))
+    problems = [each for each in problems if but is None or not each.startswith(f"run {but} is still active")]
+    if problems:
+        raise CheckpointError(
+            f"{', '.join(node.name for node in nodes)} cannot be deleted: {len(problems)} thing(s) would be lost",
+            hint="mend that, then resize again; --force deletes all the same",
+            details="\n".join(problems[:20]),
+        )
+
+
+def _shown(steps: Steps) -> OnProgress:
+    def show(progress: NodeProgress) -> None:
+        steps.update(progress.object, progress.step)
+
+    return show

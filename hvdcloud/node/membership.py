@@ -1,0 +1,282 @@
+"""Which nodes take part in an elastic run, and under which names Horovod is to know them. Pure: no clock, no network.
+
+Horovod 0.28.1 has its own ideas of hosts, which decide what may be done when (horovod/runner/elastic):
+
+* A host whose worker has failed is never used again under its name (discovery.py), so a node that returns gets a new
+  one: `digits-2`, then `digits-2-g2`.
+* A change of the list is told to rank 0's worker by a call that waits for a minute where its node does not answer
+  (driver.py), with the driver's lock held. So after a loss the list stays as it is until the others have gone on; a
+  host that is dead and listed does no harm.
+* Two changes within one second count as one for the workers, which compare whole seconds (common/elastic.py).
+* A removal that leaves fewer than the least number deadlocks (horovod/horovod#3494), so it is not made.
+* A listed host whose worker cannot start ends the whole job, so a node is only listed when its agent has proved that it
+  can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+LOSS_MARGIN_SECONDS = 15.0
+"""Beyond Gloo's timeout, until the others have surely gone on without a node that was lost."""
+FAILURE_MARGIN_SECONDS = 5.0
+"""The same for a worker that failed on a node that answers: its connections were closed at once."""
+TOGETHER_SECONDS = 5.0
+"""How long a node that is ready waits for another one, so that the training stops once for both."""
+WRITE_SECONDS = 2.0
+"""Between two changes of the list."""
+FORM_SECONDS = 60.0
+"""How long the list stays as it is where the workers do not find each other after a change. Workers that are just being
+reset throw the notice of another change away (common/elastic.py, State.on_reset)."""
+UNUSED_SECONDS = 30.0
+"""After so long without a worker a listed node is listed anew: Horovod has missed it. Or the others take long until
+they commit: then after twice as long, and so on."""
+MOST_FAILURES = 3
+"""How often the workers of one node may fail, one soon after the other, before it is used no more."""
+FORGIVEN_SECONDS = 180.0
+"""A failure longer ago does not count: what a node trains between two is worth more than the pauses that they cost."""
+
+
+class Place(str, Enum):
+    """Where a node stands."""
+
+    PREPARING = "preparing"
+    """It gets the code and the environment of the run."""
+    JOINING = "joining"
+    """Its agent starts, and tries what a worker needs."""
+    READY = "ready"
+    LISTED = "listed"
+    """Horovod uses it."""
+    FAILED = "failed"
+    """Its worker ended, and the node itself answers."""
+    LOST = "lost"
+    LEAVING = "leaving"
+    GONE = "gone"
+    """It has left, and nobody waits for it."""
+
+
+@dataclass
+class Member:
+    """One node of the run."""
+
+    name: str
+    index: int
+    slots: int
+    """Ranks that it takes; 0: it only drives."""
+    place: Place = Place.JOINING
+    alias: str = ""
+    """The name that Horovod knows or last knew it by."""
+    since: float = 0.0
+    """Seconds since the epoch."""
+    why: str = ""
+    failures: int = 0
+    failed_at: float = float("-inf")
+    listings: int = 0
+    listed_at: float = float("-inf")
+    """Monotonic seconds."""
+    missed: int = 0
+    """How often in a row it was listed and no worker came."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the run's state has it."""
+        return {
+            "name": self.name,
+            "alias": self.alias,
+            "state": self.place.value,
+            "since": self.since,
+            "why": self.why,
+            "slots": self.slots,
+        }
+
+
+class Membership:
+    """The nodes of one run.
+
+    Args:
+        members: those that the run starts with.
+        least: nodes with ranks, below which Horovod waits.
+        most: nodes with ranks that Horovod uses at once.
+        gloo_timeout: seconds after which survivors notice that a peer is silent.
+        wall: the time of day, seconds since the epoch.
+    """
+
+    def __init__(
+        self, members: Iterable[Member], *, least: int, most: int, gloo_timeout: float, wall: Callable[[], float]
+    ) -> None:
+        self.members = {member.name: member for member in members}
+        self.least = least
+        self.most = most
+        self._gloo_timeout = gloo_timeout
+        self._wall = wall
+        self._quiet_until = float("-inf")
+        """Until then the list stays as it is."""
+        self._excused_until = float("-inf")
+        """Until then a worker that fails may have failed because of an earlier loss."""
+        self._written_at = float("-inf")
+        self._listed: dict[str, str] = {}
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def move(self, name: str, place: Place, why: str = "") -> None:
+        """Note where a node stands."""
+        member = self.members[name]
+        member.place, member.why, member.since = place, why, self._wall()
+
+    def lost(self, name: str, why: str, *, now: float) -> None:
+        """A node does not answer any more.
+
+        Args:
+            now: monotonic seconds.
+        """
+        was_used = self.members[name].place in (Place.LISTED, Place.LEAVING)
+        self.move(name, Place.LOST, why)
+        if was_used:
+            self._disturb(now + self._gloo_timeout + LOSS_MARGIN_SECONDS)
+
+    def failed(self, name: str, why: str, *, now: float) -> None:
+        """A node's worker ended with an error; Horovod will not use this name of the node again."""
+        member = self.members[name]
+        # Workers that end while the others are still getting over an earlier loss end because of it.
+        if now >= self._excused_until:
+            member.failures = 1 if now - member.failed_at > FORGIVEN_SECONDS else member.failures + 1
+            member.failed_at = now
+        self.move(name, Place.FAILED, why)
+        self._disturb(now + self._gloo_timeout + FAILURE_MARGIN_SECONDS)
+
+    def _disturb(self, until: float) -> None:
+        self._quiet_until = max(self._quiet_until, until)
+        self._excused_until = max(self._excused_until, until)
+
+    def admit(self, name: str, *, index: int, slots: int) -> Member:
+        """A node that is new, or new again."""
+        member = self.members.get(name)
+        if member is None:
+            member = self.members[name] = Member(name=name, index=index, slots=slots)
+        member.slots = slots
+        member.failures = 0
+        self.move(name, Place.PREPARING)
+        return member
+
+    def went_on(self, *, now: float) -> None:
+        """The workers are connected to each other again: the list may change."""
+        self._quiet_until = min(self._quiet_until, max(now, self._written_at + WRITE_SECONDS))
+        self._excused_until = min(self._excused_until, now)
+
+    def started_again(self, *, now: float) -> None:
+        """Horovod's driver is a new one and knows nothing of failed hosts; it starts with an empty list."""
+        for member in self.members.values():
+            if member.place in (Place.LISTED, Place.FAILED):
+                self.move(member.name, Place.READY)
+        self._listed = {}
+        self._quiet_until = self._excused_until = now
+
+    # -- what follows ------------------------------------------------------------------------------------------------
+
+    def in_use(self) -> list[Member]:
+        """Those that Horovod uses."""
+        return [member for member in self.members.values() if member.place is Place.LISTED]
+
+    def expected(self) -> set[str]:
+        """Nodes where Horovod should have workers now."""
+        places = (Place.LISTED, Place.LEAVING)
+        return {name for name in self._listed.values() if self.members[name].place in places}
+
+    def usable(self) -> list[Member]:
+        """Those that Horovod uses or could use now."""
+        return [
+            member
+            for member in self.members.values()
+            if member.slots and (member.place in (Place.LISTED, Place.READY) or self._is_second_chance(member))
+        ]
+
+    def may_leave(self, names: Iterable[str]) -> bool:
+        """Whether enough would remain without these."""
+        leaving = set(names)
+        return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
+
+    def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
+        """Those that were listed long ago and have no worker yet get another name, which Horovod is told of.
+
+        Args:
+            used: nodes with workers.
+            now: monotonic seconds.
+        """
+        for member in self.in_use():
+            if member.name in used:
+                member.missed = 0
+            elif now - member.listed_at > UNUSED_SECONDS * 2**member.missed:
+                member.missed += 1
+                self.move(member.name, Place.READY)
+                self._quiet_until = min(self._quiet_until, now)
+
+    def worth_waiting(self, *, now: float) -> bool:
+        """Whether a node that is ready had better wait for others that will be soon: every change stops the training.
+
+        Args:
+            now: the time of day, seconds since the epoch.
+        """
+        places = {member.place for member in self.members.values()}
+        ready = [member.since for member in self.members.values() if member.place is Place.READY]
+        return (
+            bool(ready)
+            and Place.JOINING in places
+            and Place.LEAVING not in places
+            and now - min(ready) < TOGETHER_SECONDS
+            and len(self.in_use()) >= self.least
+        )
+
+    def change(self, *, now: float) -> dict[str, int] | None:
+        """The list that Horovod should see from now on, if it should change now: slots by alias.
+
+        Those that are new in it are listed by that.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if now < self._quiet_until:
+            return None
+        keep = {member.alias: member for member in self.in_use()}
+        for member in self._candidates()[: max(0, self.most - len(keep))]:
+            keep[self._next_alias(member)] = member
+        leaving = [member for member in self.members.values() if member.place is Place.LEAVING]
+        # Of those that leave, so many stay listed that Horovod does not fall below its minimum.
+        for member in leaving[: max(0, self.least - len(keep))]:
+            if member.alias in self._listed:
+                keep[member.alias] = member
+        if keep.keys() == self._listed.keys():
+            return None
+        for alias, member in keep.items():
+            if member.place is not Place.LEAVING and member.place is not Place.LISTED:
+                member.alias = alias
+                member.listings += 1
+                member.listed_at = now
+                self.move(member.name, Place.LISTED)
+        self._listed = {alias: member.name for alias, member in keep.items()}
+        self._written_at = now
+        self._quiet_until = now + FORM_SECONDS
+        return {alias: member.slots for alias, member in keep.items()}
+
+    def is_listed(self, name: str) -> bool:
+        """Whether Horovod's list has this node now, under any name."""
+        return name in self._listed.values()
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """As the run's state has them, the head first."""
+        return [member.as_dict() for member in sorted(self.members.values(), key=lambda member: member.index)]
+
+    def _candidates(self) -> list[Member]:
+        found = [
+            member
+            for member in self.members.values()
+            if member.slots and (member.place is Place.READY or self._is_second_chance(member))
+        ]
+        return sorted(found, key=lambda member: member.index)
+
+    def _is_second_chance(self, member: Member) -> bool:
+        return member.place is Place.FAILED and member.failures < MOST_FAILURES
+
+    def _next_alias(self, member: Member) -> str:
+        return member.name if member.listings == 0 else f"{member.name}-g{member.listings + 1}"

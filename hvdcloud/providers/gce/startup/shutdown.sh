@@ -1,0 +1,65 @@
+#!/bin/bash
+# What the VM does at its end, whatever ends it: preemption, its time limit, a deletion. Best effort, and on a Spot VM half
+# a minute in all: https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
+#
+# The container has probably been told already. Its agent watches the metadata server itself; and systemd, which runs this
+# script to stop google-shutdown-scripts.service, orders that service after the network only: Docker is stopped at the same
+# time, or (where docker.service comes after multi-user.target) before. Docker then sends SIGTERM, and waits as long as the
+# start said (--stop-timeout). So nothing here is the only way, and none of it may take long when Docker is gone.
+# https://github.com/GoogleCloudPlatform/guest-agent/blob/24e667f04b92/google-shutdown-scripts.service
+# https://github.com/moby/moby/blob/009639e0f46d/contrib/init/systemd/docker.service
+set -uo pipefail
+
+export HOME=/var/lib/hvdcloud LC_ALL=C
+METADATA=http://metadata.google.internal/computeMetadata/v1
+CONTAINER=hvdcloud
+UPLOAD_SECONDS=20 # for the checkpoints; what is left of the half minute is for the end of the run
+STOP_SECONDS=28
+
+say() {
+    printf 'hvdcloud: %s\n' "$*"
+}
+
+why() {
+    if [[ $(curl -sS -f -H 'Metadata-Flavor: Google' --connect-timeout 1 --max-time 2 \
+        "$METADATA/instance/preempted" 2>/dev/null) == TRUE ]]; then
+        echo preempted
+    else
+        echo 'shut down'
+    fi
+}
+
+container_runs() {
+    [[ $(timeout --kill-after=1 5 docker container inspect -f '{{.State.Running}}' "$CONTAINER" 2>/dev/null) == true ]]
+}
+
+# The node program is there without Docker too: its first process ends last.
+node_runs() {
+    grep -qszx hvdcloud.node /proc/[0-9]*/cmdline
+}
+
+if ! container_runs; then
+    if ! node_runs; then
+        say "the VM ends; its container has ended already"
+        exit 0
+    fi
+    say "the VM is being $(why): Docker is ending its container, which uploads its checkpoints"
+    while node_runs && ((SECONDS < STOP_SECONDS)); do
+        sleep 0.2
+    done
+    say "$(node_runs && echo 'the container was still there' || echo 'the container ended') $SECONDS s after the VM's end began"
+    exit 0
+fi
+reason=$(why)
+say "the VM is being $reason: its container is asked for its checkpoints"
+if answer=$(timeout --kill-after=1 "$UPLOAD_SECONDS" docker exec "$CONTAINER" hvdcloud-node leave "$reason" 2>&1); then
+    say "checkpoints after $SECONDS s: $answer"
+else
+    say "no answer about the checkpoints after $SECONDS s: $answer"
+fi
+left=$((STOP_SECONDS - SECONDS))
+if timeout --kill-after=1 "$((left + 1))" docker stop -t "$left" "$CONTAINER" >/dev/null 2>&1; then
+    say "the container ended $SECONDS s after the VM's end began"
+else
+    say "Docker did not end the container within $SECONDS s"
+fi

@@ -1,0 +1,145 @@
+"""Making containers and their network on a Docker engine, and taking back what was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hvdcloud.errors import CapacityError, ImageError, NodeError, UsageError
+from hvdcloud.providers.base import LABEL_CLUSTER, SSH_PORT, NodeProgress, OnProgress, Request
+from hvdcloud.providers.local import view
+
+START_ATTEMPTS = 5
+
+
+class Maker:
+    """Makes what a plan asks for, and remembers what it has made.
+
+    Args:
+        api: docker-py's; used from several threads at once.
+    """
+
+    def __init__(self, api: Any, *, on_progress: OnProgress) -> None:
+        self._api = api
+        self._on_progress = on_progress
+        self._made: list[tuple[str, str]] = []
+
+    def network(self, request: Request) -> None:
+        """Make a network.
+
+        Raises:
+            UsageError: its name is taken.  CapacityError: no subnet is free.  NodeError: the engine refuses.
+        """
+        self._made.append(("network", self._create_network(request.body)))
+
+    def container(self, request: Request) -> str:
+        """Make a container and start it. Returns its id.
+
+        Raises:
+            UsageError: its name is taken.  ImageError: its image is not there.  CapacityError: the disk is full.
+            NodeError: the engine refuses.
+        """
+        name = request.body["name"]
+        self._on_progress(NodeProgress(object=name, step="creating"))
+        container_id = self._create_container(request.body)
+        self._made.append(("container", container_id))
+        self._start(name, container_id)
+        self._on_progress(NodeProgress(object=name, step="booting"))
+        return container_id
+
+    def undo(self) -> list[str]:
+        """Delete all that was made, containers before their network. Returns what resisted."""
+        from docker.errors import APIError, NotFound
+
+        left = []
+        for kind, object_id in sorted(self._made, key=lambda entry: entry[0]):
+            try:
+                if kind == "container":
+                    self._api.remove_container(object_id, force=True, v=True)
+                else:
+                    self._api.remove_network(object_id)
+            except NotFound:
+                continue
+            except APIError as error:
+                left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
+        return left
+
+    def _create_network(self, body: Mapping[str, Any]) -> str:
+        from docker.errors import APIError
+
+        try:
+            created = self._api.create_network(
+                body["name"],
+                driver=body["driver"],
+                check_duplicate=body["check_duplicate"],
+                labels=dict(body["labels"]),
+            )
+        except APIError as error:
+            text = str(error.explanation)
+            if error.status_code == 409 or "already exists" in text:
+                raise UsageError(
+                    f"the network {body['name']} exists already",
+                    hint=f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]} deletes it if it is ours; "
+                    "else take another --name",
+                ) from None
+            if "address pool" in text or "overlaps" in text:
+                raise CapacityError(
+                    f"the engine has no free subnet for the network {body['name']}: {text}",
+                    hint="docker network prune deletes networks that no container uses",
+                ) from None
+            raise view.engine_refused(f"network {body['name']}", error) from error
+        return str(created["Id"])
+
+    def _create_container(self, body: Mapping[str, Any]) -> str:
+        from docker.errors import APIError, ImageNotFound
+
+        host_config = self._api.create_host_config(
+            port_bindings={SSH_PORT: ("127.0.0.1",)},
+            binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
+            shm_size=body["shm_size"],
+            # After the loss of a node, an elastic run's agents break what still connects their workers to it.
+            cap_add=["SYS_PTRACE"],
+            extra_hosts=dict(body["extra_hosts"]),
+            network_mode=body["network"],
+        )
+        try:
+            created = self._api.create_container(
+                body["image"],
+                name=body["name"],
+                hostname=body["hostname"],
+                labels=dict(body["labels"]),
+                environment=dict(body["environment"]),
+                ports=[SSH_PORT],
+                host_config=host_config,
+                networking_config={"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}},
+            )
+        except ImageNotFound:
+            raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
+        except APIError as error:
+            if error.status_code == 409:
+                raise UsageError(
+                    f"the container name {body['name']} is taken",
+                    hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
+                    "deletes a cluster of ours; else take another --name",
+                ) from None
+            raise view.engine_refused(f"container {body['name']}", error) from error
+        return str(created["Id"])
+
+    def _start(self, name: str, container_id: str) -> None:
+        from docker.errors import APIError
+
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._api.start(container_id)
+            except APIError as error:
+                text = str(error.explanation)
+                if "port is already allocated" not in text and "address already in use" not in text:
+                    raise view.engine_refused(f"container {name}", error) from error
+                # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
+                if attempt == START_ATTEMPTS:
+                    raise NodeError(
+                        f"container {name}: the engine found no free loopback port for its sshd: {text}",
+                        hint="end the programs that hold these ports, then hvdcloud up again",
+                    ) from None
+            else:
+                return

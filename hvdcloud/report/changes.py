@@ -1,0 +1,134 @@
+"""A run's changes in a page: the number of its ranks over time, and marks where nodes were lost or joined. Pure.
+
+Every text in it has gone through `markup.text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hvdcloud.report.elastic import MARKED, is_elastic, restarts, told, whole, world_line, world_steps
+from hvdcloud.report.markup import text
+from hvdcloud.report.metrics import Series
+from hvdcloud.report.plot import Mark
+from hvdcloud.report.record import RunRecord
+from hvdcloud.units import seconds
+
+MOST_MARKS = 200
+_APART = 250.0
+"""Marks of one kind that are closer than the plot's width by this are one."""
+_MEANING = {
+    "lost": "node lost, or its worker failed",
+    "warned": "preempted, or leaving",
+    "joined": "node joins",
+    "again": "horovodrun started again",
+}
+
+
+def changes_world(record: RunRecord) -> bool:
+    """Whether ranks may have moved between nodes; where the state is missing, the events tell."""
+    return is_elastic(record.state) or any(event.get("event") == "world" for event in record.events)
+
+
+def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
+    """What is to be seen in every plot over time, oldest first; what happened at once to several nodes is one mark."""
+    last: dict[str, Mark] = {}
+    found: list[Mark] = []
+    for event in sorted(record.events, key=lambda each: float(each["t"])):
+        kind = MARKED.get(str(event.get("event")))
+        if kind is None:
+            continue
+        at = min(until, max(0.0, float(event["t"]) - started))
+        name = f"{told(event)}, {seconds(at)} into the run"
+        before = last.get(kind)
+        if before is not None and at - before.at < until / _APART:
+            found.remove(before)
+            at, name = before.at, f"{before.name}; {name}"
+        last[kind] = Mark(at=at, kind=kind, name=name)
+        found.append(last[kind])
+    return found[-MOST_MARKS:]
+
+
+def key_of(shown: Sequence[Mark]) -> str:
+    """What the marks mean."""
+    kinds = {mark.kind for mark in shown}
+    items = "".join(
+        f'<span><i class="dot {kind}"></i>{said}</span>' for kind, said in _MEANING.items() if kind in kinds
+    )
+    return f'<p class="legend key">{items}</p>' if items else ""
+
+
+def world_series(record: RunRecord, *, started: float, until: float) -> list[Series]:
+    """How many ranks there were; empty for a static run."""
+    line = world_line(_steps(record, started=started, until=until), until=until)
+    return [Series(name="ranks", points=line)] if line else []
+
+
+def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[float, int]]:
+    """How many ranks there were from each moment on; that they end one by one when their work is done is no change."""
+    steps = world_steps(record.events, began=started, until=until)
+    if record.state.get("result") != "succeeded":
+        return steps
+    kinds = ("lost", "warned")
+    losses = [float(each["t"]) - started for each in record.events if MARKED.get(str(each.get("event"))) in kinds]
+    while len(steps) > 1 and steps[-1][1] < steps[-2][1] and not any(at >= steps[-2][0] for at in losses):
+        steps.pop()
+    return steps
+
+
+def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, until: float) -> str:
+    """How long the run had how many ranks, and how fast it was with them; nothing where that never changed.
+
+    Args:
+        metrics: over time.
+    """
+    steps = _steps(record, started=started, until=until)
+    if len({ranks for _, ranks in steps}) < 2:
+        return ""
+    rate = next((each for each in metrics if each.name.endswith("/s")), None)
+    lasted: dict[int, float] = {}
+    values: dict[int, list[float]] = {}
+    for number, (at, ranks) in enumerate(steps):
+        end = steps[number + 1][0] if number + 1 < len(steps) else until
+        lasted[ranks] = lasted.get(ranks, 0.0) + end - at
+        if rate is not None:
+            values.setdefault(ranks, []).extend(value for when, value in rate.points if at < when <= end)
+    rows = []
+    for ranks in sorted(lasted, reverse=True):
+        cells = f"<td class='number'>{ranks}</td><td class='number'>{text(seconds(lasted[ranks]))}</td>"
+        if rate is not None:
+            seen = values.get(ranks)
+            cells += f"<td class='number'>{f'{sum(seen) / len(seen):,.0f}' if seen else '-'}</td>"
+        rows.append(f"<tr>{cells}</tr>")
+    head = "<th>Ranks</th><th>For</th>" + (f"<th>{text(rate.name)} on average</th>" if rate is not None else "")
+    return f"<table class='narrow'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def summary(record: RunRecord) -> list[tuple[str, object]]:
+    """Of an elastic run: how far it might shrink and grow, and what came of it."""
+    if not changes_world(record):
+        return []
+    rows: list[tuple[str, object]] = []
+    limits = record.state.get("elastic")
+    if isinstance(limits, dict) and (least := whole(limits.get("min"))) is not None:
+        most = whole(limits.get("max"))
+        rows.append(("Elastic", f"{least} to {most} nodes" if most is not None else f"{least} nodes or more"))
+    sizes = [ranks for _, ranks in _steps(record, started=0.0, until=float("inf"))]
+    if sizes:
+        rows.append(
+            ("World", f"{min(sizes)} to {max(sizes)} ranks" if min(sizes) < max(sizes) else f"{sizes[0]} ranks")
+        )
+    happened = {
+        "lost": _count(record, "lost a node"),
+        "preempted": _count(record, "preempted"),
+        "joined": _count(record, "node joins"),
+    }
+    if any(happened.values()):
+        rows.append(("Nodes came and went", ", ".join(f"{count} {what}" for what, count in happened.items() if count)))
+    if again := max(restarts(record.state), _count(record, "started again")):
+        rows.append(("horovodrun started again", f"{again} time{'s' if again != 1 else ''}"))
+    return rows
+
+
+def _count(record: RunRecord, name: str) -> int:
+    return sum(event.get("event") == name for event in record.events)

@@ -1,0 +1,87 @@
+"""A run's log, line by line: who wrote a line, where in the training it was written, and whether it speaks for the run.
+
+In a static run rank 0 speaks. In an elastic run rank 0 moves when nodes are lost, while the prefix of a line stays what
+it was: the rank that its worker had first. There whoever prints where the training is speaks, until another one is
+further, or goes on alone. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+# What leads to the number: `epoch 3/12`, `Epoch: 3`, `[Epoch 3]`, `| epoch   3 |`, `Step #10`, `'epoch': 3`.
+_LINK = r"""["']?[\s:=#(\[]{1,12}"""
+# Neither a part of a longer word or path (`--epoch 3`, `epoch-3.pt`), nor a fraction (`'epoch': 2.98`).
+_NUMBER = r"(\d{1,9})(?![\d\w]|\.\d)(?:\s*(?:/|of)\s*(\d{1,9}))?"
+_UNITS = {
+    "epoch": re.compile(rf"(?<![\w.\-/])epoch{_LINK}{_NUMBER}", re.IGNORECASE),
+    "step": re.compile(rf"(?<![\w.\-/])(?:global[_ ]step|step|iter|iteration){_LINK}{_NUMBER}", re.IGNORECASE),
+}
+# An epoch of earlier: "resumed from epoch 7", "best: epoch 3".
+_EARLIER = re.compile(r"\b(?:resum|restor|load|continu|reload|checkpoint|best|from|until|up to)", re.IGNORECASE)
+_RANK = re.compile(rb"\[(\d{1,6})\] ")
+LONGEST_PREFIX = 9
+"""Bytes of the longest prefix that a rank's line can have."""
+_ALONE = 3
+"""So many telling lines of another worker, with none of the speaker's between them: it has taken over."""
+
+
+def rank_and_text(line: bytes) -> tuple[int, bytes] | None:
+    """Which rank's line it is, and the line without that; None: no rank's."""
+    match = _RANK.match(line)
+    return (int(match[1]), line[match.end() :]) if match else None
+
+
+def counted(line: str) -> dict[str, tuple[int, int | None]]:
+    """The epoch and the step that a line says it is at, and of how many if it says so."""
+    found = {}
+    for unit, pattern in _UNITS.items():
+        match = pattern.search(line)
+        if match is None or _EARLIER.search(line, 0, match.start()):
+            continue
+        number, total = int(match[1]), int(match[2]) if match[2] else None
+        if total is None or number <= total:
+            found[unit] = (number, total)
+    return found
+
+
+class Speaker:
+    """Tells the lines that speak for the run from those that other ranks print beside it.
+
+    Args:
+        elastic: the speaker may change.
+    """
+
+    def __init__(self, *, elastic: bool) -> None:
+        self._elastic = elastic
+        self._rank: int | None = None if elastic else 0
+        self._unit = ""
+        self._at = -1
+        self._other: int | None = None
+        self._alone = 0
+
+    def may(self, rank: int) -> bool:
+        """Whether this rank's lines have to be looked at."""
+        return self._elastic or rank == self._rank
+
+    def says(self, rank: int, at: dict[str, tuple[int, int | None]]) -> bool:
+        """Whether a line that tells something is to be taken; asked once for each, in their order.
+
+        Args:
+            at: where it says it is, as `counted` reads it.
+        """
+        if not self._elastic:
+            return rank == self._rank
+        unit = next(iter(at), "")
+        number = at[unit][0] if unit else -1
+        if rank != self._rank and self._rank is not None:
+            self._alone = self._alone + 1 if rank == self._other else 1
+            self._other = rank
+            further = unit == self._unit and number > self._at
+            if not further and self._alone < _ALONE:
+                return False
+        self._rank, self._other, self._alone = rank, None, 0
+        # Steps are counted within epochs where a program prints both: only the larger unit says who is further.
+        if unit and (unit == "epoch" or self._unit != "epoch"):
+            self._unit, self._at = unit, number
+        return True

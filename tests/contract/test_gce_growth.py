@@ -1,0 +1,144 @@
+"""Nodes that come to a cluster on Compute Engine later: where, for how long, and what a failure leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.config import LimitsConfig
+from hvdcloud.errors import CapacityError, NodeError, UsageError
+from hvdcloud.providers.base import LABEL_NODES, ClusterSpec, NodeProgress
+from hvdcloud.providers.gce import GceProvider
+from tests.contract.test_gce_provider import BULK_INSERT, Bench
+from tests.emulator import Emulator
+from tests.harness import until
+
+ZONE = "us-central1-b"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Emulator() as emulator:
+        yield Bench(emulator, tmp_path)
+
+
+@pytest.fixture
+def provider(bench: Bench) -> GceProvider:
+    """Two nodes end two hours after they were made, and may cost five dollars."""
+    return bench.another(zones=[ZONE], limits=LimitsConfig.model_validate({"max_run_duration": "2h", "max_cost": 5}))
+
+
+@pytest.fixture
+def spec(bench: Bench, provider: GceProvider) -> Iterator[ClusterSpec]:
+    """A cluster of two nodes; nothing of it is left after the test."""
+    spec = bench.spec()
+    bench.create(spec, provider)
+    yield spec
+    bench.emulator.faults.clear()
+    assert list(provider.destroy(spec.name)) == []
+    assert not bench.emulator.state.left()
+
+
+def larger(spec: ClusterSpec, nodes: int) -> ClusterSpec:
+    return dataclasses.replace(spec, nodes=nodes)
+
+
+def vms(bench: Bench) -> dict[str, dict[str, Any]]:
+    """By their names' last parts."""
+    return {vm["name"].rpartition("-")[2]: vm for vm in bench.emulator.state.instances()}
+
+
+def test_new_nodes_are_where_the_others_are_and_live_no_longer(bench: Bench, spec: ClusterSpec) -> None:
+    # Another laptop's file names other zones, and more time.
+    provider = bench.another(limits=LimitsConfig.model_validate({"max_run_duration": "12h"}))
+    plan = provider.plan_growth(larger(spec, 3), [2])
+    assert plan.zones == (ZONE,)
+    assert len(plan.requests) == 1
+    provider.grow(larger(spec, 3), [2], journal=bench.journal)
+    new = vms(bench)["2"]
+    assert new["zone"].endswith(ZONE)
+    assert 7000 < int(new["scheduling"]["maxRunDuration"]["seconds"]) <= 7200 - 60
+    assert new["tags"]["items"] == vms(bench)["1"]["tags"]["items"]
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert plan.dollars_per_hour == pytest.approx(found.dollars_per_hour)
+    assert found.worst_case_dollars is not None
+    assert found.worst_case_dollars <= plan.worst_case_dollars * 1.02
+
+
+def test_growth_keeps_to_max_cost_with_what_the_others_may_cost(
+    bench: Bench, provider: GceProvider, spec: ClusterSpec
+) -> None:
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert found.worst_case_dollars is not None
+    limit = found.worst_case_dollars + 0.2
+    frugal = bench.another(
+        zones=[ZONE], limits=LimitsConfig.model_validate({"max_run_duration": "2h", "max_cost": limit})
+    )
+    plan = frugal.plan_growth(larger(spec, 3), [2])
+    assert plan.worst_case_dollars <= limit + 0.01
+    assert plan.seconds is not None
+    assert plan.seconds < 7000
+    poor = bench.another(zones=[ZONE], limits=LimitsConfig.model_validate({"max_cost": found.worst_case_dollars}))
+    with pytest.raises(UsageError, match="leaves"):
+        poor.plan_growth(larger(spec, 3), [2])
+
+
+def test_no_room_leaves_the_others_and_nothing_new(bench: Bench, provider: GceProvider, spec: ClusterSpec) -> None:
+    bench.fail({"stockout": {"after": 1}}, method=BULK_INSERT)
+    with pytest.raises(CapacityError):
+        provider.grow(larger(spec, 4), [2, 3], journal=bench.journal)
+    assert sorted(vms(bench)) == ["0", "1"]
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert found.whole
+
+
+def test_whoever_gives_up_while_nodes_are_made_leaves_none_of_them(
+    bench: Bench, provider: GceProvider, spec: ClusterSpec
+) -> None:
+    def give_up(progress: NodeProgress) -> None:
+        if progress.step == "created":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        provider.grow(larger(spec, 3), [2], journal=bench.journal, on_progress=give_up)
+    assert sorted(vms(bench)) == ["0", "1"]
+
+
+def test_shrink_waits_for_what_a_killed_command_still_makes(
+    bench: Bench, provider: GceProvider, spec: ClusterSpec
+) -> None:
+    bench.fail({"slow": 1.0}, method=BULK_INSERT)
+    growing = threading.Thread(target=lambda: provider.grow(larger(spec, 3), [2], journal=bench.journal), daemon=True)
+    growing.start()
+    until(lambda: len(vms(bench)) > 2, seconds=10, what="the new VM to be on its way")
+    assert list(bench.another(zones=[ZONE]).shrink(spec.name, [2])) == []
+    assert sorted(vms(bench)) == ["0", "1"]
+
+
+def test_the_labels_of_vms_and_disks_say_how_many_there_are(
+    bench: Bench, provider: GceProvider, spec: ClusterSpec
+) -> None:
+    provider.grow(larger(spec, 3), [2], journal=bench.journal)
+    provider.set_size(spec.name, 3)
+    resources = [*bench.emulator.state.instances(), *bench.emulator.state.all_disks()]
+    assert {each["labels"][LABEL_NODES] for each in resources} == {"3"}
+    assert len(resources) == 6
+    provider.shrink(spec.name, [1, 2])
+    provider.set_size(spec.name, 1)
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert found.whole
+
+
+def test_without_its_head_a_cluster_does_not_grow(bench: Bench, provider: GceProvider, spec: ClusterSpec) -> None:
+    provider.shrink(spec.name, [0])
+    with pytest.raises(NodeError, match="head"):
+        provider.plan_growth(larger(spec, 3), [2])

@@ -1,0 +1,339 @@
+"""An elastic run goes on whatever becomes of its nodes, and comes to the result of a training that nobody disturbed.
+
+The first tests share one run of four nodes, in this order: each does something to it, sees that the others go on and
+that the node comes back. Whoever is attached to a run replaces what is gone for good.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import elastic
+from tests.disturb import Happened, disturb, possible, run_in
+from tests.elastic import Training, attached, elastic_project, members, run_state
+from tests.harness import Project, Screen, labelled, processes_in, until
+
+GOES_ON_SECONDS = 40
+"""From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
+WHOLE_SECONDS = 90
+"""From there to a step of all ranks again, on a busy machine with two cores."""
+START_SECONDS = 120
+NODES = 4
+OPTIONS = "--epochs 1000 --pause 0.1"
+LEFTOVERS = ("train.py", "horovodrun", "hvdcloud.node agent")
+
+
+@dataclass
+class Shared:
+    """The run that the first tests share."""
+
+    project: Project
+    engine: Any
+    image: str
+    screen: Screen
+    training: Training
+    recoveries: list[elastic.Recovery] = field(default_factory=list)
+    happened: list[Happened] = field(default_factory=list)
+    """By the test that runs."""
+
+    def node(self, index: int) -> str:
+        return f"{self.project.name}-{index}"
+
+    def disturb(self, how: str, index: int) -> Happened:
+        """Do something to a node; undone when the test ends, if not before."""
+        self.happened.append(disturb(self.engine, how, self.node(index)))
+        return self.happened[-1]
+
+    def go_on_without(self, happened: Happened) -> elastic.Recovery:
+        """The others train on."""
+        found = elastic.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
+        self.recoveries.append(found)
+        assert found.lost < GOES_ON_SECONDS, found
+        # Commits are five steps apart, and what was done since the last one is done again.
+        assert found.repeated <= 5, found
+        return found
+
+    def whole_again(self, went_on: elastic.Recovery) -> float:
+        """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""
+        # A step of all ranks may still be told of while one of them is being lost.
+        step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001, seconds=WHOLE_SECONDS)
+        states = {name: each["state"] for name, each in members(self.engine, self.project).items()}
+        assert set(states.values()) == {"listed"}, states
+        return step.at
+
+    def told(self, event: str, node: str, *, since: float) -> dict[str, Any]:
+        """An event of the run, as the head wrote it down."""
+
+        def look() -> dict[str, Any] | None:
+            found = elastic.events(self.engine, self.project)
+            return next(
+                (each for each in found if each["event"] == event and each["t"] >= since and each.get("node") == node),
+                None,
+            )
+
+        return until(look, seconds=20, what=f"event {event!r} of {node}: {elastic.events(self.engine, self.project)}")
+
+
+@contextmanager
+def cluster(root: Path, engine: Any, *, nodes: int, least: int = 1, options: str = OPTIONS) -> Iterator[Project]:
+    """A cluster of which nothing is left afterwards."""
+    name = f"t-f-{secrets.token_hex(2)}"
+    project = elastic_project(root, name, nodes=nodes, least=least, options=options)
+    try:
+        project.hvdcloud("up")
+        yield project
+    finally:
+        project.hvdcloud("down", "--force")
+        assert labelled(engine, name) == []
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Shared]:
+    """Four nodes that train, with this machine attached."""
+    with (
+        cluster(tmp_path_factory.mktemp("elastic"), engine, nodes=NODES) as project,
+        attached(project) as (screen, training),
+    ):
+        training.step_in_world_of(NODES, seconds=START_SECONDS)
+        yield Shared(project=project, engine=engine, image=image, screen=screen, training=training)
+
+
+@pytest.fixture
+def running(shared: Shared) -> Iterator[Shared]:
+    """The shared run with all ranks training, whatever an earlier test that failed has left."""
+    shared.training.step_in_world_of(NODES, since=time.time(), seconds=WHOLE_SECONDS, what="at the beginning")
+    yield shared
+    for each in shared.happened:
+        each.undo()
+    shared.happened.clear()
+
+
+# --- one run of four nodes ----------------------------------------------------------------------------------------
+
+
+def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> None:
+    assert [world.world for world in running.training.worlds()] == [NODES], running.training.tail()
+    state = run_state(running.engine, running.project)
+    assert (state["state"], state["restarts"]) == ("running", 0)
+    assert state["elastic"] == {"min": 1, "max": NODES}
+    assert [each["alias"] for each in state["members"]] == [running.node(index) for index in range(NODES)]
+    until(lambda: run_state(running.engine, running.project)["world"] == NODES, seconds=10, what="a world of four")
+
+
+@pytest.mark.parametrize("how", ["kill", "pause", "network", "disconnect", "remove"])
+def test_the_others_go_on_and_the_node_comes_back(running: Shared, how: str) -> None:
+    if how not in possible(running.engine):
+        pytest.skip(f"{how}: only root on the engine's own machine can")
+    node = running.node(2)
+    happened = running.disturb(how, 2)
+    lost = running.go_on_without(happened)
+    running.told("lost a node", node, since=happened.at)
+    happened.undo()
+    back = running.whole_again(lost)
+    joined = running.told("node joins", node, since=happened.at)
+    alias = members(running.engine, running.project)[node]["alias"]
+    assert re.fullmatch(rf"{node}-g\d+", alias)
+    assert alias in joined["detail"]
+    print(f"{lost}; whole after {back - happened.at:.1f} s")  # noqa: T201 - pytest shows it with -s
+
+
+def test_a_stopped_node_is_replaced_by_whoever_is_attached(running: Shared) -> None:
+    node = running.node(1)
+    before = running.engine.containers.get(node).id
+    happened = running.disturb("stop", 1)
+    running.whole_again(running.go_on_without(happened))
+    assert running.engine.containers.get(node).id != before
+
+
+def test_two_of_four_are_lost_at_once_and_come_back(running: Shared) -> None:
+    happened = [running.disturb("kill", 1), running.disturb("pause", 3)]
+    since = happened[-1].at
+    # Of two or three ranks: the first node may be back before they have gone on.
+    step = running.training.step_in_new_world(since, seconds=GOES_ON_SECONDS)
+    assert step.world < NODES
+    # In the other order: addresses must not be mixed up.
+    for each in reversed(happened):
+        each.undo()
+    running.training.step_in_world_of(NODES, since=step.at, seconds=WHOLE_SECONDS)
+
+
+def test_a_node_whose_training_process_is_killed_gets_another_one(running: Shared) -> None:
+    node = running.node(3)
+    happened = running.disturb("worker", 3)
+    went_on = running.go_on_without(happened)
+    running.told("worker failed", node, since=happened.at)
+    running.whole_again(went_on)
+
+
+def test_training_goes_on_although_the_heads_training_process_was_killed(running: Shared) -> None:
+    happened = running.disturb("worker", 0)
+    running.whole_again(running.go_on_without(happened))
+
+
+def test_a_node_whose_agent_is_killed_comes_back(running: Shared) -> None:
+    happened = running.disturb("agent", 2)
+    running.whole_again(running.go_on_without(happened))
+
+
+def test_status_tells_who_takes_part(running: Shared) -> None:
+    run = running.project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    assert run["state"] == "running"
+    assert [each["name"] for each in run["members"]] == [running.node(index) for index in range(NODES)], run
+    assert run["world"] == NODES
+
+
+def test_after_all_that_every_sample_was_seen_once_and_the_result_is_that_of_an_undisturbed_run(
+    running: Shared,
+) -> None:
+    elastic.finish_soon(running.engine, running.project)
+    running.screen.end(within=60)
+    assert running.screen.exit_code == 0, running.screen.text[-4000:]
+    result = elastic.pulled_result(running.project)
+    undisturbed = elastic.reference(running.engine, running.image, epochs=result["epochs"])
+    difference = elastic.same_result(result, undisturbed)
+    print(*running.recoveries, f"largest difference {difference:.1e}", sep="\n")  # noqa: T201 - as above
+    for index in range(NODES):
+        left = [line for word in LEFTOVERS for line in processes_in(running.engine, running.node(index), [word])]
+        assert left == []
+
+
+# --- runs that end ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
+    """Two nodes, of which both are needed, for one short run after the other."""
+    with cluster(tmp_path_factory.mktemp("pair"), engine, nodes=2, least=2) as project:
+        yield project
+
+
+def ends(project: Project, options: str, *, seconds: float = 120) -> dict[str, Any]:
+    """A run that fails: what `status` says of it."""
+    elastic.configure(project, nodes=2, least=2, options=options)
+    with attached(project, "--fresh") as (screen, _):
+        try:
+            screen.end(within=seconds)
+        finally:
+            if screen.exit_code is None:
+                project.hvdcloud("stop")
+    assert screen.exit_code == 7, screen.text
+    run: dict[str, Any] = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    return run
+
+
+@pytest.mark.parametrize(("options", "code"), [("--fail-at 12", 1), ("--fail-at 12 --exit-code 3", 3)])
+def test_a_training_that_fails_on_every_rank_fails_once_with_its_own_code(
+    pair: Project, engine: Any, options: str, code: int
+) -> None:
+    run = ends(pair, options)
+    assert (run["state"], run["exit_code"]) == ("failed", code), run
+    state = run_state(engine, pair)
+    assert state["restarts"] == 0
+    log = elastic.head_file(engine, pair, "log")
+    assert log.count("world of 2 ranks") == 1, log
+
+
+def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: Project) -> None:
+    run = ends(pair, "--leave-at 12 --pause 0.2 --epochs 20")
+    assert run["state"] == "failed", run
+    assert "exited with 0 while" in run["reason"]
+
+
+def test_a_removal_that_would_leave_fewer_than_the_minimum_is_refused(pair: Project, engine: Any) -> None:
+    elastic.configure(pair, nodes=2, least=2, options="--epochs 1000 --pause 0.1")
+    with attached(pair, "--fresh") as (screen, training):
+        training.step_in_world_of(2, seconds=START_SECONDS)
+        refused = pair.hvdcloud("resize", "1", expect=2)
+        assert "2" in refused.err
+        training.steps_go_on(seconds=20)
+        assert len(training.worlds()) == 1
+        elastic.finish_soon(engine, pair)
+        screen.end(within=60)
+        assert screen.exit_code == 0, screen.text
+
+
+# Takes effect when the next worker starts; the one that trains has loaded its own already.
+BREAK = (
+    "echo 'raise ImportError(\"broken\")' > $(python -c 'import horovod; print(horovod.__path__[0])')/torch/__init__.py"
+)
+
+
+def test_a_node_whose_worker_cannot_start_is_never_listed(tmp_path: Path, engine: Any, image: str) -> None:
+    with cluster(tmp_path, engine, nodes=3, options="--epochs 1000 --pause 0.1") as project:
+        bad = f"{project.name}-2"
+        with attached(project) as (screen, training):
+            training.step_in_world_of(3, seconds=START_SECONDS)
+            code, output = run_in(engine, bad, "sh", "-c", BREAK)
+            assert code == 0, output
+            # Not replaced by whoever is attached: it is there, and only its agent was lost.
+            happened = disturb(engine, "agent", bad)
+            elastic.recovery(training, happened, seconds=GOES_ON_SECONDS)
+            until(
+                lambda: "Horovod" in members(engine, project)[bad]["why"],
+                seconds=60,
+                what="its agent to say what it lacks",
+            )
+            training.steps_go_on(count=50)
+            assert training.worlds()[-1].world == 2, training.tail()
+            assert members(engine, project)[bad]["state"] != "listed"
+            joined = [e["node"] for e in elastic.events(engine, project) if e["event"] == "node joins"]
+            assert bad not in joined, joined
+            elastic.finish_soon(engine, project)
+            screen.end(within=60)
+            assert screen.exit_code == 0, screen.text
+        result = elastic.pulled_result(project)
+        elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
+
+
+def test_a_lost_head_ends_the_run_and_a_new_cluster_goes_on_from_what_was_in_the_bucket(
+    tmp_path: Path, engine: Any, image: str
+) -> None:
+    with cluster(tmp_path, engine, nodes=2, options="--epochs 1000 --pause 0.1") as project:
+        head, worker = f"{project.name}-0", f"{project.name}-1"
+        with attached(project) as (screen, training):
+            until(lambda: "epoch t=" in screen.text, seconds=START_SECONDS, what="the first epoch's end")
+            until(lambda: checkpoints_in_bucket(project), seconds=20, what="its checkpoint in the bucket")
+            saved = checkpoints_in_bucket(project)
+            disturb(engine, "kill", head)
+            screen.end(within=GOES_ON_SECONDS)
+            assert screen.exit_code == 5, screen.text
+            started = re.search(r"run (\d{8}-\d{6}-[0-9a-f]{6}):", screen.text)
+            assert started, screen.text
+        assert f"node {head}, the head, has stopped" in screen.text
+        until(
+            lambda: not [line for word in LEFTOVERS for line in processes_in(engine, worker, [word])],
+            seconds=GOES_ON_SECONDS,
+            what=f"{worker} to end its ranks",
+        )
+        assert saved <= checkpoints_in_bucket(project)
+        project.hvdcloud("down", "--force")
+        project.hvdcloud("up")
+        with attached(project, "--resume", started[1]) as (screen, training):
+            training.step_in_world_of(2, seconds=START_SECONDS)
+            resumed = re.search(r"resumed after epoch (\d+)", screen.text)
+            assert resumed, training.tail()
+            assert int(resumed[1]) >= len(saved)
+            elastic.finish_soon(engine, project)
+            screen.end(within=60)
+            assert screen.exit_code == 0, screen.text
+        result = elastic.pulled_result(project)
+        elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
+
+
+def checkpoints_in_bucket(project: Project) -> set[str]:
+    """The names of those that the bucket's manifests know of."""
+    folder = project.state / project.name / "bucket" / project.name
+    return {
+        name.rpartition("/")[2]
+        for manifest in folder.glob("*/.hvdcloud/manifest-*.json")
+        for name in re.findall(r'"([^"]+[.]pt)"', manifest.read_text())
+    }

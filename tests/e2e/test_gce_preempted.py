@@ -1,0 +1,74 @@
+"""A Spot VM that is taken away: 30 s after its notice it is gone, and what it had written is in the bucket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud import Cloud, running_cloud
+from tests.e2e import jobs
+from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, pulled, zone_of
+from tests.harness import Project, Screen, until
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+    """Nothing is left when all tests are over."""
+    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+        assert cloud.left() == []
+
+
+def written_on(project: Project, node: int) -> set[str]:
+    """The whole checkpoints on a node's disk."""
+    out = project.hvdcloud("ssh", str(node), "--", "ls", "-R", "/var/lib/hvdcloud/checkpoints").out
+    return set(re.findall(r"^\S+\.pt$", out, flags=re.MULTILINE))
+
+
+def serial(cloud: Cloud, zone: str, vm: str) -> str:
+    return cloud.emulator.state.vm(zone, vm).serial.decode(errors="replace")
+
+
+def test_a_preempted_vm_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(
+        tmp_path,
+        "t-c-preempted",
+        gce={"spot": "workers"},
+        checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
+    )
+    project.write("train.py", jobs.ENDLESS)
+    project.hvdcloud("push")
+    project.hvdcloud("up")
+    node = "t-c-preempted-1"
+    zone = zone_of(cloud, node)
+    with project.started("run", "--", "python", "train.py", "0", "1") as process:
+        screen = Screen(process)
+        screen.wait_for("trains\n", times=2, seconds=BOOT_SECONDS)
+        until(lambda: len(written_on(project, 1)) >= 3, seconds=60, what="checkpoints of the VM")
+        written = written_on(project, 1)
+        assert not written <= in_bucket(cloud, project), "nothing but its end makes the VM upload"
+        vm = cloud.emulator.state.vm(zone, node)
+        cloud.emulator.preempt(zone, node)
+        screen.wait_for(f"node {node} is being preempted: its checkpoints are being uploaded", seconds=20)
+        screen.wait_for("after the notice)", seconds=20)
+        screen.end(within=60)
+    assert process.returncode == 7, screen.text
+    assert re.search(rf"node {node}: all \d+ files are in the bucket \(\d+\.\d s after the notice\)", screen.text)
+    assert f"node {node} ended its part of the run: it is being preempted" in screen.text
+    assert written <= in_bucket(cloud, project)
+    until(lambda: not [link for link in left(cloud, project) if node in link], seconds=60, what="the VM to be gone")
+    # What a person sees in the Cloud Console, whichever of the three ways was the first.
+    said = vm.serial.decode(errors="replace")
+    assert re.search(r"hvdcloud: the VM is being preempted: (Docker is ending|its container is asked)", said), said[
+        -2000:
+    ]
+    assert re.search(r"hvdcloud: the container ended \d+ s after the VM's end began", said), said[-2000:]
+    assert "shutdown-script exit status 0" in said, said[-2000:]
+    assert "init: power down" in said, "it was off before the half minute was over"
+    assert written <= pulled(project)
+    project.hvdcloud("down", "--force")
+    assert left(cloud, project) == []

@@ -1,0 +1,67 @@
+"""Nodes that are told that they are about to go: what they have written is in the bucket before they are gone."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.test_lost_nodes import in_bucket, last_run, on_disk, pulled
+from tests.harness import Project, Screen, labelled, project_in, until
+
+STOP_SECONDS = 20
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A cluster of two nodes whose checkpoints do not leave them by themselves while they train."""
+    name = f"t-c-{secrets.token_hex(2)}"
+    project = project_in(tmp_path, name, checkpoints={"keep_every": 600.0})
+    project.write("train.py", jobs.ENDLESS)
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, name) == []
+
+
+@pytest.mark.parametrize("index", [1, 0])
+def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Project, engine: Any, index: int) -> None:
+    node = f"{project.name}-{index}"
+    with project.started("run", "--", "python", "train.py", "0", "1") as process:
+        screen = Screen(process)
+        screen.wait_for("trains\n", times=2)
+        until(lambda: len(on_disk(engine, project.name, index)) >= 3, seconds=30, what="checkpoints")
+        written = on_disk(engine, project.name, index)
+        assert not written <= in_bucket(project), "nothing but its end makes the node upload"
+        began = time.monotonic()
+        engine.containers.get(node).stop(timeout=STOP_SECONDS)
+        took = time.monotonic() - began
+        screen.end(within=60)
+    assert took < STOP_SECONDS / 2, "nobody had to kill it"
+    assert written <= in_bucket(project)
+    said = engine.containers.get(node).logs().decode()
+    assert re.search(
+        rf"^hvdcloud: run \S+: node {node}: all \d+ files are in the bucket \(\d+\.\d s", said, re.MULTILINE
+    )
+    if index == 1:
+        assert process.returncode == 7
+        assert f"node {node} is being shut down: its checkpoints are being uploaded" in screen.text
+        assert re.search(rf"node {node}: all \d+ files are in the bucket \(\d+\.\d s after the notice\)", screen.text)
+        run = last_run(project)
+        assert run["state"] == "lost"
+        assert run["reason"] == f"node {node} ended its part of the run: it is being shut down"
+        assert run["checkpoints_complete"], "the other node's too"
+        assert written <= pulled(project)
+
+
+def test_a_container_without_a_run_ends_at_once(project: Project, engine: Any) -> None:
+    project.hvdcloud("run", "--", "true")
+    began = time.monotonic()
+    engine.containers.get(f"{project.name}-1").stop(timeout=STOP_SECONDS)
+    assert time.monotonic() - began < 2

@@ -1,0 +1,33 @@
+"""Workers of an elastic run, for tests: one on each node, and whom they are connected to."""
+
+from __future__ import annotations
+
+from hvdcloud.node.outcome import Ended
+from hvdcloud.node.world import Process, World
+
+ADDRESSES = {f"d-{index}": f"10.0.0.{index + 2}" for index in range(4)}
+
+
+def world(nodes: int = 3) -> World:
+    """A worker on each node; the world changed at the time 0."""
+    processes = {(f"d-{index}", 7): Process(index, f"d-{index}", f"d-{index}") for index in range(nodes)}
+    made = World(processes, dict(ADDRESSES))
+    made.changed_at = 0.0
+    return made
+
+
+def see(made: World, node: str, *others: str, now: float, connections: int = 2) -> None:
+    """The worker on a node is connected to these others."""
+    made.connected(node, {"7": {ADDRESSES[other]: connections for other in others}}, now=now)
+
+
+def see_all(made: World, *, now: float) -> None:
+    """Everybody is connected to everybody."""
+    nodes = sorted(made.nodes())
+    for node in nodes:
+        see(made, node, *(other for other in nodes if other != node), now=now)
+
+
+def end(made: World, node: str, exit_code: int, *, at: float) -> None:
+    """The first worker of a node ends."""
+    made.processes[node, 7].ended = Ended({"exit_code": exit_code}, at)
