@@ -103,7 +103,7 @@ def setup(
             work.accept()
             remember_declined(work, config.name, options)
             if not plan.empty or plan.outputs_change:
-                begun = {*work.choices().get("begun", ()), *terraform.unfinished()}
+                begun = {*work.choices().get("begun", ()), *terraform.begun()}
                 work.remember(begun=sorted(begun))
 
                 def may_adopt(address: str) -> bool:

@@ -193,8 +193,11 @@ def terraform_error(
     return first
 
 
-def unfinished(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Addresses whose creation began in an apply that died, or whose provider did: nobody knows how it ended.
+def begun_here(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Addresses whose creation began in an apply, but for those that Google refused.
+
+    Of some, nobody knows how it ended: Terraform died, or its provider. Those that were made count too: Terraform
+    writes its state in place, so that one which is killed as it writes leaves none.
 
     Args:
         events: the lines of Terraform's machine-readable output.
@@ -204,8 +207,6 @@ def unfinished(events: Iterable[Mapping[str, Any]]) -> list[str]:
         address = event.get("hook", {}).get("resource", {}).get("addr", "")
         if event.get("type") == "apply_start" and event["hook"].get("action") == "create":
             begun[address] = None
-        elif event.get("type") == "apply_complete":
-            begun.pop(address, None)
         elif event.get("type") == "diagnostic":
             said = Diagnostic.from_json(event["diagnostic"])
             # An answer of Google's: it was refused, so that nothing was made.

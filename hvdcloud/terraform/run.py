@@ -7,6 +7,7 @@ to its terminal, Terraform finishes what it is doing and writes its state. The n
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -20,11 +21,12 @@ from typing import Any
 
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
 from hvdcloud.state import held, write_private
-from hvdcloud.terraform.errors import Diagnostic, plain_diagnostics, terraform_error, unfinished
+from hvdcloud.terraform.errors import Diagnostic, begun_here, plain_diagnostics, terraform_error
 from hvdcloud.terraform.plan import SetupPlan, read_plan
 
 PACKAGE = Path(__file__).parent.parent
 PLAN_FILE = "plan.tfplan"
+STATE_FILE = "terraform.tfstate"
 VARIABLES_FILE = "terraform.tfvars.json"
 NEXT_VARIABLES_FILE = "next.tfvars.json"
 """Terraform reads the first by itself; the second only becomes the first when its plan is carried out."""
@@ -106,7 +108,31 @@ class WorkFolder:
             what=f"project {self.folder.name} is being set up",
             hint="wait for it to end, then hvdcloud setup again",
         ):
+            self._restore_state()
             yield
+
+    def _restore_state(self) -> None:
+        """Put the state before the last apply back, if that apply's Terraform was killed as it wrote its state.
+
+        Terraform truncates the file and writes it anew, under a POSIX lock that goes with the process:
+        https://github.com/hashicorp/terraform/blob/main/internal/states/statemgr/filesystem.go
+        """
+        try:
+            file = (self.folder / STATE_FILE).open("r+b")
+        except FileNotFoundError:
+            return
+        with file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # A Terraform whose hvdcloud was killed is still at work; the next plan waits for it.
+                return
+            if _is_state(file.read()):
+                return
+            backup = self.folder / f"{STATE_FILE}.backup"
+            before = backup.read_bytes() if backup.exists() else b""
+            file.seek(0)
+            file.truncate()
+            file.write(before if _is_state(before) else b"")
 
     def prepare(self, module: Path) -> bool:
         """Copy the module here. Returns whether an older one stood here before, whose provider may be too old."""
@@ -161,7 +187,7 @@ class Terraform:
     @property
     def has_state(self) -> bool:
         """Whether something was set up from here before."""
-        return (self._folder / "terraform.tfstate").exists()
+        return (self._folder / STATE_FILE).exists()
 
     def init(self, *, upgrade: bool) -> None:
         """Install the provider that the module asks for. Quick if it is there.
@@ -213,11 +239,11 @@ class Terraform:
         arguments = ["import", "-no-color", f"-var-file={VARIABLES_FILE}", address, identity]
         self._run(arguments, doing=f"take up {identity}")
 
-    def unfinished(self) -> list[str]:
-        """Addresses whose creation began in the last apply and of which nobody knows how it ended."""
+    def begun(self) -> list[str]:
+        """Addresses whose creation began in the last apply, however it ended; not those that Google refused."""
         log = self._folder / "apply.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        return unfinished(event for line in lines if (event := _event(line)) is not None)
+        return begun_here(event for line in lines if (event := _event(line)) is not None)
 
     def outputs(self) -> dict[str, Any]:
         """The module's outputs."""
@@ -336,6 +362,13 @@ def _event(line: bytes | str) -> dict[str, Any] | None:
         if isinstance(event, dict):
             return event
     return None
+
+
+def _is_state(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data), dict)
+    except ValueError:
+        return False
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +184,35 @@ def test_outputs_become_keys_and_those_unknown_are_left_out() -> None:
         "image.repository": "r/lab-42/hvdcloud/digits",
         "checkpoints.bucket": "gs://b/digits",
     }
+
+
+@pytest.mark.parametrize("torn", ["", '{"version": 4, "resour'])
+@pytest.mark.parametrize("before", [None, '{"version": 4}', '{"version'])
+def test_a_state_that_was_being_written_when_terraform_was_killed_is_restored(
+    work: WorkFolder, torn: str, before: str | None
+) -> None:
+    with work.lock("setup"):
+        state = work.folder / "terraform.tfstate"
+    state.write_text(torn)
+    if before is not None:
+        (work.folder / "terraform.tfstate.backup").write_text(before)
+    with work.lock("setup"):
+        assert state.read_text() == ('{"version": 4}' if before == '{"version": 4}' else "")
+
+
+def test_a_whole_state_and_one_that_terraform_still_writes_stay(work: WorkFolder) -> None:
+    with work.lock("setup"):
+        state = work.folder / "terraform.tfstate"
+    (work.folder / "terraform.tfstate.backup").write_text("{}")
+    state.write_text('{"version": 4}')
+    with work.lock("setup"):
+        assert state.read_text() == '{"version": 4}'
+    state.write_text("{")
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    command = [sys.executable, "-c", hold, str(state)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as terraform:
+        assert terraform.stdout is not None
+        assert terraform.stdout.readline() == b"\n"
+        with work.lock("setup"):
+            assert state.read_text() == "{"
+        terraform.communicate(b"\n")

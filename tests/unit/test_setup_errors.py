@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.terraform.errors import AlreadyThereError, Diagnostic, plain_diagnostics, terraform_error, unfinished
+from hvdcloud.terraform.errors import AlreadyThereError, Diagnostic, begun_here, plain_diagnostics, terraform_error
 
 NETWORK = "google_compute_network.hvdcloud"
 BUCKET = "google_storage_bucket.checkpoints"
@@ -122,7 +122,7 @@ def test_all_that_is_there_already_is_named() -> None:
     assert error.addresses == [NETWORK, BUCKET]
 
 
-def test_what_was_begun_and_neither_made_nor_refused_may_be_there() -> None:
+def test_what_was_begun_and_not_refused_may_be_there() -> None:
     """Only that is taken up without a word: what Google refused may be somebody else's."""
 
     def hook(kind: str, address: str, action: str = "create") -> dict[str, Any]:
@@ -142,4 +142,4 @@ def test_what_was_begun_and_neither_made_nor_refused_may_be_there() -> None:
         said("taken", "googleapi: Error 409: already exists"),
         said("crashed", "Plugin did not respond"),
     ]
-    assert unfinished(events) == ["crashed", "cut"]
+    assert begun_here(events) == ["made", "crashed", "cut"]
