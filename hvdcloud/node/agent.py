@@ -4,9 +4,10 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset.
+Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
+gather.
 To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers}, disconnected {broken}, reset {left,
-error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left}, finished {checkpoints}.
+error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left}, finished {checkpoints}.
 """
 
 from __future__ import annotations
@@ -156,6 +157,8 @@ class Agent:
             elif message.get("type") == "reset" and not self._ending:
                 self._resetting = True
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
+            elif message.get("type") == "gather" and not self._ending:
+                threading.Thread(target=self._gather, name="gather", daemon=True).start()
             elif message.get("type") == "finish":
                 self._told_to_finish.set()
                 self._end("")
@@ -252,13 +255,18 @@ class Agent:
         self._lease.send({"type": "disconnected", "broken": broken, "error": error})
 
     def _reset(self) -> None:
-        """End the ranks of this node and get the newest checkpoints of all nodes: Horovod will be started again."""
+        """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
         left = processes.reap(self._spec.run)
+        error = "; ".join(self._keeper.flush_now().errors)
+        self._mailbox.post(lambda: self._lease.send({"type": "reset", "left": left, "error": error}))
+
+    def _gather(self) -> None:
+        """Get the newest checkpoints of all nodes; then ranks may start again."""
         error = self._keeper.gather()
 
         def report() -> None:
             self._resetting = False
-            self._lease.send({"type": "reset", "left": left, "error": error})
+            self._lease.send({"type": "gather", "error": error})
 
         self._mailbox.post(report)
 

@@ -25,6 +25,7 @@ from hvdcloud.node.membership import Member, Membership, Place
 from hvdcloud.node.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Ended, Loss, Outcome, judge_elastic
 from hvdcloud.node.private import write_private
 from hvdcloud.node.request import Request
+from hvdcloud.node.restart import GATHER, RESET, Restart
 from hvdcloud.node.returning import Returns
 from hvdcloud.node.reunion import Reunion
 from hvdcloud.node.summons import Caller, Dismissal
@@ -39,8 +40,6 @@ MOST_RESTARTS = 8
 CAUSE_SECONDS = 150.0
 """A death this long and a step after a loss or a change is put down to it. Gloo's own waits, one after the other, stay
 below."""
-RESET_SECONDS = 300.0
-"""For the nodes to end their ranks and fetch the newest checkpoints, before Horovod is started again."""
 LEAVE_SECONDS = 60.0
 """How long a node that was dismissed may keep its workers before they are ended."""
 SILENCE_SECONDS = 8.0
@@ -90,8 +89,7 @@ class ElasticSupervisor(Supervisor):
         self._left_alone: dict[str, dict[str, Any]] = {}
         self._retired: list[Lease] = []
         self._opened = False
-        self._resetting: set[str] | None = None
-        self._reset_until = 0.0
+        self._restart: Restart | None = None
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._cannot_disconnect = False
@@ -159,8 +157,8 @@ class ElasticSupervisor(Supervisor):
         for lease in self._retired:
             self._retire(lease)
         self._retired.clear()
-        if self._resetting is not None:
-            self._go_on_resetting(now)
+        if self._restart is not None:
+            self._go_on_restarting(self._restart, now)
         else:
             self._reunion.help(now=now)
             if self._launcher_code is None and self._reunion.is_hopeless(now=now):
@@ -306,11 +304,12 @@ class ElasticSupervisor(Supervisor):
             self._world.connected(node, message["workers"], now=time.monotonic())
         elif kind == "disconnected":
             self._warn_of_late_notice(node, str(message["error"]))
-        elif kind == "reset":
+        elif kind in (RESET, GATHER):
             if error := message.get("error"):
-                self._log.note(f"node {node} could not fetch every checkpoint: {error}")
-            if self._resetting is not None:
-                self._resetting.discard(node)
+                what = "upload" if kind == RESET else "fetch"
+                self._log.note(f"node {node} could not {what} every checkpoint: {error}")
+            if self._restart is not None:
+                self._restart.did(node, kind)
         else:
             super()._take(lease, kind, message)
             if kind == "finished" and not self._ending:
@@ -373,8 +372,6 @@ class ElasticSupervisor(Supervisor):
         had_left = not self._membership.is_listed(node) and node not in self._world.nodes()
         self._release(lease)
         now = time.monotonic()
-        if self._resetting is not None:
-            self._resetting.discard(node)
         self._membership.lost(node, why, now=now)
         self._world.forget(node)
         self._returns.later(node)
@@ -396,7 +393,7 @@ class ElasticSupervisor(Supervisor):
             each.channel.send({"type": "mesh", "addresses": sorted(self._world.addresses.values())})
 
     def _reunite(self, now: float) -> None:
-        if self._resetting is None:
+        if self._restart is None:
             self._reunion.lost(now=now)
 
     def _disconnect(self, older_than: float) -> None:
@@ -485,9 +482,9 @@ class ElasticSupervisor(Supervisor):
             return True
         if self._log.failure is not None:
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
-        if self._trouble or (self._launcher is None and self._resetting is None):
+        if self._trouble or (self._launcher is None and self._restart is None):
             return True
-        if self._resetting is not None:
+        if self._restart is not None:
             return False
         now = time.monotonic()
         if self._launcher_code is None:
@@ -522,12 +519,7 @@ class ElasticSupervisor(Supervisor):
         self._close_output()
         self._write_hosts({})
         self._hurry_at = float("inf")
-        self._reset_until = time.monotonic() + RESET_SECONDS
-        self._resetting = set()
-        for node, lease in self._leases.items():
-            if lease.ready:
-                self._resetting.add(node)
-                lease.channel.send({"type": "reset"})
+        self._restart = Restart(self._leases, now=time.monotonic())
 
     def _end_launcher_group(self) -> None:
         if self._launcher is not None:
@@ -535,13 +527,12 @@ class ElasticSupervisor(Supervisor):
                 os.killpg(self._launcher.pid, signal.SIGKILL)
         self._launcher = None
 
-    def _go_on_resetting(self, now: float) -> None:
-        assert self._resetting is not None
-        if self._resetting and now < self._reset_until:
+    def _go_on_restarting(self, restart: Restart, now: float) -> None:
+        for node in restart.late(now=now):
+            self._lose(self._leases[node], "it did not get ready for another start")
+        if not restart.is_over(now=now):
             return
-        for node in list(self._resetting):
-            self._lose(self._leases[node], f"its ranks did not end within {RESET_SECONDS:.0f} s")
-        self._resetting = None
+        self._restart = None
         self._world.begin(now=now)
         self._reunion.over()
         self._launcher_code = None

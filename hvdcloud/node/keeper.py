@@ -87,7 +87,7 @@ class Keeper:
             return self._scan(final=True)
 
     def gather(self) -> str:
-        """Everything of this node to the bucket, and from it what is newer there, while no rank runs. Blocks.
+        """From the bucket what is newer there, while no rank runs and all nodes have uploaded what they have. Blocks.
 
         Returns:
             What went wrong; empty if nothing did. Horovod can be started all the same, with what is here.
@@ -95,20 +95,23 @@ class Keeper:
         from hvdcloud.node.restore import gather
 
         with self._working:
-            errors = list(self._scan(final=True).errors)
-            if self.bucket is not None:
-                try:
-                    gather(
-                        self.bucket,
-                        cluster=self._spec.cluster,
-                        run=self._spec.run,
-                        directory=paths.checkpoints_dir(self._spec.run),
-                    )
-                except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
-                    errors.append(f"{type(error).__name__}: {error}")
+            # What could not be uploaded must not be replaced by something older.
+            if errors := self._scan(final=True).errors:
+                return "; ".join(errors)
+            assert self.bucket is not None
+            try:
+                gather(
+                    self.bucket,
+                    cluster=self._spec.cluster,
+                    run=self._spec.run,
+                    directory=paths.checkpoints_dir(self._spec.run),
+                )
+            except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
+                return f"{type(error).__name__}: {error}"
+            finally:
                 # The next one knows what was fetched, and does not send it back.
                 self._uploader = None
-            return "; ".join(errors)
+            return ""
 
     def finish(self) -> Report:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress."""

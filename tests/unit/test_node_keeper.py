@@ -1,0 +1,88 @@
+"""Checkpoints of two nodes whose ranks have ended, before Horovod is started again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.node import paths
+from hvdcloud.node.keeper import Keeper
+from hvdcloud.node.spec import Spec
+
+RUN = "20261121-101112-abcdef"
+
+
+class Node:
+    """One machine of a run. Only one at a time can be worked on: the environment names it."""
+
+    def __init__(self, root: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = root / f"node-{number}"
+        self._monkeypatch = monkeypatch
+        with self:
+            paths.checkpoints_dir(RUN).mkdir(parents=True)
+        self.keeper = Keeper(
+            Spec.from_mapping(
+                {"run": RUN, "cluster": "digits", "node": number, "name": f"digits-{number}", "keep_every": 1,
+                 "bucket": (root / "bucket").as_uri(), "slots": 1, "cores": 1, "command": ["true"]}
+            )
+        )  # fmt: skip
+
+    def __enter__(self) -> Node:
+        self._monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(self._root))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.delenv("HVDCLOUD_NODE_ROOT")
+
+    def write(self, name: str, data: bytes, *, modified: float) -> None:
+        with self:
+            path = paths.checkpoints_dir(RUN) / name
+            path.write_bytes(data)
+            os.utime(path, (modified, modified))
+
+    def flush(self) -> list[str]:
+        with self:
+            return list(self.keeper.flush_now().errors)
+
+    def gather(self) -> str:
+        with self:
+            return self.keeper.gather()
+
+    def files(self) -> dict[str, bytes]:
+        with self:
+            return {path.name: path.read_bytes() for path in paths.checkpoints_dir(RUN).iterdir()}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, Node]:
+    return Node(tmp_path, 0, monkeypatch), Node(tmp_path, 1, monkeypatch)
+
+
+def test_when_all_have_uploaded_every_node_fetches_the_newest_of_all(nodes: tuple[Node, Node]) -> None:
+    head, worker = nodes
+    head.write("last", b"old", modified=100)
+    head.write("head", b"head", modified=100)
+    worker.write("last", b"new", modified=200)
+    assert (head.flush(), worker.flush()) == ([], [])
+    assert (head.gather(), worker.gather()) == ("", "")
+    assert head.files() == worker.files() == {"last": b"new", "head": b"head"}
+    assert head.flush() == []
+
+
+def test_what_could_not_be_uploaded_is_not_replaced_by_something_older(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    head, worker = nodes
+    worker.write("last", b"old", modified=100)
+    assert worker.flush() == []
+    in_the_way = tmp_path / "bucket" / "digits" / RUN / "last"
+    in_the_way.mkdir()
+    head.write("last", b"new", modified=200)
+    assert "last" in head.gather()
+    assert head.files() == {"last": b"new"}
+    in_the_way.rmdir()
+    assert head.gather() == ""
+    assert worker.gather() == ""
+    assert head.files() == worker.files() == {"last": b"new"}
