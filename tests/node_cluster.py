@@ -6,6 +6,7 @@ process per rank, prefixes what they print and ends them all when one fails, as 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -269,17 +270,23 @@ class NodeCluster:
         return int(holder["pid"])
 
     def end_everything(self) -> None:
-        """After a test, whatever became of it."""
+        """After a test, whatever became of it: nothing runs any more, and nothing writes into the folder."""
+        until(lambda: not self._kill_all(), seconds=10, what="the end of the nodes' processes")
+
+    def _kill_all(self) -> bool:
+        """Kill what runs on the nodes; returns whether there was anything."""
+        found = False
         for path in Path("/proc").glob("[0-9]*"):
             try:
+                # That of a process that has ended is empty.
                 environment = (path / "environ").read_bytes()
             except OSError:
                 continue
             if f"HVDCLOUD_NODE_ROOT={self.base}/".encode() in environment:
-                try:
+                found = True
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(int(path.name), 9)
-                except ProcessLookupError:
-                    continue
+        return found
 
 
 @contextmanager

@@ -16,9 +16,10 @@ def world(nodes: int = 3) -> World:
     return made
 
 
-def see(made: World, node: str, *others: str, now: float, connections: int = 2) -> None:
-    """The worker on a node is connected to these others."""
-    made.connected(node, {"7": {ADDRESSES[other]: connections for other in others}}, now=now)
+def see(made: World, node: str, *others: str, now: float, connections: int = 2, pid: int = 7) -> None:
+    """The worker on a node waits for others' connections, and is connected to these."""
+    workers = {str(pid): {ADDRESSES[other]: connections for other in others}}
+    made.connected(node, workers, listening=list(workers), now=now)
 
 
 def see_all(made: World, *, now: float) -> None:

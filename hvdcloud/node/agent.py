@@ -5,9 +5,9 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
-gather.
-To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers}, disconnected {broken}, reset {left,
-error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left}, finished {checkpoints}.
+gather. To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers, listening}, disconnected
+{broken}, reset {left, error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left},
+finished {checkpoints}.
 """
 
 from __future__ import annotations
@@ -225,14 +225,15 @@ class Agent:
         if not self._mesh or self._lease.blocked:
             return
         if workers := self._look_at_connections():
-            seen = {str(pid): dict(collections.Counter(found.values())) for pid, found in workers.items()}
-            self._lease.send({"type": "connected", "workers": seen})
+            seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
+            listening = [str(pid) for pid, found in workers.items() if found.listens]
+            self._lease.send({"type": "connected", "workers": seen, "listening": listening})
 
-    def _look_at_connections(self) -> dict[int | None, dict[str, str]]:
-        """Connections to other nodes by inode, by rank; notes when each was first seen."""
+    def _look_at_connections(self) -> dict[int | None, peers.Look]:
+        """What each rank has open; notes when each of its connections to other nodes was first seen."""
         now = time.monotonic()
-        workers = {peer.pid: peers.connected(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
-        there = {inode for found in workers.values() for inode in found}
+        workers = {peer.pid: peers.look(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
+        there = {inode for found in workers.values() for inode in found.connections}
         self._connections = {inode: self._connections.get(inode, now) for inode in there}
         return workers
 

@@ -301,7 +301,7 @@ class ElasticSupervisor(Supervisor):
         elif kind == "ended":
             self._worker_ended(member, message)
         elif kind == "connected":
-            self._world.connected(node, message["workers"], now=time.monotonic())
+            self._world.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
         elif kind == "disconnected":
             self._warn_of_late_notice(node, str(message["error"]))
         elif kind in (RESET, GATHER):

@@ -18,22 +18,35 @@ import socket
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hvdcloud.node.processes import family
 
 _PIDFD_GETFD = 438  # the same on every architecture: include/uapi/asm-generic/unistd.h
 _ESTABLISHED = "01"
+_LISTEN = "0A"
+_LISTENS = "listens"
 _MAPPED = "0000000000000000FFFF0000"
 
 
-def connected(worker: int, addresses: Collection[str]) -> dict[str, str]:
-    """The connections of a worker and its children to some of the addresses: the peer's address by inode.
+class Look(NamedTuple):
+    """What a worker and its children have open."""
+
+    connections: dict[str, str]
+    """The peer's address by inode."""
+    listens: bool
+    """Whether others could connect to it, from other machines. Gloo listens as soon as it knows whom it has to meet."""
+
+
+def look(worker: int, addresses: Collection[str]) -> Look:
+    """The connections of a worker and its children to some of the addresses, and whether it has begun to meet others.
 
     Args:
         worker: process id.
         addresses: IPv4, dotted.
     """
-    return {inode: address for _, _, inode, address in _connections(worker, addresses)}
+    sockets = {inode: peer for _, _, inode, peer in _sockets(worker, {*addresses, _LISTENS})}
+    return Look({inode: peer for inode, peer in sockets.items() if peer != _LISTENS}, _LISTENS in sockets.values())
 
 
 def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[str]) -> int:
@@ -43,7 +56,7 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
         OSError: this process may not do that.
     """
     broken = 0
-    for pid, number, inode, _ in _connections(worker, addresses):
+    for pid, number, inode, _ in _sockets(worker, addresses):
         if inode not in inodes:
             continue
         with contextlib.suppress(ProcessLookupError):
@@ -65,8 +78,8 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
     return broken
 
 
-def _connections(worker: int, addresses: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Process id, descriptor, inode and peer of every established TCP connection."""
+def _sockets(worker: int, addresses: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
+    """Process id, descriptor, inode and peer of every TCP socket that is connected to one of these, or listens."""
     peers = {inode: peer for inode, peer in _table(worker) if peer in addresses}
     for pid in family(worker):
         try:
@@ -82,7 +95,10 @@ def _connections(worker: int, addresses: Collection[str]) -> Iterator[tuple[int,
 
 
 def _table(pid: int) -> Iterator[tuple[str, str]]:
-    """Inode and peer's IPv4 address of every established TCP connection in a process's network (proc(5))."""
+    """Inode and peer's IPv4 address of every TCP socket in a process's network that is connected, or listens (proc(5)).
+
+    What listens on the loopback interface alone does not count.
+    """
     for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
@@ -90,6 +106,12 @@ def _table(pid: int) -> Iterator[tuple[str, str]]:
             continue
         for line in lines:
             fields = line.split()
-            remote = fields[2].partition(":")[0].removeprefix(_MAPPED)
+            local, remote = (field.partition(":")[0].removeprefix(_MAPPED) for field in fields[1:3])
             if fields[3] == _ESTABLISHED and len(remote) == 8:
-                yield fields[9], socket.inet_ntoa(struct.pack("<I", int(remote, 16)))
+                yield fields[9], _dotted(remote)
+            elif fields[3] == _LISTEN and len(local) == 8 and not _dotted(local).startswith("127."):
+                yield fields[9], _LISTENS
+
+
+def _dotted(address: str) -> str:
+    return socket.inet_ntoa(struct.pack("<I", int(address, 16)))

@@ -19,8 +19,8 @@ AGAIN_SECONDS = 4.0
 """If they have not met again by then, it was not."""
 HOPELESS_SECONDS = 10.0
 """How long workers that are connecting to each other are left to it after one of them was lost."""
-STARTING_SECONDS = 60.0
-"""How long a worker may take from its start until it meets the others: it imports its framework, and loads its data."""
+IMPORT_SECONDS = 60.0
+"""How long a worker may take from its start until it begins to look for the others: it imports its framework."""
 _SLACK_SECONDS = 0.5
 _NEVER, _LONG_AGO = float("inf"), float("-inf")
 
@@ -86,7 +86,8 @@ class Reunion:
             until = self._lost_at + CONSEQUENCE_SECONDS
         else:
             # One that starts may yet meet the others.
-            until = max(self._lost_at + self._patience, self._world.last_began() + STARTING_SECONDS)
+            meeting = self._world.may_meet_until(starting=IMPORT_SECONDS, meeting=HOPELESS_SECONDS)
+            until = max(self._lost_at + self._patience, meeting)
         hopeless = self._lost_at <= now and now >= min(until, self._connecting_since + HOPELESS_SECONDS)
         if hopeless:
             self.over()

@@ -31,6 +31,8 @@ class Process:
     """Its node was lost while it ran."""
     peers: Mapping[str, int] = field(default_factory=dict)
     """How many connections it has to each node, by address."""
+    listens_since: float | None = None
+    """When it was first seen to have been told whom it has to meet, in monotonic seconds; None: it still starts."""
     looked_at: float = float("-inf")
     has_met: bool = False
     """It has been connected to all the others: from then on it has what was trained in its memory."""
@@ -95,12 +97,16 @@ class World:
             if process.node == node:
                 process.lost = True
 
-    def connected(self, node: str, workers: Mapping[str, Mapping[str, int]], *, now: float) -> None:
-        """What a node's agent saw: connections by address, by process id."""
+    def connected(
+        self, node: str, workers: Mapping[str, Mapping[str, int]], *, listening: Collection[str], now: float
+    ) -> None:
+        """What a node's agent saw: connections by address, by process id, and which processes wait for connections."""
         for pid, addresses in workers.items():
             if process := self.processes.get((node, int(pid))):
                 process.peers = dict(addresses)
                 process.looked_at = now
+                if pid in listening and process.listens_since is None:
+                    process.listens_since = now
 
     def disturbed(self, *, now: float) -> bool:
         """Something has changed. Returns whether all workers had been connected to each other before."""
@@ -128,9 +134,19 @@ class World:
             for process in self.living()
         )
 
-    def last_began(self) -> float:
-        """When the youngest worker was started that has not met the others yet."""
-        return max((process.began for process in self.living() if not process.has_met), default=float("-inf"))
+    def may_meet_until(self, *, starting: float, meeting: float) -> float:
+        """Until when workers that have not met the others yet may still do so, in monotonic seconds.
+
+        Args:
+            starting: seconds that one may take from its start until it knows whom it has to meet.
+            meeting: and then until it has met them. If one of those is lost meanwhile, it never does.
+        """
+        limits = (
+            process.began + starting if process.listens_since is None else process.listens_since + meeting
+            for process in self.living()
+            if not process.has_met
+        )
+        return max(limits, default=float("-inf"))
 
     def look(self, wanted: Collection[str], *, now: float) -> bool:
         """Whether every worker is connected to the nodes of all the others and to no more; remembered in `formed`.

@@ -8,13 +8,13 @@ from hvdcloud.node.outcome import CONSEQUENCE_SECONDS
 from hvdcloud.node.reunion import (
     AGAIN_SECONDS,
     HOPELESS_SECONDS,
+    IMPORT_SECONDS,
     NEW_SECONDS,
-    STARTING_SECONDS,
     WAKE_SECONDS,
     Reunion,
 )
 from hvdcloud.node.world import Process
-from tests.worlds import end, see_all, world
+from tests.worlds import end, see, see_all, world
 
 STEP_SECONDS = 30.0
 
@@ -120,7 +120,28 @@ def test_a_worker_that_starts_is_waited_for() -> None:
     scene.lose("d-2")
     scene.now += 5.0
     scene.world.processes["d-1", 8] = Process(1, "d-1", "d-1-g2", began=scene.now)
-    assert not scene.hopeless_after(STARTING_SECONDS - 0.25)
+    assert not scene.hopeless_after(IMPORT_SECONDS - 0.25)
+    assert scene.hopeless_after(0.5)
+
+
+def test_a_worker_that_was_looking_for_one_that_is_lost_is_not_waited_for() -> None:
+    scene = Scene()
+    scene.world.processes["d-1", 8] = Process(1, "d-1", "d-1-g2", began=scene.now)
+    scene.world.disturbed(now=scene.now)
+    scene.now += 5.0
+    see(scene.world, "d-1", now=scene.now, pid=8)
+    scene.lose("d-2")
+    assert not scene.hopeless_after(HOPELESS_SECONDS - 0.25)
+    assert scene.hopeless_after(0.5)
+
+
+def test_a_worker_that_has_been_starting_for_long_still_has_the_time_to_meet_the_others() -> None:
+    scene = Scene()
+    scene.lose("d-2")
+    scene.world.processes["d-1", 8] = Process(1, "d-1", "d-1-g2", began=scene.now)
+    assert not scene.hopeless_after(IMPORT_SECONDS - 1.0)
+    see(scene.world, "d-1", now=scene.now, pid=8)
+    assert not scene.hopeless_after(HOPELESS_SECONDS - 0.25)
     assert scene.hopeless_after(0.5)
 
 

@@ -32,8 +32,10 @@ def test_every_two_ranks_of_two_nodes_have_to_be_connected_and_once_more_those_o
     made = world(2)
     made.processes["d-0", 8] = Process(1, "d-0", "d-0")
     for connections in (2, 3):
-        made.connected("d-0", {"7": {ADDRESSES["d-1"]: 1}, "8": {ADDRESSES["d-1"]: connections - 1}}, now=10.0)
-        made.connected("d-1", {"7": {ADDRESSES["d-0"]: connections}}, now=10.0)
+        made.connected(
+            "d-0", {"7": {ADDRESSES["d-1"]: 1}, "8": {ADDRESSES["d-1"]: connections - 1}}, listening=[], now=10.0
+        )
+        made.connected("d-1", {"7": {ADDRESSES["d-0"]: connections}}, listening=[], now=10.0)
         assert made.look(made.nodes(), now=10.0) == (connections == 3)
 
 
@@ -88,7 +90,7 @@ def test_one_that_is_left_alone_while_workers_were_connecting_may_wait_for_a_dea
     assert not made.look({"d-0"}, now=40.0)
     made.begin(now=50.0)
     made.processes["d-0", 9] = Process(0, "d-0", "d-0")
-    made.connected("d-0", {"9": {}}, now=60.0)
+    made.connected("d-0", {"9": {}}, listening=[], now=60.0)
     assert made.look({"d-0"}, now=60.0)
 
 
@@ -138,8 +140,8 @@ def test_without_workers_there_is_no_world() -> None:
 
 def test_a_worker_of_which_nobody_told_is_passed_over() -> None:
     made = world(1)
-    made.connected("d-0", {"8": {}}, now=9.0)
-    made.connected("d-3", {"7": {}}, now=9.0)
+    made.connected("d-0", {"8": {}}, listening=[], now=9.0)
+    made.connected("d-3", {"7": {}}, listening=[], now=9.0)
     assert not made.look(made.nodes(), now=9.0)
 
 
