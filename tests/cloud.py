@@ -11,9 +11,10 @@ from typing import Any
 from tests.cloudbuild import BUILDER, CloudBuildServer
 from tests.emulator import Emulator
 from tests.emulator.errors import ApiError
-from tests.emulator.machines import Machines
+from tests.emulator.machines import Machines, shared_layers
+from tests.emulator.machines_layers import Layers
 from tests.harness import Project, project_in
-from tests.registry import TokenServer, free_port, google_like_registry
+from tests.registry import TokenServer, free_port, google_like_registry, lasting_port, share_layers, storage_of
 from tests.storage import StorageServer, running_server
 from tests.web import Reply, answering
 
@@ -65,19 +66,55 @@ class Cloud:
         return list(self.emulator.state.left())
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """What several clouds, one after the other, have in common: each layer of an image is packed and unpacked once.
+
+    A second push of it, and a pull by a second machine, find that it exists. Images are every cloud's own.
+    """
+
+    layers: Layers
+    """On the disks of new machines."""
+    storage: Path
+    """Layers that a registry has."""
+    port: int
+    """The registry's: the engine remembers by it which layers are there."""
+
+
 @contextmanager
-def running_cloud(folder: Path, *, machines: bool = True, **options: Any) -> Iterator[Cloud]:
+def earlier_clouds(folder: Path, client: Any) -> Iterator[Earlier]:
+    """For `running_cloud`; afterwards nothing of it is left on the engine.
+
+    Args:
+        folder: stays.
+        client: docker-py's.
+    """
+    with shared_layers(client) as layers:
+        yield Earlier(layers, folder, lasting_port())
+
+
+@contextmanager
+def running_cloud(
+    folder: Path, *, machines: bool = True, earlier: Earlier | None = None, **options: Any
+) -> Iterator[Cloud]:
     """A cloud for the block; afterwards nothing of it is left on the engine.
 
     Args:
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
+        earlier: what clouds before this one have pushed and pulled.
         options: for `Emulator`; without machines, `backing` too.
     """
-    port, token_port, api_port = free_port(), free_port(), free_port()
+    port = earlier.port if earlier else free_port()
+    token_port, api_port = free_port(), free_port()
     for name in ("registry", "bucket"):
         (folder / name).mkdir()
     with ExitStack() as stack:
-        backing = Machines(loopback_ports=[port, token_port, api_port]) if machines else None
+        if earlier:
+            images = storage_of(folder / "registry")
+            share_layers(earlier.storage, images)
+            stack.callback(share_layers, images, earlier.storage)
+        ports = [port, token_port, api_port]
+        backing = Machines(loopback_ports=ports, layers=earlier.layers if earlier else None) if machines else None
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
         emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **served, **options}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import secrets
@@ -32,6 +33,29 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def lasting_port() -> int:
+    """One that nobody listens on, and that no connection is given by chance while nobody does."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    candidates = [port for port in range(20000, 65000) if not first <= port <= last]
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = secrets.choice(candidates)
+            probe.bind(("", port))
+            return port
+
+
+def share_layers(source: Path, target: Path) -> None:
+    """Let the storage of a registry that does not run have the layers of another's, but none of its images.
+
+    The next push of the same layers into the same repository finds that they exist.
+    """
+    for file in source.rglob("*"):
+        place = target / file.relative_to(source)
+        if file.is_file() and {"blobs", "_layers"} & set(file.parts) and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.hardlink_to(file)
+
+
 @contextmanager
 def running_registry(
     folder: Path, auth: dict[str, Any], *, addresses: Sequence[str] = ("127.0.0.1",), port: int | None = None
@@ -51,7 +75,7 @@ def running_registry(
             configuration = {
                 "version": 0.1,
                 "log": {"level": "warn"},
-                "storage": {"filesystem": {"rootdirectory": str(folder / "storage")}},
+                "storage": {"filesystem": {"rootdirectory": str(storage_of(folder))}},
                 "http": {"addr": f"{address}:{port}"},
                 **auth,
             }
@@ -65,6 +89,11 @@ def running_registry(
             host = f"{address}:{port}"
             until(lambda host=host: answers(host), seconds=20, what=f"the registry at {host}")
         yield f"127.0.0.1:{port}"
+
+
+def storage_of(folder: Path) -> Path:
+    """Where the registry of a folder has its images."""
+    return folder / "storage"
 
 
 def answers(host: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cloud import PROJECT, SETUP_ACCOUNT, Cloud, running_cloud
+from tests.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.harness import Project
 from tests.terraform import missing, resources, stand_in
 
@@ -17,10 +16,10 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, engine: Any, image: str) -> Iterator[Cloud]:
+def cloud(tmp_path: Path, earlier: Earlier, image: str) -> Iterator[Cloud]:
     folder = tmp_path / "cloud"
     folder.mkdir()
-    with running_cloud(folder) as cloud:
+    with running_cloud(folder, earlier=earlier) as cloud:
         yield cloud
 
 

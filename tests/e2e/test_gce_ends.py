@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cloud import NODES_ACCOUNT, Cloud, running_cloud
+from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.harness import Project, Screen, until
 
@@ -18,9 +17,9 @@ WRITES = 'echo started; sleep 2; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/rank-$
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
     """Nodes may delete themselves; nothing is left when all tests are over."""
-    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         allowed = "projects/test-project/zones/*/instances/t-ends-*"
         cloud.emulator.access.allow(NODES_ACCOUNT, "compute.instances.delete", resource=allowed)
         yield cloud

@@ -19,7 +19,7 @@ import pytest
 from hvdcloud.checkpoints.checksum import crc32c_of_bytes, crc32c_of_file
 from hvdcloud.image.push import push
 from hvdcloud.image.stream import ignore
-from tests.cloud import NODES_ACCOUNT, Cloud, running_cloud
+from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e import jobs
 from tests.emulator.machines import LABEL
 from tests.harness import Ended, Project, Screen, until
@@ -47,9 +47,9 @@ if hvd.rank() == 0:
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
     """Afterwards neither the project nor the engine has anything left."""
-    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         yield cloud
         assert cloud.left() == []
     assert cloud.machines

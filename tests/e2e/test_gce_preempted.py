@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cloud import Cloud, running_cloud
+from tests.cloud import Cloud, Earlier, running_cloud
 from tests.e2e import jobs
 from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, pulled, zone_of
 from tests.harness import Project, Screen, until
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
     """Nothing is left when all tests are over."""
-    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         yield cloud
         assert cloud.left() == []
 

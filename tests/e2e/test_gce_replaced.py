@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import elastic
-from tests.cloud import NODES_ACCOUNT, Cloud, running_cloud
+from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e.test_gce_life import BOOT_SECONDS, left, zone_of
 from tests.elastic import Training
 from tests.harness import Project, Screen, until
@@ -18,9 +18,9 @@ NAME = "t-h-anew"
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Cloud]:
+def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
     """Nodes may make their like; nothing is left when all tests are over."""
-    with running_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         access = cloud.emulator.access
         # What terraform's self_replace allows (terraform/identity.tf).
         for verb in ("delete", "get", "getGuestAttributes"):

@@ -13,8 +13,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.emulator.backing import BackingHost, Instance, zone_of
 from tests.emulator.machines_container import Machine, Site
 from tests.emulator.machines_firewall import iptables_text
 from tests.emulator.machines_image import machine_image
+from tests.emulator.machines_layers import Layers
 from tests.emulator.machines_metadata import Guest, MetadataServer
 from tests.leftovers import remove_labelled
 
@@ -40,6 +42,7 @@ class Machines:
         loopback_ports: ports of this machine that every emulated one has at 127.0.0.1 too, such as a registry's, so
             that `127.0.0.1:PORT/image` means the same on both. Servers there listen on `gateway` (or 0.0.0.0).
         client: docker-py's; default: of the engine that the environment names.
+        layers: image layers that new machines have on their disks; default: none, as in the cloud.
 
     Attributes:
         network: name of the network of all machines.
@@ -51,13 +54,13 @@ class Machines:
         OSError: the engine's networks are not this machine's.
     """
 
-    def __init__(self, *, loopback_ports: Sequence[int] = (), client: Any = None) -> None:
+    def __init__(self, *, loopback_ports: Sequence[int] = (), client: Any = None, layers: Layers | None = None) -> None:
         import docker
 
         self._client = client or docker.from_env(timeout=120)
         remove_leftovers(self._client)
         self.network = f"hvdcloud-emulator-{secrets.token_hex(4)}"
-        labels = {LABEL: self.network, OWNER_LABEL: _identity(os.getpid())}
+        labels = {LABEL: self.network, **_owner_labels()}
         image = machine_image(self._client)
         self._network, subnet = _make_network(self._client, self.network, labels)
         self.subnet, self.gateway = str(subnet), str(subnet[1])
@@ -75,7 +78,7 @@ class Machines:
             "METADATA_PORT": str(self._metadata.port),
             "LOOPBACK_PORTS": " ".join(str(port) for port in loopback_ports),
         }
-        self._site = Site(self._client, image, self.network, labels, environment)
+        self._site = Site(self._client, image, self.network, labels, environment, layers)
 
     def address(self, instance: Instance) -> tuple[str, str | None]:
         """A free address of the network; the external one is the same, because this machine reaches it."""
@@ -151,6 +154,22 @@ class Machines:
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda machine: machine.enforce(lambda: text(machine)), machines))
+
+
+@contextmanager
+def shared_layers(client: Any) -> Iterator[Layers]:
+    """Layers that the machines of several emulators pull only once; afterwards nothing of them is left."""
+    remove_leftovers(client)
+    layers = Layers(client, image=machine_image(client), labels={LABEL: "layers", **_owner_labels()})
+    try:
+        yield layers
+    finally:
+        layers.close()
+
+
+def _owner_labels() -> dict[str, str]:
+    """What tells whose something is, so that it goes with this process."""
+    return {OWNER_LABEL: _identity(os.getpid())}
 
 
 def remove_leftovers(client: Any, *, everything: bool = False) -> list[str]:

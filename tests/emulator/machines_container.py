@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.emulator.backing import BackingHost, Instance
+from tests.emulator.machines_layers import Layers
 
 # Enough for an inner engine. Not --privileged: a host that lacks one capability (CAP_SYS_RESOURCE) refuses it.
 _CAPABILITIES = ("IPC_LOCK", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE", "SYS_PTRACE", "SYSLOG")
@@ -34,6 +35,7 @@ class Site:
     Attributes:
         client: docker-py's.
         environment: of PID 1, see machine/init.
+        layers: what earlier machines pulled, if new ones are to have it.
     """
 
     client: Any
@@ -41,6 +43,7 @@ class Site:
     network: str
     labels: Mapping[str, str]
     environment: Mapping[str, str]
+    layers: Layers | None
 
 
 class Machine:
@@ -138,6 +141,8 @@ class Machine:
             return
         if self._container is None:
             self._volume = self._site.client.volumes.create(self._name, labels=dict(self._site.labels))
+            if self._site.layers:
+                self._site.layers.lend(self._name)
             self._container = self._site.client.containers.get(self._create(host))
         if self._follower:
             self._follower.join()
@@ -221,5 +226,7 @@ class Machine:
             self._container.remove(force=True)
             self._container = None
         if self._volume:
+            if self._site.layers:
+                self._site.layers.keep(self._name)
             self._volume.remove()
             self._volume = None

@@ -29,6 +29,8 @@ from tests.harness import Project, Screen, labelled, share_engine
 NODES = 4
 GOES_ON_SECONDS = 90
 """Longer than any test waits: what is looked for here is a run that never goes on."""
+SLOW_SECONDS = 15.0
+"""A recovery that took longer is worth a look."""
 WHOLE_SECONDS = 240
 START_SECONDS = 240
 END_SECONDS = 240
@@ -113,7 +115,8 @@ def main() -> int:
         try:
             project.hvdcloud("build", timeout=1200)
             project.hvdcloud("up")
-            soak(engine, project, plans(seed, count, names=possible(engine)))
+            if soak(engine, project, plans(seed, count, names=possible(engine))) > SLOW_SECONDS:
+                keep_evidence(engine, project)
             return 0
         except Exception:  # noqa: BLE001 - whatever it was, the evidence is kept and the cluster deleted
             traceback.print_exc()
@@ -128,8 +131,11 @@ def main() -> int:
             assert not left
 
 
-def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> None:
+def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
     """All rounds, then the end.
+
+    Returns:
+        the most seconds from a disturbance to the next step.
 
     Raises:
         AssertionError: the run did not go on, something was lost, or the result is another one.
@@ -151,6 +157,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> None:
     image = engine.containers.get(f"{project.name}-0").image.id
     difference = elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
     summarize(recoveries, result, state, difference, training)
+    return max((each.lost for each in recoveries), default=0.0)
 
 
 def one_round(
@@ -250,8 +257,8 @@ def spread(seconds: Any) -> str:
 
 
 def keep_evidence(engine: Any, project: Project) -> None:
-    """What the head says, for whoever looks into a failure."""
-    folder = Path(tempfile.mkdtemp(prefix="hvd-soak-failed-"))
+    """What the head says, for whoever looks into a failure, or into a recovery that took long."""
+    folder = Path(tempfile.mkdtemp(prefix="hvd-soak-evidence-"))
     for file in ("state.json", "events.jsonl", "log", "supervisor.err"):
         try:
             (folder / file).write_text(elastic.head_file(engine, project, file))
