@@ -91,13 +91,17 @@ def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_th
 ) -> None:
     project.hvdcloud("up", "--nodes", "1")
     bucket = project.state / project.name / "bucket"
-    with project.started("run", "--", "sh", "-c", 'echo up; sleep 1; echo w > "$HVDCLOUD_CHECKPOINT_DIR/w.pt"') as run:
+    script = 'echo up; until [ -e /tmp/go ]; do sleep 0.1; done; echo w > "$HVDCLOUD_CHECKPOINT_DIR/w.pt"'
+    with project.started("run", "--", "sh", "-c", script) as run:
         Screen(run).wait_for("[0] up")
-        # Where the run's folder has to be, there is a file.
-        (cluster,) = (path for path in bucket.iterdir() if path.name == project.name)
-        (folder,) = cluster.iterdir()
+        (folder,) = until(
+            lambda: list(bucket.glob(f"{project.name}/*")), seconds=30, what="the run's folder in the bucket"
+        )
+        # Where it has to be, there is a file.
         folder.rename(bucket / "elsewhere")
         folder.write_text("in the way")
+        code, output = engine.containers.get("t-idle-0").exec_run(["touch", "/tmp/go"])
+        assert code == 0, output
         run.wait(timeout=90)
     refused = re.compile(
         r"^hvdcloud: idle for .*; but checkpoints of run \S+ are not in the bucket yet: ", re.MULTILINE

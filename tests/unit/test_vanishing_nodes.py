@@ -218,9 +218,9 @@ class Laptop:
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     """It is quick to ask who is silent."""
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 3.0)
+    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 6.0)
     monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
-    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
     monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(logs, "ANSWER_SECONDS", 1.0)
     return Laptop(tmp_path)
