@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,16 @@ class SecondEngine:
     """This machine's address as the engine sees it."""
     folder: Path
     """Where its data and its log are."""
+
+
+def default_gateway(client: Any) -> str:
+    """This machine's address on the engine's default network. An engine that was just installed does not tell it.
+
+    Args:
+        client: docker-py's.
+    """
+    config = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
+    return config.get("Gateway") or str(ipaddress.IPv4Network(config["Subnet"])[1])
 
 
 @contextmanager

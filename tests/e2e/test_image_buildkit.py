@@ -25,6 +25,7 @@ from hvdcloud.image.classic import ClassicBuilder
 from hvdcloud.image.context import Context, Entry
 from hvdcloud.image.plan import Step, plan_image
 from hvdcloud.image.stream import ignore
+from tests.engines import default_gateway
 from tests.harness import until
 from tests.web import Asked, Reply, answering
 
@@ -158,7 +159,7 @@ def test_a_wheel_is_downloaded_once_for_many_builds(
 
     (tmp_path / "requirements.txt").write_text("scikit-learn\n")
     builder = plan_image(ImageConfig(), project_dir=tmp_path).steps[0].reference
-    gateway = engine.networks.get("bridge").attrs["IPAM"]["Config"][0]["Gateway"]
+    gateway = default_gateway(engine)
     with answering(index, host=gateway) as url:
         for number in range(2):
             # Plain HTTP is cached for trusted hosts only.

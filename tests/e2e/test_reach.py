@@ -21,6 +21,7 @@ from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from hvdcloud.state import ClusterState, write_private
+from tests.engines import default_gateway
 from tests.guest_attributes import Metadata, metadata_server
 from tests.harness import until
 
@@ -66,7 +67,7 @@ class Machine:
 def machine(engine: Any, image: str) -> Iterator[Machine]:
     """Its metadata server is on this machine; nothing but the relay knows its address."""
     pair = new_key_pair("laptop")
-    gateway = engine.networks.get("bridge").attrs["IPAM"]["Config"][0]["Gateway"]
+    gateway = default_gateway(engine)
     with metadata_server(503, host=gateway) as metadata:
         container = engine.containers.run(
             image,
