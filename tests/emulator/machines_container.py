@@ -226,7 +226,9 @@ class Machine:
             self._container.remove(force=True)
             self._container = None
         if self._volume:
-            if self._site.layers:
-                self._site.layers.keep(self._name)
-            self._volume.remove()
+            try:
+                if self._site.layers:
+                    self._site.layers.keep(self._name)
+            finally:
+                self._volume.remove()
             self._volume = None

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Layers are never written again, so that hard links do; what Docker writes beside them, it moves into place.
+# Layers are never written again, so that hard links do.
 _LEND = """
 set -e
 from=/volumes/$1/_data to=/volumes/$2/_data
 [ -e "$from/image" ] || exit 0
-cp -al "$from/image" "$from/overlay2" "$to"
+cp -al "$from/overlay2" "$to"
+cp -a "$from/image" "$to"
 """
 # A layer names those below it by links that its engine chose: it is only kept where these are kept too.
 _KEEP = """
