@@ -73,8 +73,8 @@ class Earlier:
     A second push of it, and a pull by a second machine, find that it exists. Images are every cloud's own.
     """
 
-    layers: Layers
-    """On the disks of new machines."""
+    layers: Layers | None
+    """On the disks of new machines; None: they are empty, as in the real cloud."""
     storage: Path
     """Layers that a registry has."""
     port: int

@@ -10,6 +10,7 @@ to do in that hour than to leave; its end comes as a shutdown.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
 import socket
@@ -40,6 +41,10 @@ HANG_SECONDS = 60.0
 LONGEST_PAUSE = 30.0
 _FIRST_PAUSE = 0.5
 _ANSWER_SECONDS = 15.0
+QUICK_ANSWER_SECONDS = 1.0
+"""What the answer is worth when the container ends already."""
+_NO_ETAG = "0"
+"""One that never was: what there is now is answered at once."""
 _NAMED = 3
 _NOTICE = "/computeMetadata/v1/instance/preempted"
 
@@ -68,8 +73,7 @@ class Watch:
         # Here, because ranks wait for the agent that imports us.
         from http.client import HTTPException
 
-        # An etag that never was: what there is now is answered at once.
-        etag, pause = "0", _FIRST_PAUSE
+        etag, pause = _NO_ETAG, _FIRST_PAUSE
         never = threading.Event()
         while True:
             began = time.monotonic()
@@ -77,7 +81,7 @@ class Watch:
                 value, new = self._ask(etag)
             except (OSError, HTTPException):
                 self._hang_up()
-                etag = "0"
+                etag = _NO_ETAG
             else:
                 if value == "TRUE":
                     self._hang_up()
@@ -97,17 +101,11 @@ class Watch:
         Raises:
             OSError, HTTPException: no answer, or none that can be used.
         """
-        from http.client import OK, HTTPConnection
+        from http.client import HTTPConnection
 
         if self._connection is None:
             self._connection = HTTPConnection(self._server, timeout=HANG_SECONDS + _ANSWER_SECONDS)
-        query = f"wait_for_change=true&timeout_sec={HANG_SECONDS:.0f}&last_etag={etag}"
-        self._connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
-        response = self._connection.getresponse()
-        body = response.read(100)
-        if response.status != OK:
-            raise OSError(f"{response.status} {response.reason}")
-        return body.decode(errors="replace").strip(), response.headers.get("ETag") or "0"
+        return _ask_for_notice(self._connection, etag)
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -119,6 +117,38 @@ def watch(noticed: Callable[[], None]) -> None:
     """Have `noticed` called, in another thread, when this node is preempted; never where no metadata server tells."""
     if server := machine.facts().get("metadata"):
         Watch(str(server), noticed).start()
+
+
+def is_preempted() -> bool:
+    """Whether this node's metadata server says so now; False where there is none, or none that answers in time."""
+    from http.client import HTTPConnection, HTTPException
+
+    server = machine.facts().get("metadata")
+    if not server:
+        return False
+    connection = HTTPConnection(str(server).partition("//")[2].rstrip("/"), timeout=QUICK_ANSWER_SECONDS)
+    with contextlib.closing(connection):
+        try:
+            return _ask_for_notice(connection, _NO_ETAG)[0] == "TRUE"
+        except (OSError, HTTPException):
+            return False
+
+
+def _ask_for_notice(connection: HTTPConnection, etag: str) -> tuple[str, str]:
+    """The value and its etag, when it is another one than this or the time is up.
+
+    Raises:
+        OSError, HTTPException: no answer, or none that can be used.
+    """
+    from http.client import OK
+
+    query = f"wait_for_change=true&timeout_sec={HANG_SECONDS:.0f}&last_etag={etag}"
+    connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
+    response = connection.getresponse()
+    body = response.read(100)
+    if response.status != OK:
+        raise OSError(f"{response.status} {response.reason}")
+    return body.decode(errors="replace").strip(), response.headers.get("ETag") or _NO_ETAG
 
 
 class Saved(NamedTuple):
@@ -271,7 +301,9 @@ def main(words: Sequence[str]) -> dict[str, Any]:
 def before_the_end() -> None:
     """The container's first process was told to end: what is on this disk only is uploaded first. Never raises."""
     try:
-        for run, saved in take_leave(SHUT_DOWN, ending=True).items():
+        # Docker may end the container before the notice has come through.
+        why = PREEMPTED if is_preempted() else SHUT_DOWN
+        for run, saved in take_leave(why, ending=True).items():
             note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
             sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
             sys.stdout.flush()

@@ -48,8 +48,8 @@ if hvd.rank() == 0:
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Afterwards neither the project nor the engine has anything left."""
-    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
+    """Its VMs pull all that they need. Afterwards neither the project nor the engine has anything left."""
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=replace(earlier, layers=None)) as cloud:
         yield cloud
         assert cloud.left() == []
     assert cloud.machines

@@ -231,6 +231,20 @@ def test_a_container_that_ends_ends_its_part_of_the_run_with_everything_in_the_b
     ]
 
 
+@pytest.mark.parametrize(("answers", "why"), [([], "preempted"), ([503], "shut down"), ([0], "shut down")])
+def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
+    cluster: NodeCluster, answers: list[int], why: str
+) -> None:
+    start(cluster)
+    with notices(*answers) as server:
+        # Too late for the agent to watch it.
+        has_metadata_server(cluster, "n1", server.url)
+        server.preempt()
+        end_of_the_container(cluster, "n1").communicate(timeout=30)
+        assert server.wrong == []
+    assert cluster.wait_done()["reason"] == f"node n1 ended its part of the run: it is being {why}"
+
+
 def test_the_head_too_ends_with_its_run_written_down(cluster: NodeCluster) -> None:
     start(cluster)
     supervisor = cluster.supervisor()
