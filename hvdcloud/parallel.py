@@ -34,8 +34,9 @@ def side_by_side(
     pool = ThreadPoolExecutor(max_workers=min(len(items), MAX_WORKERS))
     interrupted = False
     try:
-        futures = [pool.submit(call, item) for item in items]
         try:
+            # Ctrl-C may come when only some of the calls have begun.
+            futures = [pool.submit(call, item) for item in items]
             finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
             interrupted = True
