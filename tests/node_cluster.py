@@ -12,6 +12,7 @@ import io
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -269,13 +270,17 @@ class NodeCluster:
         holder = json.loads((self.root(name) / f"run/hvdcloud/{RUN}.agent").read_text())
         return int(holder["pid"])
 
-    def end_everything(self) -> None:
-        """After a test, whatever became of it: nothing runs any more, and nothing writes into the folder."""
-        until(lambda: not self._kill_all(), seconds=10, what="the end of the nodes' processes")
+    def is_gone(self) -> bool:
+        """End what runs on the nodes, and remove their folder.
 
-    def _kill_all(self) -> bool:
-        """Kill what runs on the nodes; returns whether there was anything."""
-        found = False
+        To be asked until it is true: a process that just starts another program is not known by its environment.
+        """
+        self.end_everything()
+        shutil.rmtree(self.base, ignore_errors=True)
+        return not self.base.exists()
+
+    def end_everything(self) -> None:
+        """After a test, whatever became of it."""
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 # That of a process that has ended is empty.
@@ -283,22 +288,20 @@ class NodeCluster:
             except OSError:
                 continue
             if f"HVDCLOUD_NODE_ROOT={self.base}/".encode() in environment:
-                found = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(path.name), 9)
-        return found
 
 
 @contextmanager
 def node_cluster(*, nodes: int = 2) -> Iterator[NodeCluster]:
     """Nodes that are gone afterwards, with whatever still ran on them."""
     # pytest's own temporary folders are too deep for the path of a Unix socket.
-    with tempfile.TemporaryDirectory(prefix="hvd-", dir="/tmp") as folder:
-        cluster = NodeCluster(Path(folder), nodes=nodes)
-        try:
-            yield cluster
-        finally:
-            cluster.end_everything()
+    folder = Path(tempfile.mkdtemp(prefix="hvd-", dir="/tmp"))
+    cluster = NodeCluster(folder, nodes=nodes)
+    try:
+        yield cluster
+    finally:
+        until(cluster.is_gone, seconds=20, what=f"the end of all processes that write into {folder}")
 
 
 def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:

@@ -29,6 +29,8 @@ WHOLE_SECONDS = 90
 START_SECONDS = 120
 NODES = 4
 OPTIONS = "--epochs 1000 --pause 0.1"
+CATCHING_UP_SECONDS = 30.0
+"""For a training that was started again to be where it was before."""
 LEFTOVERS = ("train.py", "horovodrun", "hvdcloud.node agent")
 
 
@@ -58,9 +60,15 @@ class Shared:
         found = elastic.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
         self.recoveries.append(found)
         assert found.lost < GOES_ON_SECONDS, found
-        # Commits are five steps apart, and what was done since the last one is done again.
-        assert found.repeated <= 5, found
+        # Commits are five steps apart, and what was done since the last one is done again. Some orders of events
+        # Horovod does not get over (docs/elastic.md): then it is what was done since the newest checkpoint.
+        assert found.repeated <= (20 if self.was_started_again(since=happened.at - CATCHING_UP_SECONDS) else 5), found
         return found
+
+    def was_started_again(self, *, since: float) -> bool:
+        """Whether Horovod was, after this moment; in seconds since 1970."""
+        found = elastic.events(self.engine, self.project)
+        return any(each["event"] == "started again" and each["t"] >= since for each in found)
 
     def whole_again(self, went_on: elastic.Recovery) -> float:
         """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""

@@ -38,16 +38,20 @@ node_runs() {
     grep -qszx hvdcloud.node /proc/[0-9]*/cmdline
 }
 
+watch_the_end() {
+    while node_runs && ((SECONDS < STOP_SECONDS)); do
+        sleep 0.2
+    done
+    say "$(node_runs && echo 'the container was still there' || echo 'the container ended') $SECONDS s after the VM's end began"
+}
+
 if ! container_runs; then
     if ! node_runs; then
         say "the VM ends; its container has ended already"
         exit 0
     fi
     say "the VM is being $(why): Docker is ending its container, which uploads its checkpoints"
-    while node_runs && ((SECONDS < STOP_SECONDS)); do
-        sleep 0.2
-    done
-    say "$(node_runs && echo 'the container was still there' || echo 'the container ended') $SECONDS s after the VM's end began"
+    watch_the_end
     exit 0
 fi
 reason=$(why)
@@ -58,8 +62,6 @@ else
     say "no answer about the checkpoints after $SECONDS s: $answer"
 fi
 left=$((STOP_SECONDS - SECONDS))
-if timeout --kill-after=1 "$((left + 1))" docker stop -t "$left" "$CONTAINER" >/dev/null 2>&1; then
-    say "the container ended $SECONDS s after the VM's end began"
-else
-    say "Docker did not end the container within $SECONDS s"
-fi
+# Docker may be ending too, and answer no more.
+timeout --kill-after=1 "$((left + 1))" docker stop -t "$left" "$CONTAINER" >/dev/null 2>&1
+watch_the_end
