@@ -22,7 +22,7 @@ from tests.disturb import Happened, disturb, possible, run_in
 from tests.elastic import Training, attached, elastic_project, members, run_state
 from tests.harness import Project, Screen, labelled, processes_in, until
 
-GOES_ON_SECONDS = 40
+GOES_ON_SECONDS = 60
 """From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
 WHOLE_SECONDS = 90
 """From there to a step of all ranks again, on a busy machine with two cores."""
