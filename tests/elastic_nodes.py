@@ -14,9 +14,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ import pytest
 
 from hvdcloud.horovod import Host, default_ranks, elastic_argv
 from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster
+from tests.node_cluster import RUN, NodeCluster, gone_afterwards
 
 T = TypeVar("T")
 
@@ -290,15 +289,9 @@ class ElasticNodes(NodeCluster):
         self.wait_until(formed, f"a world of {list(aliases)}")
 
 
-@contextmanager
-def elastic_nodes(nodes: int) -> Iterator[ElasticNodes]:
-    """Nodes that are gone afterwards, with whatever still ran on them."""
-    with tempfile.TemporaryDirectory(prefix="hvd-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = ElasticNodes(Path(folder), nodes=nodes)
-        try:
-            yield cluster
-        finally:
-            cluster.end_everything()
+def elastic_nodes(nodes: int) -> AbstractContextManager[ElasticNodes]:
+    """Nodes of an elastic run, for the block."""
+    return gone_afterwards(lambda folder: ElasticNodes(folder, nodes=nodes))
 
 
 needs_namespaces = pytest.mark.skipif(

@@ -18,10 +18,10 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.harness import until
 
@@ -292,16 +292,28 @@ class NodeCluster:
                     os.kill(int(path.name), 9)
 
 
+AnyCluster = TypeVar("AnyCluster", bound=NodeCluster)
+
+
 @contextmanager
-def node_cluster(*, nodes: int = 2) -> Iterator[NodeCluster]:
-    """Nodes that are gone afterwards, with whatever still ran on them."""
+def gone_afterwards(make: Callable[[Path], AnyCluster]) -> Iterator[AnyCluster]:
+    """Nodes that are gone afterwards, with whatever still ran on them.
+
+    Args:
+        make: makes them in a folder.
+    """
     # pytest's own temporary folders are too deep for the path of a Unix socket.
     folder = Path(tempfile.mkdtemp(prefix="hvd-", dir="/tmp"))
-    cluster = NodeCluster(folder, nodes=nodes)
+    cluster = make(folder)
     try:
         yield cluster
     finally:
         until(cluster.is_gone, seconds=20, what=f"the end of all processes that write into {folder}")
+
+
+def node_cluster(*, nodes: int = 2) -> AbstractContextManager[NodeCluster]:
+    """Nodes without containers, for the block."""
+    return gone_afterwards(lambda folder: NodeCluster(folder, nodes=nodes))
 
 
 def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:

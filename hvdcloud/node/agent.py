@@ -6,7 +6,7 @@ asked for: it ends every process of the run on its node, uploads what is left, a
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
 gather. To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers, listening}, disconnected
-{broken}, reset {left, error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left},
+{broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left},
 finished {checkpoints}.
 """
 
@@ -257,9 +257,9 @@ class Agent:
 
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
-        left = processes.reap(self._spec.run)
+        processes.reap(self._spec.run)
         error = "; ".join(self._keeper.flush_now().errors)
-        self._mailbox.post(lambda: self._lease.send({"type": "reset", "left": left, "error": error}))
+        self._mailbox.post(lambda: self._lease.send({"type": "reset", "error": error}))
 
     def _gather(self) -> None:
         """Get the newest checkpoints of all nodes; then ranks may start again."""

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.files import lock_holder
@@ -60,7 +61,7 @@ class Watch:
     """
 
     def __init__(self, server: str, noticed: Callable[[], None]) -> None:
-        self._server = server.partition("//")[2].rstrip("/")
+        self._server = urlsplit(server).netloc
         self._noticed = noticed
         self._connection: HTTPConnection | None = None
         self._thread = threading.Thread(target=self._work, name="preemption", daemon=True)
@@ -126,7 +127,7 @@ def is_preempted() -> bool:
     server = machine.facts().get("metadata")
     if not server:
         return False
-    connection = HTTPConnection(str(server).partition("//")[2].rstrip("/"), timeout=QUICK_ANSWER_SECONDS)
+    connection = HTTPConnection(urlsplit(str(server)).netloc, timeout=QUICK_ANSWER_SECONDS)
     with contextlib.closing(connection):
         try:
             return _ask_for_notice(connection, _NO_ETAG)[0] == "TRUE"
