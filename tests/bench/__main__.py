@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -14,17 +13,12 @@ from types import FrameType
 from tests.bench import contestants, report, scaling, startup
 from tests.bench.contestants import Contestant
 from tests.bench.measure import BenchError, Sample
-from tests.bench.workplace import HERE, REPOSITORY, Workplace
+from tests.bench.publish import publish, say
+from tests.bench.workplace import Workplace
 
 PARTS = ("floor", "torchx", "steps", "launch", "startup", "scaling")
 FEWEST_RUNS = 5
 """What has fewer rounds, or only some of the parts, does not replace the results that are committed."""
-
-
-def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def arguments() -> argparse.Namespace:
@@ -115,14 +109,8 @@ def main() -> int:
     except KeyboardInterrupt:
         say("bench: interrupted; everything that it made is removed")
         return 130
-    tables = report.markdown(found)
     complete = options.runs >= FEWEST_RUNS and set(options.only) == set(PARTS)
-    folder = options.results or (HERE / "results" if complete else REPOSITORY / ".cache" / "bench-results")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    (folder / "results.md").write_text(tables)
-    sys.stdout.write(tables)
-    say(f"written to {folder}/results.json and results.md")
+    publish("results", found, report.markdown(found), folder=options.results, complete=complete)
     return 0
 
 

@@ -10,7 +10,6 @@ all nodes are on this machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import secrets
 import statistics
@@ -26,7 +25,7 @@ from hvdcloud.config import ElasticConfig
 from hvdcloud.horovod import elastic_gloo_timeout
 from tests import elastic
 from tests.bench.measure import BenchError
-from tests.bench.workplace import HERE, REPOSITORY
+from tests.bench.publish import publish, say
 from tests.disturb import disturb
 from tests.elastic import Recovery, Training
 from tests.harness import Project, Screen, labelled, share_engine, until
@@ -49,12 +48,6 @@ STATIC = {
     "down, up, run": "static: down --force, up, run",
     "resize, run": "static: resize 4, run",
 }
-
-
-def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 @contextmanager
@@ -229,15 +222,7 @@ def main() -> int:
     finally:
         engine.close()
     result = document(found, static, load=load)
-    target = options.results or (
-        HERE / "results" if options.runs >= FEWEST_RUNS else REPOSITORY / ".cache" / "bench-results"
-    )
-    target.mkdir(parents=True, exist_ok=True)
-    tables = markdown(result)
-    (target / "elastic.json").write_text(json.dumps(result, indent=1) + "\n")
-    (target / "elastic.md").write_text(tables)
-    sys.stdout.write(tables)
-    say(f"written to {target}/elastic.json and elastic.md")
+    publish("elastic", result, markdown(result), folder=options.results, complete=options.runs >= FEWEST_RUNS)
     return 0
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.workplace import HERE, REPOSITORY
+from tests.bench.publish import publish, say
 from tests.harness import until
 from tests.node_cluster import RUN, NodeCluster, node_cluster
 from tests.preemption_notice import Notices, notices
@@ -55,12 +55,6 @@ class Place:
     names: Callable[[], set[str]]
     floor: Callable[[Sequence[Path]], None]
     clear: Callable[[], None]
-
-
-def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 @contextmanager
@@ -220,14 +214,8 @@ def main() -> int:
                     f"the log says {one['said']:.1f} s; plain {one['floor']:.2f} s"
                 )
     complete = options.runs >= FEWEST_RUNS and tuple(options.sizes) == SIZES
-    folder = options.results or (HERE / "results" if complete else REPOSITORY / ".cache" / "bench-results")
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = table(found)
     document = {"files": FILES, "load": load, "cpus": os.cpu_count(), "rounds": found}
-    (folder / "preemption.json").write_text(json.dumps(document, indent=1) + "\n")
-    (folder / "preemption.md").write_text(tables)
-    sys.stdout.write(tables)
-    say(f"written to {folder}/preemption.json and preemption.md")
+    publish("preemption", document, table(found), folder=options.results, complete=complete)
     return 0
 
 

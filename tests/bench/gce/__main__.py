@@ -15,18 +15,13 @@ from tests.bench.gce import PROJECT, report
 from tests.bench.gce.emulated import EmulatorProcess
 from tests.bench.gce.report import Life
 from tests.bench.measure import BenchError, Sample, run
-from tests.bench.workplace import HERE, HVDCLOUD, REPOSITORY
+from tests.bench.publish import publish, say
+from tests.bench.workplace import HVDCLOUD, REPOSITORY
 
 NODES = (1, 4, 16, 64, 256)
 FEWEST_RUNS = 5
 """Fewer do not replace the results that are committed."""
 COMMAND_ROUNDS = 10
-
-
-def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def life(emulator: EmulatorProcess, nodes: int) -> Life:
@@ -95,13 +90,7 @@ def main() -> int:
         say("bench: interrupted")
         return 130
     complete = options.runs >= FEWEST_RUNS and tuple(options.nodes) == NODES
-    folder = options.results or (HERE / "results" if complete else REPOSITORY / ".cache" / "bench-results")
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = report.markdown(found)
-    (folder / "gce.json").write_text(json.dumps(found, indent=1) + "\n")
-    (folder / "gce.md").write_text(tables)
-    sys.stdout.write(tables)
-    say(f"written to {folder}/gce.json and gce.md")
+    publish("gce", found, report.markdown(found), folder=options.results, complete=complete)
     return 0
 
 
