@@ -1,12 +1,13 @@
-"""A metadata server as nodes see it while they come up: it takes the guest attribute `hvdcloud/status`."""
+"""A metadata server as nodes see it: it takes the guest attribute `hvdcloud/status`, and tells a VM who it is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.emulator import Emulator
 from tests.web import Asked, Reply, answering
 
 ATTRIBUTE = "/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
@@ -44,3 +45,18 @@ def metadata_server(*answers: int, host: str = "127.0.0.1") -> Iterator[Metadata
 
     with answering(answer, host=host) as metadata.url:
         yield metadata
+
+
+def identity_of_vm(emulator: Emulator, *, account: str, zone: str) -> Callable[[Asked], Reply]:
+    """What a VM of the emulator's project is told of itself, with tokens of its service account."""
+
+    def answer(asked: Asked) -> Reply:
+        assert asked.headers["Metadata-Flavor"] == "Google"
+        path = asked.path.removeprefix("/computeMetadata/v1/")
+        if path == "instance/service-accounts/default/token":
+            token, seconds = emulator.keys.issue(account)
+            return Reply({"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"})
+        values = {"project/project-id": "test-project", "instance/zone": f"projects/1234/zones/{zone}"}
+        return Reply(values[path].encode())
+
+    return answer

@@ -12,6 +12,7 @@ import pytest
 from hvdcloud.node.compute import Deletion
 from tests.contract.compute import ZONE, Plain, until
 from tests.emulator import Delays, Emulator
+from tests.guest_attributes import identity_of_vm
 from tests.web import Asked, Reply, answering
 
 ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
@@ -28,18 +29,9 @@ def emulator() -> Iterator[Emulator]:
 def node(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Of three VMs this one is `vm-0`; its metadata server tells it so."""
 
-    def metadata(asked: Asked) -> Reply | None:
-        assert asked.headers["Metadata-Flavor"] == "Google"
-        path = asked.path.removeprefix("/computeMetadata/v1/")
-        if path == "instance/service-accounts/default/token":
-            token, seconds = emulator.keys.issue(ACCOUNT)
-            return Reply({"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"})
-        values = {"project/project-id": "test-project", "instance/zone": f"projects/1234/zones/{ZONE}"}
-        return Reply(values[path].encode())
-
     with Plain(emulator) as plain:
         plain.up("vm-0", "vm-1", "vm-2")
-    with answering(metadata) as server:
+    with answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server:
         file = tmp_path / "var/lib/hvdcloud/node.json"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"name": "vm-0", "metadata": server, "compute_endpoint": emulator.url}))

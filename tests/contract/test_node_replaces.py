@@ -21,8 +21,9 @@ from hvdcloud.providers.gce.plan import METADATA_AUTHORIZED_KEY, belongs_to, bul
 from hvdcloud.providers.gce.view import metadata_of
 from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
 from tests.emulator import Delays, Emulator
+from tests.guest_attributes import identity_of_vm
 from tests.harness import until
-from tests.web import Asked, Reply, answering
+from tests.web import answering
 
 ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 ZONE = "us-central1-b"
@@ -104,15 +105,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
         orders = Orders.of(payload)
         assert orders is not None
 
-        def metadata(asked: Asked) -> Reply:
-            path = asked.path.removeprefix("/computeMetadata/v1/")
-            if path == "instance/service-accounts/default/token":
-                token, seconds = emulator.keys.issue(ACCOUNT)
-                return Reply({"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"})
-            values = {"project/project-id": "test-project", "instance/zone": f"projects/1234/zones/{ZONE}"}
-            return Reply(values[path].encode())
-
-        with answering(metadata) as server:
+        with answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server:
             monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
             paths.run_dir(RUN).mkdir(parents=True)
             paths.node_file().write_text(
