@@ -86,9 +86,9 @@ def tensorflow_image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:
-    from hvdcloud.config import ImageConfig
-    from hvdcloud.image.build import build
-    from hvdcloud.image.stream import ignore
+    from hvdcloud.config.model import ImageConfig
+    from hvdcloud.image.build.builder import build
+    from hvdcloud.image.engine_stream import ignore
 
     project = tmp_path_factory.mktemp(framework)
     (project / "requirements.txt").write_text("scikit-learn\n")

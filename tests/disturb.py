@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.providers.base import LABEL_CLUSTER
-from hvdcloud.providers.local.plan import network_name
+from hvdcloud.providers.local.requests import network_name
 
 TRAINING = "^[^ ]*python[^ ]* (-u )?train[.]py"
 """Command lines of what ranks run, for pkill; the launcher's and the node program's begin with other words."""

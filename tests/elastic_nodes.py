@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hvdcloud.horovod import Host, default_ranks, elastic_argv
+from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv
 from tests.harness import until
 from tests.node_cluster import RUN, NodeCluster, gone_afterwards
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvdcloud.node.outcome import Ended
-from hvdcloud.node.world import Process, World
+from hvdcloud.node.elastic.workers import Process, World
+from hvdcloud.node.run.outcome import Ended
 
 ADDRESSES = {f"d-{index}": f"10.0.0.{index + 2}" for index in range(4)}
 

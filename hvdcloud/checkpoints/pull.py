@@ -15,18 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdcloud.checkpoints.bucket import (
-    Bucket,
-    BucketUnreachableError,
-    ObjectMissingError,
-    disk_error,
-    free_bytes,
-)
-from hvdcloud.checkpoints.checksum import crc32c_of_file
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
-from hvdcloud.checkpoints.ledger import Ledger, Verified
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, run_prefix
+from hvdcloud.checkpoints.verified_files import Ledger, Verified
 from hvdcloud.errors import CapacityError, CheckpointError
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, disk_error, free_bytes
+from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
 # A running node replaces objects while we fetch: its manifest is read again this many times.

@@ -6,10 +6,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdcloud.checkpoints.bucket import Bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_file
-from hvdcloud.checkpoints.ledger import Ledger, Verified
 from hvdcloud.checkpoints.manifest import Entry, load_manifests, manifest_name
+from hvdcloud.checkpoints.verified_files import Ledger, Verified
+from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.checksum import crc32c_of_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

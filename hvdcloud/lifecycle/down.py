@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.cost import Meter
+from hvdcloud.cluster.join import is_another, joined, missed
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
-from hvdcloud.lifecycle.cost import Meter
-from hvdcloud.lifecycle.interrupts import uninterrupted
-from hvdcloud.lifecycle.members import is_another, joined, missed
+from hvdcloud.interrupts import uninterrupted
 from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
+    from hvdcloud.storage.base import Bucket
 
 FLUSH_SECONDS = 600.0
 CUT_OFF_SECONDS = 60.0
@@ -149,8 +149,8 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
+    from hvdcloud.checkpoints.verified_files import Ledger
     from hvdcloud.checkpoints.verify import unverified
 
     bucket = context.bucket(cluster)
@@ -196,8 +196,8 @@ def _running(cluster: Cluster) -> set[str]:
 
 def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
     """Nothing of a cluster without nodes can be lost; say what this disk has not."""
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.checkpoints.verified_files import Ledger
     from hvdcloud.checkpoints.verify import unverified
 
     ledger = Ledger(context.state.ledger)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.pull import Progress
+    from hvdcloud.checkpoints.verified_files import Ledger
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.providers.base import Cluster
+    from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"
 
@@ -62,7 +62,7 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
 
 def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None) -> PullResult:
     """Fetch these runs, in order."""
-    from hvdcloud.checkpoints.ledger import Ledger
+    from hvdcloud.checkpoints.verified_files import Ledger
 
     started = time.monotonic()
     folder = target_folder(context, target)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.horovod import (
+from hvdcloud.runs.elastic import Member, members, restarts, world
+from hvdcloud.runs.horovod_args import (
     GLOO_TIMEOUT_SECONDS,
     GLOO_TIMEOUT_VARIABLE,
     Host,
@@ -22,14 +23,13 @@ from hvdcloud.horovod import (
     elastic_gloo_timeout,
     horovodrun_argv,
 )
-from hvdcloud.report.elastic import Member, members, restarts, world
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.cluster.cost import Cost, Meter
+    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.cost import Cost, Meter
-    from hvdcloud.lifecycle.progress import Progress
     from hvdcloud.providers.base import Cluster
+    from hvdcloud.runs.progress import Progress
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
@@ -336,7 +336,7 @@ def _elastic(config: Config) -> dict[str, Any] | None:
 
 def _orders(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
     """What the head needs to make lost nodes anew while nobody follows the run, where it may."""
-    from hvdcloud.lifecycle.members import spec_of
+    from hvdcloud.cluster.join import spec_of
 
     try:
         spec = spec_of(context, cluster, nodes=cluster.expected_nodes)

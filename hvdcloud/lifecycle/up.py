@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.join import join
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
-from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
-from hvdcloud.lifecycle.members import join
+from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
 
 if TYPE_CHECKING:

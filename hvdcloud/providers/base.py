@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
 
 SSH_PORT = 2222
 """Where the container's own sshd answers (docs: the node contract)."""
@@ -304,7 +304,7 @@ class Provider(Protocol):
         """
 
     def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
-        """What the head needs to make these nodes anew by itself (node/replace.py). Holds no secret.
+        """What the head needs to make these nodes anew by itself (node/elastic/replace.py). Holds no secret.
 
         Returns:
             None: here it cannot, or nothing ends the cluster.

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.config import ElasticConfig
-from hvdcloud.horovod import elastic_gloo_timeout
+from hvdcloud.config.model import ElasticConfig
+from hvdcloud.runs.horovod_args import elastic_gloo_timeout
 from tests import elastic
 from tests.bench.measure import BenchError
 from tests.bench.publish import publish, say

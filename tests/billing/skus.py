@@ -1,7 +1,7 @@
 """Entries in the shape of the real catalog's, written for the tests: some regions, and what must not be taken for ours.
 
 Shape and wording: the API's discovery document, and descriptions that public tools look for. The prices are made up
-where they differ from hvdcloud/providers/gce/prices.yaml.
+where they differ from hvdcloud/providers/gce/money/prices.yaml.
 """
 
 from __future__ import annotations

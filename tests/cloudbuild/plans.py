@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hvdcloud.image import versions
-from hvdcloud.image.context import Context, Entry
-from hvdcloud.image.plan import ImagePlan, Step
+from hvdcloud.image.plan import versions
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.image.plan.steps import ImagePlan, Step
 
 PIP_HINT = "correct image.requirements"
 _BUILDER = "FROM scratch AS builder\nCOPY compiled /compiled\n"

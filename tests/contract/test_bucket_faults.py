@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import (
+from hvdcloud.checkpoints.pull import PullError, pull
+from hvdcloud.checkpoints.verified_files import Ledger
+from hvdcloud.errors import CredentialsError, ExitCode, UsageError
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.storage.base import (
     Bucket,
     BucketUnreachableError,
     ChangedWhileUploadingError,
@@ -20,11 +24,7 @@ from hvdcloud.checkpoints.bucket import (
     PreconditionError,
     open_bucket,
 )
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
-from hvdcloud.checkpoints.ledger import Ledger
-from hvdcloud.checkpoints.pull import PullError, pull
-from hvdcloud.errors import CredentialsError, ExitCode, UsageError
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.storage.checksum import crc32c_of_bytes
 from tests.storage import StorageServer, running_server
 from tests.storage.http import Request
 from tests.storage.store import Version

@@ -19,10 +19,10 @@ FLAT = 200 << 20
 TRANSFER = """
 import json, sys, time
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.node.uploads.uploader import Uploader
 what, url, endpoint, cluster, run, source, target, ledger = sys.argv[1:]
 bucket = open_bucket(url, endpoint=endpoint or None)
 started = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.storage.base import open_bucket
 from tests.cloudbuild.build import DOCKER, OVER
 from tests.cloudbuild.errors import service_disabled
 from tests.cloudbuild.place import PROJECT, Place, building_place

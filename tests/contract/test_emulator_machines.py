@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.providers.gce import startup
+from hvdcloud.providers.gce.plan import startup
 from tests.contract.compute import Plain
 from tests.emulator import Emulator
 from tests.emulator.backing import Instance, metadata_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import LimitsConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.providers.base import LABEL_NODES, ClusterSpec, NodeProgress
 from hvdcloud.providers.gce import GceProvider

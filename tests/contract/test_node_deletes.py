@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from hvdcloud.node.compute import Deletion
+from hvdcloud.node.boot.compute import Deletion
 from tests.contract.compute import ZONE, Plain, until
 from tests.emulator import Delays, Emulator
 from tests.guest_attributes import identity_of_vm

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import LimitsConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
-from hvdcloud.node.replace import Orders, Patience, Replacer
+from hvdcloud.node.elastic.replace import Orders, Patience, Replacer
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.plan import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
-from hvdcloud.providers.gce.view import metadata_of
+from hvdcloud.providers.gce.api.resource_mapper import metadata_of
+from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
 from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
 from tests.emulator import Delays, Emulator
 from tests.guest_attributes import identity_of_vm

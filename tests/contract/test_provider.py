@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.record import Journal
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
-from hvdcloud.state import Journal
 from tests.contract.workshops import GceWorkshop, LocalWorkshop, Workshop
 from tests.emulator import Emulator
 

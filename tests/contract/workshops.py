@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
-from hvdcloud.credentials import SCOPE
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import ClusterSpec, Provider
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import ComputeClient
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.local import LocalProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.emulator import Emulator

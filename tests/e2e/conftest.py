@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.image.buildkit import BUILDER_VARIABLE, find_builder
+from hvdcloud.image.build.buildkit import BUILDER_VARIABLE, find_builder
 
 
 @pytest.fixture(scope="session")

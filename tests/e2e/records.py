@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config_file import load_config
-from hvdcloud.image.push import push
-from hvdcloud.image.stream import ignore
+from hvdcloud.cluster.record import Journal
+from hvdcloud.config.file import load_config
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.publish.push import push
 from hvdcloud.providers import connect
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.remote.keys import new_key_pair
-from hvdcloud.state import Journal
 from tests.cloud import Cloud, running_cloud
 from tests.emulator import BootDelays, Delays, Records
 from tests.emulator.backing import Instance

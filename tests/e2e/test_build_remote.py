@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
 from hvdcloud.image.cloudbuild.request import names_of
-from hvdcloud.image.plan import ImagePlan, plan_image
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE
 from tests.cloud import PROJECT, Cloud, running_cloud
 from tests.cloudbuild.errors import service_disabled

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cli.main import _run as run_command
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import doctor

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes, crc32c_of_file
-from hvdcloud.image.push import push
-from hvdcloud.image.stream import ignore
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.publish.push import push
+from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e import jobs
 from tests.emulator.machines import LABEL

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_file
 from hvdcloud.checkpoints.manifest import load_manifests
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.checksum import crc32c_of_file
 from tests.harness import Project, Screen, labelled, processes_in, project_in, until
 from tests.storage import running_server
 

@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
-from hvdcloud.image.push import push
-from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
-from hvdcloud.image.stream import BuildEvent, ignore
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
 from tests.google_account import Account, service_account
 from tests.registry import free_port, running_registry
 

@@ -19,7 +19,7 @@ from typing import Any
 import pyte
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.storage.folder import FolderBucket
 from tests.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
 
 COLUMNS, ROWS = 80, 24

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image import versions
-from hvdcloud.image.build import build
-from hvdcloud.image.stream import BuildEvent
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.plan import versions
 from tests.harness import until
 from tests.images import fatbinary
 from tests.images.conftest import Build

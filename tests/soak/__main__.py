@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.node.membership import MOST_FAILURES
+from hvdcloud.node.elastic.membership import MOST_FAILURES
 from tests import elastic
 from tests.disturb import Happened, disturb, possible
 from tests.elastic import Recovery, Training

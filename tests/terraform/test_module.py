@@ -119,7 +119,7 @@ def test_checkov_finds_nothing(tmp_path: Path) -> None:
 def test_an_installed_hvdcloud_has_every_file_of_the_module() -> None:
     # The tests, and what terraform init leaves in a checkout, stay out.
     included = set(
-        re.findall(r'^"terraform/(.*)" = "hvdcloud/terraform/module/\1"$', (ROOT / "pyproject.toml").read_text(), re.M)
+        re.findall(r'^"terraform/(.*)" = "hvdcloud/setup/module/\1"$', (ROOT / "pyproject.toml").read_text(), re.M)
     )
     assert included == {path.name for path in MODULE.glob("*.tf")}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.lifecycle.cost import Cost, Meter
-from hvdcloud.lifecycle.progress import LogReader, Progress
+from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.lifecycle.run import RunResult
 from hvdcloud.providers.base import Cluster, Node, NodeState
+from hvdcloud.runs.progress import LogReader, Progress
+from hvdcloud.storage.base import open_bucket
 from hvdcloud.units import dollars, small_dollars
 
 RUN = RunResult(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce.costs import Costs, costs
+from hvdcloud.providers.gce.money.costs import Costs, costs
 from tests.money import DISK, DISK_WEST, NODE, write_prices
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"

@@ -12,8 +12,8 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
-from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.preflight import Preflight, preflight
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.capacity.preflight import Preflight, preflight
 from tests import gce_samples
 from tests.gce_samples import SETTINGS
 from tests.unit.scripted_api import Call, Reply, Script, refusal

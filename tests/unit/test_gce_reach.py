@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.reach import (
+from hvdcloud.providers.gce.ssh_access import (
     ADDRESS_URL_VARIABLE,
     ADDRESS_URLS,
     caller_source,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.base import ignore_progress
-from hvdcloud.providers.gce import ready
-from hvdcloud.providers.gce.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
-from hvdcloud.providers.gce.view import Viewpoint, Way
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
+from hvdcloud.providers.gce.api.resource_mapper import Viewpoint, Way
+from hvdcloud.providers.gce.ops import ready
+from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"})}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.base import NodeState
-from hvdcloud.providers.gce.plan import request_id
-from hvdcloud.providers.gce.survey import Survey
-from hvdcloud.providers.gce.view import Viewpoint, Way, internal_name
+from hvdcloud.providers.gce.api.resource_mapper import Viewpoint, Way, internal_name
+from hvdcloud.providers.gce.inventory import Survey
+from hvdcloud.providers.gce.plan.request import request_id
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 LABELS = {

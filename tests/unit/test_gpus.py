@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import Config
-from hvdcloud.config_file import load_config
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
-from hvdcloud.lifecycle.consent import Consent
 from hvdcloud.lifecycle.gpus import check_gpus, head_drives_only, machine_of, wasted
 
 OLD_GPU_NEW_IMAGE = {

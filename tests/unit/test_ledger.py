@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.ledger import Ledger, Verified
+from hvdcloud.checkpoints.verified_files import Ledger, Verified
 
 ENTRY = Verified(
     cluster="c", run="r", name="x", generation=1, crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5

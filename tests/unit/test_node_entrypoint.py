@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import entrypoint
+from hvdcloud.node.boot import entrypoint
 from hvdcloud.remote.keys import new_key_pair
 from tests.guest_attributes import Metadata, metadata_server
 from tests.harness import until

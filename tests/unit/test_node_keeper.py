@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node import paths
-from hvdcloud.node.keeper import Keeper
-from hvdcloud.node.spec import Spec
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.uploads.loop import Keeper
 
 RUN = "20261121-101112-abcdef"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
 from hvdcloud.checkpoints.manifest import events_name, list_runs, load_manifests, samples_name
+from hvdcloud.storage.folder import FolderBucket
 from tests.harness import until
 from tests.node_cluster import RUN, NodeCluster, node_cluster
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.outcome import (
+from hvdcloud.node.run.outcome import (
     ElasticEvidence,
     Ended,
     Evidence,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node import preemption
+from hvdcloud.node.uploads import drain
 from tests.harness import until
 from tests.node_cluster import RUN, NodeCluster, is_gone, node_cluster, wait_gone
 from tests.preemption_notice import Notices, notices
@@ -42,7 +42,7 @@ def noticed() -> threading.Event:
 
 
 def watch(server: Notices, noticed: threading.Event) -> None:
-    preemption.Watch(server.url, noticed.set).start()
+    drain.Watch(server.url, noticed.set).start()
 
 
 # -- the notice --------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_another_etag_without_another_value_is_no_notice(noticed: threading.Even
 def test_a_server_that_does_not_let_requests_hang_is_not_asked_without_end(
     noticed: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preemption, "HANG_SECONDS", 0.001)
+    monkeypatch.setattr(drain, "HANG_SECONDS", 0.001)
     with notices() as server:
         watch(server, noticed)
         time.sleep(1.5)
@@ -156,7 +156,7 @@ def events(cluster: NodeCluster) -> list[dict[str, Any]]:
 
 def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[str]:
     """What the first process does before it ends everything."""
-    program = "from hvdcloud.node import preemption; preemption.before_the_end()"
+    program = "from hvdcloud.node.uploads import drain; drain.before_the_end()"
     return subprocess.Popen(
         [sys.executable, "-c", program], env=cluster.environment(node), stdout=subprocess.PIPE, text=True
     )
@@ -207,7 +207,7 @@ def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
         file.write(b"one")
         answer = cluster.verb("n1", "leave", "preempted")["runs"][RUN]
         assert (answer["files"], answer["pending"]) == (1, ["events.pt"])
-        assert preemption.WRITERS_SECONDS < answer["seconds"] < preemption.WRITERS_SECONDS + 3
+        assert drain.WRITERS_SECONDS < answer["seconds"] < drain.WRITERS_SECONDS + 3
         cluster.wait_for_log("node n1: 1 files are in the bucket (")
         cluster.wait_for_log("but not all: events.pt being written")
     cluster.wait_for_log("node n1: all 2 files are in the bucket (")
@@ -280,7 +280,7 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
         began = time.monotonic()
-        assert preemption.take_leave("shut down", ending=True) == {}
+        assert drain.take_leave("shut down", ending=True) == {}
     assert time.monotonic() - began < 0.1
 
 
@@ -291,7 +291,7 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
     began = time.monotonic()
-    assert preemption.take_leave("shut down", ending=True, seconds=1.0) == {RUN: {}}
+    assert drain.take_leave("shut down", ending=True, seconds=1.0) == {RUN: {}}
     assert 0.9 < time.monotonic() - began < 3
 
 
@@ -300,11 +300,9 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
 
 def test_what_the_log_says_of_the_checkpoints() -> None:
     saved = {"files": 12, "seconds": 3.21, "pending": [], "errors": []}
-    assert preemption.saved_note("t-x-2", saved) == (
-        "node t-x-2: all 12 files are in the bucket (3.2 s after the notice)"
-    )
+    assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
     saved |= {"pending": ["a", "b", "c", "d"], "errors": ["the bucket is gone", "again"]}
-    assert preemption.saved_note("t-x-2", saved) == (
+    assert drain.saved_note("t-x-2", saved) == (
         "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
         "the bucket is gone"
     )

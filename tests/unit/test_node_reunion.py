@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.node.outcome import CONSEQUENCE_SECONDS
-from hvdcloud.node.reunion import (
+from hvdcloud.node.elastic.rendezvous import (
     AGAIN_SECONDS,
     HOPELESS_SECONDS,
     IMPORT_SECONDS,
@@ -13,7 +12,8 @@ from hvdcloud.node.reunion import (
     WAKE_SECONDS,
     Reunion,
 )
-from hvdcloud.node.world import Process
+from hvdcloud.node.elastic.workers import Process
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
 from tests.worlds import end, see, see_all, world
 
 STEP_SECONDS = 30.0

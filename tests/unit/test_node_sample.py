@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
 from hvdcloud.checkpoints.manifest import samples_name
-from hvdcloud.node.keeper import Keeper
-from hvdcloud.node.sample import GpuReader, Sensors, parse_cpu, parse_gpus, parse_memory, parse_network, samples_file
-from hvdcloud.node.sampler import Sampler, Series
-from hvdcloud.node.spec import Spec
+from hvdcloud.node.monitor.sample import (
+    GpuReader,
+    Sensors,
+    parse_cpu,
+    parse_gpus,
+    parse_memory,
+    parse_network,
+    samples_file,
+)
+from hvdcloud.node.monitor.sampler import Sampler, Series
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.uploads.loop import Keeper
+from hvdcloud.storage.folder import FolderBucket
 
 STAT = """\
 cpu  1000 50 300 8000 200 10 40 25 7 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.node.world import ALONE_SECONDS, FRESH_SECONDS, PARTING_SECONDS, Process
+from hvdcloud.node.elastic.workers import ALONE_SECONDS, FRESH_SECONDS, PARTING_SECONDS, Process
 from tests.worlds import ADDRESSES, end, see, see_all, world
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
 from hvdcloud.checkpoints.fetch import local_paths
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
 from hvdcloud.checkpoints.pull import Progress, PullError, PullResult, pull
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
+from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -307,8 +307,8 @@ def test_two_pulls_into_one_folder_do_not_meet(world: World) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.checkpoints.pull import pull
 url, cluster, run, target, ledger = sys.argv[1:]
 result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), ledger=Ledger(Path(ledger)))
@@ -355,9 +355,7 @@ def _partial_sizes(world: World) -> list[int]:
 
 
 def test_pulling_from_a_folder_imports_nothing_of_googles() -> None:
-    code = (
-        "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.checkpoints.bucket import *;"
-    )
+    code = "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.storage.base import *;"
     code += "open_bucket('file:///tmp'); print([name for name in sys.modules if name.startswith('google.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CredentialsError, ExitCode
-from hvdcloud.image.registry import (
+from hvdcloud.image.publish.registry import (
     GOOGLE_REGISTRIES_VARIABLE,
     auth_config,
     google_registry,

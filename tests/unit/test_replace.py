@@ -11,11 +11,11 @@ from typing import Any
 import paramiko
 import pytest
 
+from hvdcloud.cluster.join import as_known_here
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import unsaved
-from hvdcloud.lifecycle.members import as_known_here
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
 from hvdcloud.providers.base import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, manifest_name, run_prefix, to_json
 from hvdcloud.errors import CheckpointError
-from hvdcloud.node.restore import gather, restore
-from hvdcloud.node.uploader import ScanResult, Uploader
+from hvdcloud.node.uploads.restore import gather, restore
+from hvdcloud.node.uploads.uploader import ScanResult, Uploader
+from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
-from hvdcloud.checkpoints.folder import FolderBucket
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.node.uploader import ScanResult, Uploader
+from hvdcloud.checkpoints.verified_files import Ledger
+from hvdcloud.node.uploads.uploader import ScanResult, Uploader
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.folder import FolderBucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -320,8 +320,8 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
 PROCESS = """
 import sys, time
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)
 up = Uploader(open_bucket(url), cluster=cluster, run=run, node=0, directory=Path(directory), quiet_seconds=0)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.pull import pull
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.checkpoints.verify import unverified
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.storage.base import Bucket, open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
+from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
     Cluster,
@@ -26,21 +27,23 @@ from hvdcloud.providers.base import (
     UnseenError,
     ignore_progress,
 )
-from hvdcloud.providers.gce import firewall, growth, plan, prices, reach
-from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.create import Creation, GcePlan
-from hvdcloud.providers.gce.destroy import Sweep
-from hvdcloud.providers.gce.errors import ApiError
-from hvdcloud.providers.gce.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
-from hvdcloud.providers.gce.ready import Boots, parse_status
+from hvdcloud.providers.gce import ssh_access
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.resource_mapper import Viewpoint, Way
+from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
+from hvdcloud.providers.gce.inventory import VMS, Resource, Survey, look
+from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.ops import scale_out
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan
+from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.ops.ready import Boots, parse_status
+from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, groups, settings_of
-from hvdcloud.providers.gce.survey import VMS, Resource, Survey, look
-from hvdcloud.providers.gce.view import Viewpoint, Way
 from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.config import GceConfig, LimitsConfig
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
+    from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000
 NAMED_ZONES = 8
@@ -70,7 +73,7 @@ class GceProvider:
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
         """Settings that contradict each other, names that are taken, quotas, permissions."""
-        problems = reach.check_iap() if self._config.ssh.source == reach.IAP else []
+        problems = ssh_access.check_iap() if self._config.ssh.source == ssh_access.IAP else []
         if not spec.bucket.startswith("gs://"):
             problems.append(
                 Problem(
@@ -113,7 +116,7 @@ class GceProvider:
                 method=f"POST {collection}/zones/{zones[0]}/instances/bulkInsert",
                 body=body,
             )
-            for body in plan.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
+            for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
         ]
         return GcePlan(
             spec=spec,
@@ -148,7 +151,7 @@ class GceProvider:
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
         now = datetime.now(timezone.utc)
-        return growth.plan_growth(spec, settings, survey, indices, vm_image=image, now=now)
+        return scale_out.plan_growth(spec, settings, survey, indices, vm_image=image, now=now)
 
     def grow(
         self,
@@ -161,7 +164,7 @@ class GceProvider:
         """What stands stopped in the way goes first; then all VMs in the cluster's zone, or none."""
         survey = self._look(spec.name)
         plan = self._plan_growth(spec, indices, survey)
-        if stopped := growth.in_the_way(spec, survey, indices):
+        if stopped := scale_out.in_the_way(spec, survey, indices):
             sweep = Sweep(
                 self._client,
                 spec.name,
@@ -178,7 +181,7 @@ class GceProvider:
     def set_size(self, name: str, nodes: int) -> None:
         """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
         with _explained(f"label the VMs of {name}"):
-            growth.set_size(self._client, name, self._look(name), nodes)
+            scale_out.set_size(self._client, name, self._look(name), nodes)
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -196,7 +199,7 @@ class GceProvider:
         settings = self._settings
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
-        return growth.orders(
+        return scale_out.orders(
             spec,
             settings,
             indices,
@@ -281,7 +284,7 @@ class GceProvider:
 
     @cached_property
     def _settings(self) -> Settings:
-        source = reach.caller_source(self._config.ssh.source)
+        source = ssh_access.caller_source(self._config.ssh.source)
         return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
 
     @cached_property
@@ -293,9 +296,9 @@ class GceProvider:
     @cached_property
     def _viewpoint(self) -> Viewpoint:
         source = self._config.ssh.source
-        if source == reach.IAP:
+        if source == ssh_access.IAP:
             way = Way.IAP
-        elif source == reach.AUTO or plan.is_public(source):
+        elif source == ssh_access.AUTO or request.is_public(source):
             way = Way.EXTERNAL
         else:
             way = Way.INTERNAL
@@ -333,9 +336,9 @@ def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[li
             found.append(
                 _Offer(
                     zone=zone,
-                    seconds=plan.allowed_seconds(settings, nodes=nodes, zone=zone),
-                    dollars_per_hour=plan.dollars_per_hour(settings, nodes=nodes, zone=zone),
-                    worst_case_dollars=plan.worst_case_dollars(settings, nodes=nodes, zone=zone),
+                    seconds=request.allowed_seconds(settings, nodes=nodes, zone=zone),
+                    dollars_per_hour=request.dollars_per_hour(settings, nodes=nodes, zone=zone),
+                    worst_case_dollars=request.worst_case_dollars(settings, nodes=nodes, zone=zone),
                 )
             )
         except UsageError as error:
@@ -358,7 +361,7 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
             f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
         )
     if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
-        what = plan.unpriced(settings, nodes=nodes, zone=unknown[0])
+        what = request.unpriced(settings, nodes=nodes, zone=unknown[0])
         where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
         yield f"the price table does not know {what}{where}; what it costs is not counted"
     dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
@@ -372,7 +375,7 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
         return
     yield from prices.notices()
     yield f"prices are estimates, as of {prices.as_of()}"
-    regions = dict.fromkeys(plan.region_of(offer.zone) for offer in offers)
+    regions = dict.fromkeys(request.region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
             f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
@@ -386,7 +389,7 @@ def _kinds(settings: Settings, offer: _Offer, *, nodes: int) -> Iterator[str]:
     if len(alike) == 1:
         return
     for group in reversed(alike):
-        each = plan.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
+        each = request.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
         price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
         who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"

@@ -36,13 +36,14 @@ from hvdcloud.providers.base import (
     Problem,
     ignore_progress,
 )
-from hvdcloud.providers.local import plan, view
+from hvdcloud.providers.local import requests as plan
+from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "

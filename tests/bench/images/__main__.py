@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.image.plan import plan_image
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.plan.steps import plan_image
 from tests.bench.images import report
 from tests.bench.images.layers import sizes
 from tests.bench.measure import BenchError, output, run
