@@ -46,7 +46,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     from hvdcloud.errors import HvdcloudError
-    from tests.harness import remove_leftovers, share_engine
+    from tests.support.harness import remove_leftovers, share_engine
 
     # Without an engine there is nothing to remove, and the tests that need none can run.
     with contextlib.suppress(HvdcloudError):

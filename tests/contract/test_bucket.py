@@ -25,7 +25,7 @@ from hvdcloud.storage.base import (
     open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
-from tests.storage import running_server
+from tests.standins.storage import running_server
 
 BACKENDS = ("folder", "folder-of-another-user", "strict", "strict-with-prefix", "emulator")
 

@@ -25,9 +25,9 @@ from hvdcloud.storage.base import (
     open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
-from tests.storage import StorageServer, running_server
-from tests.storage.http import Request
-from tests.storage.store import Version
+from tests.standins.storage import StorageServer, running_server
+from tests.standins.storage.http import Request
+from tests.standins.storage.store import Version
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.node_cluster import REPOSITORY
-from tests.storage import running_server
-from tests.web import Asked, Reply, answering
+from tests.standins.storage import running_server
+from tests.support.http_server import Asked, Reply, answering
+from tests.support.nodes import REPOSITORY
 
 ACCOUNT = "/computeMetadata/v1/instance/service-accounts/"
 EMAIL = "nodes@lab.iam.gserviceaccount.com"

@@ -49,7 +49,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
         return
     arguments = ["--port", "0", "--folder", str(tmp_path / "server"), "--no-md5", "--bucket", "bucket"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage", *arguments],
+        [sys.executable, "-m", "tests.standins.storage", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -32,12 +32,12 @@ from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry
 from hvdcloud.storage.base import ObjectInfo, open_bucket
 from hvdcloud.storage.gcs import GcsBucket
-from tests.cloudbuild import BUILDER
-from tests.cloudbuild.errors import PERMISSION_DENIED, QUOTA_RESTRICTED, service_disabled
-from tests.cloudbuild.place import PROJECT, Place, building_place
-from tests.cloudbuild.plans import PIP_HINT, tiny_plan
-from tests.harness import until
-from tests.registry import free_port, google_like_registry
+from tests.standins.cloudbuild import BUILDER
+from tests.standins.cloudbuild.errors import PERMISSION_DENIED, QUOTA_RESTRICTED, service_disabled
+from tests.standins.cloudbuild.place import PROJECT, Place, building_place
+from tests.standins.cloudbuild.plans import PIP_HINT, tiny_plan
+from tests.standins.registry import free_port, google_like_registry
+from tests.support.harness import until
 
 METHOD = "cloudbuild.projects.locations.builds."
 FAILING = "FROM debian:bookworm-slim AS builder\nRUN echo three lines before && {} && exit 7\n"

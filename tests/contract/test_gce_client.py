@@ -19,9 +19,9 @@ from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.capacity.preflight import preflight
 from hvdcloud.providers.gce.plan.request import belongs_to, bulk_insert_bodies, request_id
-from tests import gce_samples
-from tests.emulator import Emulator
-from tests.gce_samples import SPEC
+from tests.standins.compute import Emulator
+from tests.support import gce_samples
+from tests.support.gce_samples import SPEC
 
 ZONE = "us-central1-a"
 SETTINGS = replace(gce_samples.SETTINGS, project="test-project")

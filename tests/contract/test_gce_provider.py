@@ -28,7 +28,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.plan.request import request_id
 from hvdcloud.remote.keys import new_key_pair
-from tests.emulator import BootDelays, Delays, Emulator, Records
+from tests.standins.compute import BootDelays, Delays, Emulator, Records
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"

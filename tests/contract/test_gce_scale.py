@@ -21,7 +21,7 @@ from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.remote.keys import new_key_pair
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
 
 MANY = 256
 DELETE = "compute.instances.delete"

@@ -20,10 +20,10 @@ from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.resource_mapper import metadata_of
 from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
 from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
-from tests.emulator import Delays, Emulator
-from tests.guest_attributes import identity_of_vm
-from tests.harness import until
-from tests.web import answering
+from tests.standins.compute import Delays, Emulator
+from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.harness import until
+from tests.support.http_server import answering
 
 ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 ZONE = "us-central1-b"

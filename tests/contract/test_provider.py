@@ -16,8 +16,8 @@ import pytest
 from hvdcloud.cluster.record import Journal
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
-from tests.contract.workshops import GceWorkshop, LocalWorkshop, Workshop
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
+from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
 
 
 @pytest.fixture(params=["local", "gce"])

@@ -21,10 +21,10 @@ from hvdcloud.image.publish import sbom
 from hvdcloud.image.publish.push import push
 from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST, attach, referrers_tag
 from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE
-from tests.google_account import service_account
-from tests.harness import until
-from tests.registry import free_port, google_like_registry, running_registry
-from tests.web import Asked, Reply, answering
+from tests.standins.google_account import service_account
+from tests.standins.registry import free_port, google_like_registry, running_registry
+from tests.support.harness import until
+from tests.support.http_server import Asked, Reply, answering
 
 USER, PASSWORD = "someone", "hunter2-sbom"
 DOCUMENT = b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}\n'

@@ -25,8 +25,10 @@ from hvdcloud.config.file import load_config
 from hvdcloud.image.build.builder import image_reference
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
-from tests.contract.compute import Plain
-from tests.e2e.records import (
+from tests.standins.compute import Emulator
+from tests.standins.registry import free_port
+from tests.support.compute_clients import Plain
+from tests.support.gce_records import (
     ZONES,
     A,
     B,
@@ -39,9 +41,7 @@ from tests.e2e.records import (
     records_cloud,
     small_image,
 )
-from tests.emulator import Emulator
-from tests.harness import Ended, Project, Screen, until
-from tests.registry import free_port
+from tests.support.harness import Ended, Project, Screen, until
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"

@@ -25,9 +25,9 @@ from hvdcloud.image.build.classic import ClassicBuilder
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import Step, plan_image
-from tests.engines import default_gateway
-from tests.harness import until
-from tests.web import Asked, Reply, answering
+from tests.support.engines import default_gateway
+from tests.support.harness import until
+from tests.support.http_server import Asked, Reply, answering
 
 NAME = "hvdcloud/t-buildkit"
 SMALL = """\

@@ -19,9 +19,9 @@ from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
 from hvdcloud.image.plan.versions import ROWS
-from tests.engines import SecondEngine, second_engine
-from tests.harness import tags_of
-from tests.registry import free_port, running_registry
+from tests.standins.registry import free_port, running_registry
+from tests.support.engines import SecondEngine, second_engine
+from tests.support.harness import tags_of
 
 
 @pytest.fixture(scope="module")

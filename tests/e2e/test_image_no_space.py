@@ -11,7 +11,7 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import build
 from hvdcloud.image.engine_stream import ignore
-from tests.engines import second_engine
+from tests.support.engines import second_engine
 
 DISK_MB = 64
 

@@ -16,7 +16,7 @@ from hvdcloud.image.build.builder import BuildResult, build
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
-from tests.harness import labelled, project_in
+from tests.support.harness import labelled, project_in
 
 Make = Callable[..., str]
 Build = Callable[..., BuildResult]

@@ -28,11 +28,11 @@ from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.remote.keys import new_key_pair
-from tests.emulator import Emulator
-from tests.harness import Project, Screen, until
-from tests.storage import StorageServer, running_server
-from tests.terraform import change, fail, heal, missing, resources, stand_in
-from tests.web import Asked, Reply, answering
+from tests.standins.compute import Emulator
+from tests.standins.storage import StorageServer, running_server
+from tests.standins.terraform import change, fail, heal, missing, resources, stand_in
+from tests.support.harness import Project, Screen, until
+from tests.support.http_server import Asked, Reply, answering
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -20,7 +20,7 @@ import pyte
 import pytest
 
 from hvdcloud.storage.folder import FolderBucket
-from tests.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
+from tests.support.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
 
 COLUMNS, ROWS = 80, 24
 

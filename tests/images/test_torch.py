@@ -14,11 +14,11 @@ from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import build
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan import versions
-from tests.harness import until
 from tests.images import fatbinary
 from tests.images.conftest import Build
 from tests.images.contents import cuda_libraries, file_from, files_named, image_bytes, inside, package_bytes
 from tests.images.donors import of_debian, of_this_machine
+from tests.support.harness import until
 
 ROWS = [row for row in versions.ROWS if (row.framework, row.device) == ("torch", "cuda")]
 HOROVOD = "/opt/venv/lib/python3.11/site-packages/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"

@@ -11,7 +11,7 @@ import pytest
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.gce.money import billing, price_table, prices
 from hvdcloud.providers.gce.money.price_table import Table
-from tests.billing.skus import COMPUTE, STORAGE, catalog_skus, sku
+from tests.standins.billing.skus import COMPUTE, STORAGE, catalog_skus, sku
 
 TODAY = date(2026, 11, 21)
 SHIPPED = price_table.shipped()

@@ -21,7 +21,7 @@ from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import Step
-from tests.harness import until
+from tests.support.harness import until
 
 # --- whether it is there -------------------------------------------------------------------------------------------
 

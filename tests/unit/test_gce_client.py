@@ -18,7 +18,7 @@ from hvdcloud.google import http
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.api import client as client_module
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
-from tests.unit.scripted_api import Call, Reply, Script, refusal
+from tests.support.scripted_api import Call, Reply, Script, refusal
 
 REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
 

@@ -17,8 +17,8 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings
-from tests import gce_samples
-from tests.money import write_prices
+from tests.support import gce_samples
+from tests.support.price_table import write_prices
 from tests.unit.golden import assert_golden
 
 SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
@@ -296,7 +296,7 @@ def test_names_fit_however_long_the_cluster_s_name_is() -> None:
 
 @pytest.fixture
 def known_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Two nodes cost $0.92/h in us-central1 and $1.22/h in us-west1: tests/money.py."""
+    """Two nodes cost $0.92/h in us-central1 and $1.22/h in us-west1: tests/support/price_table.py."""
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
     write_prices(tmp_path)
     return settings(machine_type="n1-standard-2", max_run_seconds=7200)

@@ -18,7 +18,7 @@ from hvdcloud.providers.gce.ssh_access import (
     check_iap,
     iap_proxy_command,
 )
-from tests.web import Reply, answering
+from tests.support.http_server import Reply, answering
 
 
 def nobody(url: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from hvdcloud.checkpoints.manifest import events_name, list_runs, load_manifests, samples_name
 from hvdcloud.storage.folder import FolderBucket
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, node_cluster
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 TRAINS = """
 import os, pathlib, time

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from hvdcloud.node.mesh import tcp
-from tests.harness import until
+from tests.support.harness import until
 
 HERE, OTHER = "127.77.0.1", "127.77.0.2"
 _HOLD = """

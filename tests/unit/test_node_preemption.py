@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.uploads import drain
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, is_gone, node_cluster, wait_gone
-from tests.preemption_notice import Notices, notices
+from tests.standins.metadata.preemption import Notices, notices
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
 
 # Every rank leaves a file that is whole, and goes on.
 TRAINS = """

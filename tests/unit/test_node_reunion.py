@@ -14,7 +14,7 @@ from hvdcloud.node.elastic.rendezvous import (
 )
 from hvdcloud.node.elastic.workers import Process
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
-from tests.worlds import end, see, see_all, world
+from tests.support.workers import end, see, see_all, world
 
 STEP_SECONDS = 30.0
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.run import follow
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
 
 FOREVER = "import time; print('at work', flush=True); time.sleep(600)"
 SECRET = "hunter2-the-secret"

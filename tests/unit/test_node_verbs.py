@@ -22,7 +22,7 @@ from hvdcloud.node.run.rank import environment_of_rank
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import silence_limit
-from tests.node_cluster import RUN, NodeCluster, entry, node_cluster, send_code
+from tests.support.nodes import RUN, NodeCluster, entry, node_cluster, send_code
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

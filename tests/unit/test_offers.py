@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.capacity import offers as gce
 from hvdcloud.providers.gce.capacity.offers import Facts, Offer
 from hvdcloud.providers.gce.money import price_table
-from tests.gce_samples import SETTINGS
+from tests.support.gce_samples import SETTINGS
 
 TODAY = date(2026, 11, 20)
 TABLE: dict[str, Any] = {

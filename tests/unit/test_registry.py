@@ -15,7 +15,7 @@ from hvdcloud.image.publish.registry import (
     pinned,
     target_of,
 )
-from tests.google_account import service_account
+from tests.standins.google_account import service_account
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -15,7 +15,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project
 from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import WorkFolder, find_terraform
-from tests.google_account import service_account
+from tests.standins.google_account import service_account
 
 DEFAULTS = {
     "project": "lab-42",

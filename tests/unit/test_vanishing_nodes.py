@@ -29,7 +29,7 @@ from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from hvdcloud.storage.base import open_bucket
-from tests.harness import until
+from tests.support.harness import until
 
 RUN = "20261121-101112-abcdef"
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}
