@@ -22,7 +22,7 @@ from hvdcloud.node.lease import Lease, forget_connections, local_agent, remote_a
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.mailbox import Mailbox
 from hvdcloud.node.membership import Member, Membership, Place
-from hvdcloud.node.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Ended, Loss, Outcome, judge_elastic
+from hvdcloud.node.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.private import write_private
 from hvdcloud.node.request import Request
 from hvdcloud.node.restart import GATHER, RESET, Restart
@@ -318,16 +318,11 @@ class ElasticSupervisor(Supervisor):
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
         record = message["record"]
         process = self._world.processes.get((member.name, int(message.get("pid") or 0)))
-        ended = Ended(record, time.monotonic())
-        if self._ending or message.get("reaped"):
-            # It is we who end it, which says nothing of the training.
-            self._late.append(ended)
-            return
-        self._ended.append(ended)
-        if process is None:
+        ended = self._note_end(message)
+        if ended is None or process is None:
             return
         process.ended = ended
-        if not record["exit_code"] or record.get("terminated"):
+        if self._ending or not record["exit_code"] or record.get("terminated"):
             return
         if member.place is Place.LISTED and process.alias == member.alias:
             if record["signal"] is not None:
@@ -555,7 +550,7 @@ class ElasticSupervisor(Supervisor):
         if self._replacer is not None:
             self._replacer.close()
 
-    def _judge(self, launcher: int | None) -> Outcome:
+    def _judge(self) -> Outcome:
         return judge_elastic(
             ElasticEvidence(
                 workers=self._world.workers(),
@@ -563,7 +558,7 @@ class ElasticSupervisor(Supervisor):
                 lost=self._missing(),
                 stopped=self._stopped,
                 trouble=self._trouble,
-                launcher=launcher,
+                launcher=self._launcher_end,
             )
         )
 
