@@ -18,7 +18,7 @@ from hvdcloud.image.engine_stream import KEPT_LINES, BuildEvent, Progress, Tail,
 
 _WORK = re.compile(r"#(\d+) (.+)")
 _INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )? *(?P<step>\d+)/(?P<steps>\d+)\] (?P<text>.+)")
-# What hvdcloud.image.build.builder.buildkit puts before a command.
+# What hvdcloud.image.build.buildkit puts before a command.
 _MOUNTS = re.compile(r"(?:--mount=\S+ )+(?:export PATH=\"/media:[^\"]*\"; )?")
 _BASE_IMAGE = re.compile(r"\[internal\] load metadata for (\S+)")
 _OUTPUT = re.compile(r"\d+\.\d+ (.*)")

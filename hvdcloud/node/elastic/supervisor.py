@@ -30,7 +30,7 @@ from hvdcloud.node.mesh import aliases
 from hvdcloud.node.run import events, state
 from hvdcloud.node.run.lease import Lease, forget_connections, local_agent, remote_agent
 from hvdcloud.node.run.mailbox import Mailbox
-from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Ended, Loss, Outcome, judge_elastic
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
@@ -323,16 +323,11 @@ class ElasticSupervisor(Supervisor):
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
         record = message["record"]
         process = self._world.processes.get((member.name, int(message.get("pid") or 0)))
-        ended = Ended(record, time.monotonic())
-        if self._ending or message.get("reaped"):
-            # It is we who end it, which says nothing of the training.
-            self._late.append(ended)
-            return
-        self._ended.append(ended)
-        if process is None:
+        ended = self._note_end(message)
+        if ended is None or process is None:
             return
         process.ended = ended
-        if not record["exit_code"] or record.get("terminated"):
+        if self._ending or not record["exit_code"] or record.get("terminated"):
             return
         if member.place is Place.LISTED and process.alias == member.alias:
             if record["signal"] is not None:
@@ -560,7 +555,7 @@ class ElasticSupervisor(Supervisor):
         if self._replacer is not None:
             self._replacer.close()
 
-    def _judge(self, launcher: int | None) -> Outcome:
+    def _judge(self) -> Outcome:
         return judge_elastic(
             ElasticEvidence(
                 workers=self._world.workers(),
@@ -568,7 +563,7 @@ class ElasticSupervisor(Supervisor):
                 lost=self._missing(),
                 stopped=self._stopped,
                 trouble=self._trouble,
-                launcher=launcher,
+                launcher=self._launcher_end,
             )
         )
 

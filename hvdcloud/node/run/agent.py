@@ -5,9 +5,10 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
-gather. To it: ready, beat, rank {rank, pid, host}, ended {record}, connected {workers, listening}, disconnected
-{broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped {left},
-finished {checkpoints}.
+gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
+disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped
+{left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is
+the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ class Agent:
             self._mailbox.post(self._say_ready)
 
     def _turn(self, seconds: float) -> None:
-        for key, _ in self._selector.select(seconds):
+        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+        for key, _ in self._selector.select(seconds) or self._selector.select(0):
             # An earlier event of this round may have closed this one's descriptor.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
@@ -217,7 +219,8 @@ class Agent:
         record["node"] = self._spec.name
         self._records[record["rank"]] = record
         reaped = self._ending or self._resetting
-        self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped})
+        ago = max(0.0, time.time() - record["ended"])
+        self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped, "ago": ago})
 
     def _flush_for(self, peer: _Peer) -> None:
         report = self._keeper.flush_now()
@@ -321,6 +324,9 @@ class Agent:
         """
         if self._ending:
             return
+        for peer in [peer for peer in self._peers if peer.rank is not None]:
+            # What a rank has reported before this is not our doing, however late we read it.
+            self._hear_peer(peer)
         self._ending = True
         self._orphaned = orphaned
         if self._departure is not None:

@@ -14,12 +14,12 @@ _PYTHON_ERROR = 1
 
 
 class Ended(NamedTuple):
-    """A rank's end, as it reached the head."""
+    """A rank's end."""
 
     record: Mapping[str, Any]
     """rank, node, exit_code, signal, ended."""
     at: float
-    """Monotonic seconds on the head."""
+    """When it ended, in monotonic seconds on the head."""
 
 
 class Loss(NamedTuple):
@@ -35,7 +35,7 @@ class Evidence(NamedTuple):
 
     np: int
     ended: Sequence[Ended]
-    """In the order of arrival; only what ended before we began to end the run."""
+    """Only those that the supervisor and the agents did not bring about."""
     lost: Sequence[Loss]
     stopped: bool
     """Whether somebody asked for the end, before the ranks had ended."""
@@ -93,6 +93,8 @@ def _first_failure(ended: Sequence[Ended]) -> Ended | None:
     failures = [each for each in ended if each.record["exit_code"]]
     if not failures:
         return None
+    # The launcher ends a rank only because another one has failed.
+    failures.sort(key=lambda each: (bool(each.record.get("terminated")), each.at))
     first = failures[0]
     for other in failures[1:]:
         if other.at - first.at < CONSEQUENCE_SECONDS and _rather(other.record, first.record):
@@ -101,10 +103,7 @@ def _first_failure(ended: Sequence[Ended]) -> Ended | None:
 
 
 def _rather(other: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Whether a rank is more likely the cause than the one whose end we heard of first."""
-    if first.get("terminated"):
-        # The launcher ends a rank only because another one has failed.
-        return not other.get("terminated")
+    """Whether a rank is more likely the cause than the one that ended first."""
     # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
     chosen = other["signal"] is None and not other.get("terminated") and other["exit_code"] != _PYTHON_ERROR
     return first["exit_code"] == _PYTHON_ERROR and chosen
@@ -178,7 +177,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         return Outcome("lost", None, evidence.trouble)
     failures = [worker.ended for worker in evidence.workers if worker.failed and worker.ended]
     if failures:
-        first_failure = _first_failure(sorted(failures, key=lambda ended: ended.at))
+        first_failure = _first_failure(failures)
         assert first_failure is not None
         return Outcome("failed", first_failure.record["exit_code"], describe(first_failure.record))
     if evidence.lost:
@@ -199,7 +198,7 @@ def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool
     """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
 
     Args:
-        ended: what is known, in the order of arrival.
+        ended: what is known.
         np: how many ranks there are.
         now: monotonic seconds.
     """

@@ -66,10 +66,12 @@ class Supervisor:
         self._broke: dict[str, Loss] = {}
         self._lost: list[Loss] = []
         self._ended: list[Ended] = []
-        self._late: list[Ended] = []
+        self._ended_by_us: list[Ended] = []
         self._started: dict[int, str] = {}
         self._launcher: subprocess.Popen[bytes] | None = None
         self._launcher_code: int | None = None
+        self._launcher_end: int | None = None
+        """Its exit code, if it had ended by itself when we asked for the end of the run."""
         self._output_open = False
         self._output_fd = -1
         self._stop = False
@@ -154,7 +156,8 @@ class Supervisor:
         wait = min(wait, self._hurry_at - now)
         if self._log.holding:
             wait = min(wait, _QUIET_SECONDS)
-        for key, _ in self._selector.select(max(0.0, wait)):
+        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+        for key, _ in self._selector.select(max(0.0, wait)) or self._selector.select(0):
             # An earlier event of this round may have closed this one's descriptor.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
@@ -216,8 +219,7 @@ class Supervisor:
         elif kind == "rank":
             self._started[int(message["rank"])] = lease.node
         elif kind == "ended":
-            ended = Ended(message["record"], time.monotonic())
-            (self._late if self._ending or message.get("reaped") else self._ended).append(ended)
+            self._note_end(message)
         elif kind == "reaped":
             lease.reaped = True
             lease.left = list(message["left"])
@@ -233,6 +235,19 @@ class Supervisor:
                 self._orphaned(lease, str(message["orphaned"]))
         elif "error" in message:
             lease.refusal = str(message["error"])
+
+    def _note_end(self, message: dict[str, Any]) -> Ended | None:
+        """Note how a rank ended. Returns its end if it counts for the verdict.
+
+        It counts unless we brought it about: its agent ended the rank, or the launcher still ran when we asked for the
+        end. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them.
+        """
+        ended = Ended(message["record"], time.monotonic() - float(message.get("ago", 0.0)))
+        if message.get("reaped") or (self._ending and self._launcher_end is None):
+            self._ended_by_us.append(ended)
+            return None
+        self._ended.append(ended)
+        return ended
 
     def _leaves(self, lease: Lease, why: str) -> None:
         """A node is about to go; its agent uploads what there is, and the run goes on until it is gone."""
@@ -293,7 +308,7 @@ class Supervisor:
         now = time.monotonic()
         open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
         if self._launcher_code is not None:
-            # A rank's own word may still be on its way, over a slower path than the launcher's.
+            # A rank may be about to end with a code of its own, which says more than the launcher's.
             unexplained = self._launcher_code > 0 and bool(self._started) and not self._failed
             if not self._output_open and not open_question and not unexplained:
                 return True
@@ -309,10 +324,13 @@ class Supervisor:
         return any(ended.record["exit_code"] for ended in self._ended)
 
     def _finish(self) -> None:
-        """End the run on every node, collect what is to be known, and write it down."""
+        """End the run on every node, collect what is to be known, and write it down.
+
+        How it ended is judged when every agent has finished, and has reported how its ranks ended, or was given up.
+        """
         self._ending = True
         self._hurry_at = float("inf")
-        ended_itself = self._launcher_code
+        self._launcher_end = self._launcher_code
         self._state["state"] = "finishing"
         state.write(self._state)
         for lease in self._leases.values():
@@ -332,7 +350,7 @@ class Supervisor:
                 self._end_launcher(signal.SIGKILL)
         forget_connections()
         self._drain()
-        outcome = self._judge(ended_itself)
+        outcome = self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
@@ -354,12 +372,8 @@ class Supervisor:
         }
         state.write(self._state)
 
-    def _judge(self, launcher: int | None) -> Outcome:
-        """How the run ended.
-
-        Args:
-            launcher: horovodrun's exit code, if it ended by itself.
-        """
+    def _judge(self) -> Outcome:
+        """How the run ended."""
         return judge(
             Evidence(
                 np=self._request.np,
@@ -368,7 +382,7 @@ class Supervisor:
                 stopped=self._stopped,
                 trouble=self._trouble,
                 trouble_is_loss=self._trouble_is_loss,
-                launcher=launcher,
+                launcher=self._launcher_end,
             )
         )
 
@@ -397,7 +411,7 @@ class Supervisor:
             rank: {"rank": rank, "node": node, "exit_code": None, "signal": None, "ended": None}
             for rank, node in self._started.items()
         }
-        records |= {ended.record["rank"]: dict(ended.record) for ended in [*self._ended, *self._late]}
+        records |= {ended.record["rank"]: dict(ended.record) for ended in [*self._ended, *self._ended_by_us]}
         return [records[rank] for rank in sorted(records)]
 
 
