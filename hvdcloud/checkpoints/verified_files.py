@@ -42,7 +42,7 @@ class Verified:
         return (self.cluster, self.run, self.name)
 
 
-class Ledger:
+class VerifiedFiles:
     """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged."""
 
     def __init__(self, path: Path) -> None:

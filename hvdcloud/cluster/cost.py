@@ -59,7 +59,7 @@ class Meter:
         self._seen: Cluster | None = None
         self._at = 0.0
 
-    def saw(self, cluster: Cluster) -> None:
+    def observe(self, cluster: Cluster) -> None:
         """The cluster as its provider has just described it."""
         self._seen, self._at = cluster, time.time()
 

@@ -54,7 +54,7 @@ def is_another(facts: Mapping[str, Any], node: Node) -> bool:
     return bool(node.index and node.made and made and node.made != made)
 
 
-def know_again(context: Context, cluster: Cluster) -> Cluster:
+def adopt_replaced_nodes(context: Context, cluster: Cluster) -> Cluster:
     """Pin the nodes that the head has made anew, with the host keys that they told their provider.
 
     Returns:
@@ -95,7 +95,7 @@ def know_again(context: Context, cluster: Cluster) -> Cluster:
     )
 
 
-def missed(facts: dict[str, Any]) -> set[tuple[int, str]]:
+def lost_predecessors(facts: dict[str, Any]) -> set[tuple[int, str]]:
     """(index, run) where a node was made anew after the run, so that what its predecessor held is gone with it."""
     return {
         (int(str(node["name"]).rpartition("-")[2]), str(run))

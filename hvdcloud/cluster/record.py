@@ -184,7 +184,7 @@ class ClusterState:
         return self.dir / "ssh_config"
 
     @property
-    def ledger(self) -> Path:
+    def verified_files(self) -> Path:
         """Which checkpoints were verified on this machine's disk."""
         return self.dir / "verified.json"
 

@@ -73,10 +73,10 @@ def _checks(context: Context) -> Iterator[Check]:
 
 def _fit(config: Config) -> Finding:
     """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
-    from hvdcloud.lifecycle.gpus import check_gpus, gpu_of, wasted
+    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, gpu_of
 
     check_gpus(config)
-    if said := wasted(config):
+    if said := device_mismatch(config):
         what, _, hint = said.partition("; " if "; " in said else ": ")
         return warning(what, hint=hint)
     gpu, image = gpu_of(config), config.image

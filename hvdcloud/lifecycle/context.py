@@ -88,10 +88,10 @@ class Context:
         Raises:
             UnseenError: none was found, but not every place answered.
         """
-        from hvdcloud.cluster.join import as_known_here, know_again
+        from hvdcloud.cluster.join import adopt_replaced_nodes, as_known_here
 
         found = self.provider.cluster(self.name)
-        return None if found is None else know_again(self, as_known_here(found))
+        return None if found is None else adopt_replaced_nodes(self, as_known_here(found))
 
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.

@@ -27,7 +27,7 @@ def check_gpus(config: Config) -> None:
             versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
 
 
-def wasted(config: Config) -> str | None:
+def device_mismatch(config: Config) -> str | None:
     """What is paid for, or waited for, and not used: GPUs without CUDA, or CUDA without GPUs. None: nothing is."""
     if config.provider != "gce":
         return None

@@ -97,9 +97,9 @@ def _price_notices(found: Sequence[Offer]) -> list[str]:
 
 
 def _wasted(config: Config) -> list[str]:
-    from hvdcloud.lifecycle.gpus import wasted
+    from hvdcloud.lifecycle.gpus import device_mismatch
 
-    notice = wasted(config)
+    notice = device_mismatch(config)
     return [notice] if notice else []
 
 

@@ -144,10 +144,10 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
 
 
 def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
-    from hvdcloud.lifecycle.gpus import check_gpus, wasted
+    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch
 
     check_gpus(context.config)
-    if said := wasted(context.config):
+    if said := device_mismatch(context.config):
         consent.warn(context, said)
     problems = context.provider.preflight(spec)
     if problems:

@@ -222,7 +222,7 @@ def ignore_progress(_: NodeProgress) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSight:
+class NodeBucket:
     """How the nodes see what the laptop sees under another name."""
 
     bucket: str
@@ -303,7 +303,7 @@ class Provider(Protocol):
             what could not be proven gone.
         """
 
-    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
         """What the head needs to make these nodes anew by itself (node/elastic/replace.py). Holds no secret.
 
         Returns:
@@ -340,5 +340,5 @@ class Provider(Protocol):
     def console(self, node: Node) -> str:
         """The node's boot log."""
 
-    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

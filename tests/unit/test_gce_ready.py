@@ -11,7 +11,7 @@ import pytest
 
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import Viewpoint, Way
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.ops import ready
 from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
 
@@ -48,10 +48,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def wait(client: Client) -> list[Any]:
-    viewpoint = Viewpoint(project="p", way=Way.EXTERNAL)
-    nodes = [viewpoint.node(vm) for vm in client.vms]
+    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    nodes = [mapper.node(vm) for vm in client.vms]
     deadline = time.monotonic() + 60
-    return Boots(client, viewpoint, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
+    return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
 
 
 def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pauses: list[float]) -> None:

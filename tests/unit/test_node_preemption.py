@@ -280,7 +280,7 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
         began = time.monotonic()
-        assert drain.take_leave("shut down", ending=True) == {}
+        assert drain.drain("shut down", ending=True) == {}
     assert time.monotonic() - began < 0.1
 
 
@@ -291,7 +291,7 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
     began = time.monotonic()
-    assert drain.take_leave("shut down", ending=True, seconds=1.0) == {RUN: {}}
+    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: {}}
     assert 0.9 < time.monotonic() - began < 3
 
 

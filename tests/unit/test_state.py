@@ -72,7 +72,7 @@ def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
     bucket = Path(default_bucket("digits").removeprefix("file://"))
     bucket.mkdir()
     state.journal.record("up")
-    state.ledger.write_text("{}")
+    state.verified_files.write_text("{}")
     write_private(state.key_file, "secret")
     state.save({"id": "abc"})
     state.forget()

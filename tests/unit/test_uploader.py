@@ -16,7 +16,7 @@ import pytest
 
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.checkpoints.verified_files import Ledger
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import ScanResult, Uploader
 from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
@@ -353,7 +353,11 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
         killed_inside += process.returncode == -signal.SIGKILL
         # A pull of what is there now finds only whole files.
         result = pull(
-            bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / f"ledger{attempt}")
+            bucket,
+            cluster=CLUSTER,
+            run=RUN,
+            target=tmp_path / "pulled",
+            verified_files=VerifiedFiles(tmp_path / f"ledger{attempt}"),
         )
         latest = (result.path / "latest.pt").read_bytes()
         assert latest in (b"good" * 1000, (directory / "latest.pt").read_bytes())
@@ -363,7 +367,9 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
     assert manifest_of(bucket).complete
     assert len(files_of(bucket)) == 301
     assert list(temporary.iterdir()) == [], "what the killed ones left is swept"
-    result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / "ledger"))
+    result = pull(
+        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
+    )
     assert result.complete
     for path in directory.iterdir():
         assert (result.path / path.name).read_bytes() == path.read_bytes()

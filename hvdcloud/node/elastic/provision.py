@@ -31,14 +31,14 @@ class UnreachableError(NodeError):
     """The node does not answer: it is gone, or not back yet."""
 
 
-class Baggage(NamedTuple):
+class RunBundle(NamedTuple):
     """All that a node gets; taken when the run begins, since the files go when the run ends on the head."""
 
     header: dict[str, Any]
     workspace: Path
 
     @classmethod
-    def of(cls, run: str, *, interface: str | None) -> Baggage:
+    def of(cls, run: str, *, interface: str | None) -> RunBundle:
         """Of a run that was prepared on this node.
 
         Args:
@@ -85,14 +85,14 @@ def _files() -> list[dict[str, Any]]:
     ]
 
 
-def hand_over(baggage: Baggage, *, node: str, index: int, slots: int) -> None:
+def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
     """Prepare a node. Blocks for as long as that takes.
 
     Raises:
         UnreachableError: it cannot be reached.
         NodeError: it refuses, or takes too long.
     """
-    header = {**baggage.header, "node": index, "slots": slots}
+    header = {**bundle.header, "node": index, "slots": slots}
     options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ConnectionAttempts=1", "-o", "ControlPath=none")
     with subprocess.Popen(
         ["timeout", "--kill-after=5", f"{PREPARE_SECONDS:.0f}", "ssh", "-T", *options, node, f"{NODE_PROGRAM} prepare"],
@@ -111,7 +111,7 @@ def hand_over(baggage: Baggage, *, node: str, index: int, slots: int) -> None:
             pipe.flush()
             answer = process.stdout.readline().decode(errors="replace")
             if wanted := _parsed(answer).get("want"):
-                _send(pipe, baggage, wanted)
+                _send(pipe, bundle, wanted)
         answer = process.stdout.read().decode(errors="replace") or answer
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
@@ -128,14 +128,14 @@ def _parsed(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _send(pipe: IO[bytes], baggage: Baggage, wanted: Sequence[int]) -> None:
-    files = baggage.header["files"]
+def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
+    files = bundle.header["files"]
     with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for index in wanted:
             entry = files[index]
             info = tarfile.TarInfo(entry["path"])
             info.size, info.mode, info.mtime = entry["size"], entry["mode"], time.time()
-            with (baggage.workspace / entry["path"]).open("rb") as content:
+            with (bundle.workspace / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
                     raise NodeError(
                         f"{entry['path']} was changed in the head's workspace, so no node can join the run",

@@ -20,7 +20,7 @@ class _Attempts:
     busy: bool = False
 
 
-class Returns:
+class Rejoins:
     """The attempts for all nodes, each in a thread of its own.
 
     Args:

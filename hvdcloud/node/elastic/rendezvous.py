@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hvdcloud.node.elastic.workers import World
+from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
 
 WAKE_SECONDS = 3.0
@@ -25,7 +25,7 @@ _SLACK_SECONDS = 0.5
 _NEVER, _LONG_AGO = float("inf"), float("-inf")
 
 
-class Reunion:
+class Rendezvous:
     """All times are monotonic seconds.
 
     Args:
@@ -35,7 +35,7 @@ class Reunion:
             connect anew.
     """
 
-    def __init__(self, world: World, disconnect: Callable[[float], None], *, longest_step: float) -> None:
+    def __init__(self, world: Workers, disconnect: Callable[[float], None], *, longest_step: float) -> None:
         self._world = world
         self._longest_step = longest_step
         self._disconnect = disconnect

@@ -1,8 +1,8 @@
-"""The head makes lost VMs of its elastic run anew while nobody follows the run; whoever follows it does that himself.
+"""The head replaces lost VMs of its elastic run while no client is attached; an attached client replaces them itself.
 
-How a VM of this cluster is made, the laptop said when the run began (`Orders`); whether a node may make one is for the
-project's IAM to say. Only what Compute Engine calls gone or stopped is replaced: a VM that runs may come back with all
-that it holds.
+The laptop sends how a VM of this cluster is made when the run begins (`VmTemplates`). Whether a node may make one is
+decided by the project's IAM. Only what Compute Engine calls gone or stopped is replaced: a VM that runs may come back
+with all that it holds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Patience(NamedTuple):
     longest_pause: float = 300.0
 
 
-class Orders(NamedTuple):
+class VmTemplates(NamedTuple):
     """How VMs of this cluster are made: without a secret, as the laptop handed it over."""
 
     bodies: tuple[dict[str, Any], ...]
@@ -69,7 +69,7 @@ class Orders(NamedTuple):
     """One such, whose parts show for which cluster it is."""
 
     @classmethod
-    def of(cls, value: Mapping[str, Any] | None) -> Orders | None:
+    def of(cls, value: Mapping[str, Any] | None) -> VmTemplates | None:
         """As `launch` gets them; None: it gets none.
 
         Raises:
@@ -136,7 +136,7 @@ class Replacer:
     def __init__(
         self,
         run: str,
-        orders: Orders,
+        vm_templates: VmTemplates,
         *,
         say: Callable[[str], object],
         admit: Callable[[str], object],
@@ -145,7 +145,7 @@ class Replacer:
         join: Callable[[str, str, str], object] | None = None,
     ) -> None:
         self._run = run
-        self._orders = orders
+        self._vm_templates = vm_templates
         self._say = say
         self._admit = admit
         self._patience = patience or Patience()
@@ -247,11 +247,11 @@ class Replacer:
         )
 
     def _make(self, name: str, *, stopped: bool) -> None:
-        seconds = math.floor(self._orders.ends - time.time()) - START_SECONDS
+        seconds = math.floor(self._vm_templates.ends - time.time()) - START_SECONDS
         if seconds < MIN_RUN_SECONDS:
             raise _HopelessError("the cluster's time is nearly over")
         key = (ssh_dir() / "id_ed25519.pub").read_text().strip()
-        body = self._orders.body(name, seconds=seconds, key=key)
+        body = self._vm_templates.body(name, seconds=seconds, key=key)
         if body is None:
             raise _HopelessError("the run's launch did not say how it is made")
         self._say_once(f"node {name} {'has stopped' if stopped else 'is gone'}; nobody follows the run: making it anew")
@@ -281,7 +281,7 @@ class Replacer:
         """
         self._go_on()
         (name,) = body["perInstanceProperties"]
-        query = {"requestId": self._orders.new_request_id()}
+        query = {"requestId": self._vm_templates.new_request_id()}
         began = False
         try:
             operation = self._call("POST", "instances/bulkInsert", query=query, body=body)

@@ -21,11 +21,11 @@ from hvdcloud.node.boot.machine import outward_interface
 from hvdcloud.node.elastic import control_socket
 from hvdcloud.node.elastic.control_socket import Caller, Dismissal
 from hvdcloud.node.elastic.membership import Member, Membership, Place
-from hvdcloud.node.elastic.provision import Baggage, UnreachableError, hand_over
-from hvdcloud.node.elastic.rejoin import Returns
-from hvdcloud.node.elastic.rendezvous import Reunion
+from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
+from hvdcloud.node.elastic.rejoin import Rejoins
+from hvdcloud.node.elastic.rendezvous import Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
-from hvdcloud.node.elastic.workers import Process, World
+from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.mesh import aliases
 from hvdcloud.node.run import events, state
 from hvdcloud.node.run.lease import Lease, forget_connections, local_agent, remote_agent
@@ -80,12 +80,12 @@ class ElasticSupervisor(Supervisor):
             wall=time.time,
         )
         self._head = request.hosts[0]
-        self._baggage: Baggage | None = None
-        self._world = World()
+        self._bundle: RunBundle | None = None
+        self._world = Workers()
         self._longest_step = request.elastic.longest_step
-        self._reunion = Reunion(self._world, self._disconnect, longest_step=self._longest_step)
+        self._rendezvous = Rendezvous(self._world, self._disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
-        self._returns = Returns(
+        self._returns = Rejoins(
             prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
         )
         self._dismissals: list[Dismissal] = []
@@ -112,7 +112,7 @@ class ElasticSupervisor(Supervisor):
         words = self._request.horovodrun
         option = "--network-interfaces"
         interface = words[words.index(option) + 1] if option in words else None
-        self._baggage = Baggage.of(self._request.run, interface=interface)
+        self._bundle = RunBundle.of(self._request.run, interface=interface)
         forget_connections()
         aliases.write({})
         self._write_hosts({})
@@ -126,12 +126,12 @@ class ElasticSupervisor(Supervisor):
         for member in self._membership.members.values():
             self._hold(member.name, self._agent(member))
         self._start_launcher()
-        if self._request.orders is not None:
+        if self._request.vm_templates is not None:
             from hvdcloud.node.elastic.replace import Replacer
 
             self._replacer = Replacer(
                 self._request.run,
-                self._request.orders,
+                self._request.vm_templates,
                 say=lambda text: self._mailbox.post(lambda: self._log.note(text)),
                 admit=lambda name: self._mailbox.post(lambda: self._admit_anew(name)),
             )
@@ -165,12 +165,12 @@ class ElasticSupervisor(Supervisor):
         if self._restart is not None:
             self._go_on_restarting(self._restart, now)
         else:
-            self._reunion.help(now=now)
-            if self._launcher_code is None and self._reunion.is_hopeless(now=now):
+            self._rendezvous.help(now=now)
+            if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
                 self._end_launcher(signal.SIGKILL)
             if self._world.look(self._membership.expected(), now=now):
-                self._reunion.over()
+                self._rendezvous.over()
                 self._membership.went_on(now=now)
             elif self._world.living() and self._launcher_code is None:
                 self._membership.list_unused_again(self._world.nodes(), now=now)
@@ -223,13 +223,13 @@ class ElasticSupervisor(Supervisor):
         Raises:
             HvdcloudError, OSError: it cannot be reached, or refuses.
         """
-        assert self._baggage is not None
+        assert self._bundle is not None
         if node == self._head:
-            header = self._baggage.header
+            header = self._bundle.header
             write_private(self._request.run, environment=header["env"], credentials=header["credentials"])
             return
         member = self._membership.members[node]
-        hand_over(self._baggage, node=node, index=member.index, slots=member.slots)
+        provision(self._bundle, node=node, index=member.index, slots=member.slots)
         aliases.forget_connection(node)
 
     def _prepared(self, node: str) -> None:
@@ -394,7 +394,7 @@ class ElasticSupervisor(Supervisor):
 
     def _reunite(self, now: float) -> None:
         if self._restart is None:
-            self._reunion.lost(now=now)
+            self._rendezvous.lost(now=now)
 
     def _disconnect(self, older_than: float) -> None:
         for lease in self._leases.values():
@@ -534,7 +534,7 @@ class ElasticSupervisor(Supervisor):
             return
         self._restart = None
         self._world.begin(now=now)
-        self._reunion.over()
+        self._rendezvous.over()
         self._launcher_code = None
         self._membership.started_again(now=now)
         events.record(self._request.run, "started again", detail="from the newest checkpoint")

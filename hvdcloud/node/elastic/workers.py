@@ -49,7 +49,7 @@ class Process:
 
 
 @dataclass
-class World:
+class Workers:
     """Every worker since Horovod was last started, by its node and process id."""
 
     processes: dict[tuple[str, int], Process] = field(default_factory=dict)

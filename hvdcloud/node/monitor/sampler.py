@@ -22,7 +22,7 @@ from hvdcloud.node.run import state
 from hvdcloud.node.run.spec import Spec
 
 if TYPE_CHECKING:
-    from hvdcloud.node.uploads.loop import Keeper
+    from hvdcloud.node.uploads.loop import UploadLoop
     from hvdcloud.storage.base import Bucket
 
 EVERY_SECONDS = 5.0
@@ -86,9 +86,9 @@ class Sampler:
         sensors: what is read.
     """
 
-    def __init__(self, spec: Spec, keeper: Keeper, sensors: Callable[[], Sensors] = Sensors) -> None:
+    def __init__(self, spec: Spec, upload_loop: UploadLoop, sensors: Callable[[], Sensors] = Sensors) -> None:
         self._spec = spec
-        self._keeper = keeper
+        self._upload_loop = upload_loop
         self._make_sensors = sensors
         self._ending = threading.Event()
         self._closed = threading.Event()
@@ -143,7 +143,7 @@ class Sampler:
                 found["log"] = state.log_file(self._spec.run).stat().st_size
         began = time.monotonic()
         if last or began >= self._look_at:
-            self._waiting = self._keeper.waiting()
+            self._waiting = self._upload_loop.waiting()
             self._look_at = time.monotonic() + _LOOK_SHARE * (time.monotonic() - began)
         if self._waiting is not None:
             found["waiting"] = self._waiting
@@ -156,7 +156,7 @@ class Sampler:
             wait = UPLOAD_SECONDS
             # Samples are no checkpoints: where they cannot be kept, the next upload has them too.
             with contextlib.suppress(HvdcloudError, OSError):
-                self._put(self._keeper.bucket)
+                self._put(self._upload_loop.bucket)
             if over:
                 return
 

@@ -36,7 +36,7 @@ from hvdcloud.node.run.mailbox import Mailbox
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain
-from hvdcloud.node.uploads.loop import Keeper, Report
+from hvdcloud.node.uploads.loop import Report, UploadLoop
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
@@ -71,8 +71,8 @@ class Agent:
     def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
         self._spec = spec
         self._lease = lease
-        self._keeper = Keeper(spec)
-        self._sampler = Sampler(spec, self._keeper)
+        self._upload_loop = UploadLoop(spec)
+        self._sampler = Sampler(spec, self._upload_loop)
         self._selector = selectors.DefaultSelector()
         self._listener = self._listen()
         self._peers: set[_Peer] = set()
@@ -87,7 +87,7 @@ class Agent:
         self._ending = False
         self._orphaned = ""
         self._finished: Report | None = None
-        self._departure: drain.Departure | None = None
+        self._drain: drain.Drain | None = None
         self._askers: list[_Peer] = []
         self._told_to_finish = threading.Event()
         self._mailbox = Mailbox()
@@ -98,7 +98,7 @@ class Agent:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
         signal.signal(signal.SIGTERM, lambda *_: self._mailbox.post(lambda: self._end("the agent was asked to end")))
-        self._keeper.start()
+        self._upload_loop.start()
         self._sampler.start()
         drain.watch(lambda: self._mailbox.post(lambda: self.leave(drain.PREEMPTED)))
         if self._probe:
@@ -223,7 +223,7 @@ class Agent:
         self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped, "ago": ago})
 
     def _flush_for(self, peer: _Peer) -> None:
-        report = self._keeper.flush_now()
+        report = self._upload_loop.flush_now()
         self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.as_dict()}))
 
     def _say_connected(self) -> None:
@@ -264,12 +264,12 @@ class Agent:
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
         processes.reap(self._spec.run)
-        error = "; ".join(self._keeper.flush_now().errors)
+        error = "; ".join(self._upload_loop.flush_now().errors)
         self._mailbox.post(lambda: self._lease.send({"type": "reset", "error": error}))
 
     def _gather(self) -> None:
         """Get the newest checkpoints of all nodes; then ranks may start again."""
-        error = self._keeper.gather()
+        error = self._upload_loop.gather()
 
         def report() -> None:
             self._resetting = False
@@ -284,28 +284,28 @@ class Agent:
             why: completes "it is being …".
             ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
         """
-        if self._departure is None and not self._ending:
-            self._departure = drain.Departure(
+        if self._drain is None and not self._ending:
+            self._drain = drain.Drain(
                 why,
-                flush=self._keeper.flush_now,
+                flush=self._upload_loop.flush_now,
                 looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
             )
             self._lease.send({"type": "leaving", "why": why})
-            self._departure.start()
-        if self._departure is not None:
-            self._departure.ending |= ending
+            self._drain.start()
+        if self._drain is not None:
+            self._drain.ending |= ending
 
     def _look_around(self, saved: drain.Saved) -> None:
         """So far are the uploads of this node, which leaves."""
-        if self._departure is None or self._ending or not saved.settled:
+        if self._drain is None or self._ending or not saved.settled:
             return
-        if self._departure.is_news(saved):
+        if self._drain.is_news(saved):
             self._lease.send({"type": "saved", **saved.as_dict()})
-        if not self._departure.ending:
+        if not self._drain.ending:
             self._answer_askers(saved)
         elif not (saved.patient and self._spec.elastic and self._has_ranks()):
             # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list.
-            self._end(f"it is being {self._departure.why}")
+            self._end(f"it is being {self._drain.why}")
 
     def _answer_askers(self, saved: drain.Saved) -> None:
         for peer in self._askers:
@@ -329,21 +329,21 @@ class Agent:
             self._hear_peer(peer)
         self._ending = True
         self._orphaned = orphaned
-        if self._departure is not None:
-            self._departure.stop()
+        if self._drain is not None:
+            self._drain.stop()
         if orphaned:
             self._lease.send({"type": "ending", "why": orphaned})
         threading.Thread(target=self._finish, name="end", daemon=True).start()
 
     def _finish(self) -> None:
-        if self._departure is not None:
+        if self._drain is not None:
             # The supervisor ends the run as soon as it knows that we will; what ranks elsewhere do then is no failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
         left = processes.reap(self._spec.run)
         self._mailbox.post(lambda: self._lease.send({"type": "reaped", "left": left}))
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
-        report = self._keeper.finish()
+        report = self._upload_loop.finish()
         self._sampler.finish(upload=report.complete)
         forget(self._spec.run, keep_credentials=not report.complete)
         self._mailbox.post(lambda: self._set_finished(report))
@@ -353,13 +353,13 @@ class Agent:
 
     def _say_goodbye(self, report: Report) -> None:
         self._turn(0.0)
-        if self._departure is not None:
+        if self._drain is not None:
             # First, because the supervisor ends us when it has heard that we have finished.
-            self._answer_askers(self._departure.saved(report))
+            self._answer_askers(self._drain.saved(report))
         self._lease.send({"type": "finished", "checkpoints": report.as_dict(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         # Who ends this node next ends its sshd too: wait until the head has heard us, and hangs up.
-        while (self._lease.blocked or self._departure) and not self._lease.closed and time.monotonic() < deadline:
+        while (self._lease.blocked or self._drain) and not self._lease.closed and time.monotonic() < deadline:
             writing = [self._lease.write_fd] if self._lease.blocked else []
             select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
             self._lease.receive()

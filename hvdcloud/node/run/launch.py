@@ -19,7 +19,7 @@ from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import supervise
 
 if TYPE_CHECKING:
-    from hvdcloud.node.elastic.replace import Orders
+    from hvdcloud.node.elastic.replace import VmTemplates
 
 START_SECONDS = 15.0
 
@@ -42,7 +42,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             gloo_timeout=float(request["gloo_timeout"]),
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
-            orders=_orders(request),
+            vm_templates=_vm_templates(request),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -80,13 +80,13 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
     )
 
 
-def _orders(request: dict[str, Any]) -> Orders | None:
+def _vm_templates(request: dict[str, Any]) -> VmTemplates | None:
     if request.get("orders") is None:
         return None
     # It imports HTTP and TLS, which no other run needs.
-    from hvdcloud.node.elastic.replace import Orders
+    from hvdcloud.node.elastic.replace import VmTemplates
 
-    return Orders.of(request["orders"])
+    return VmTemplates.of(request["orders"])
 
 
 def _detach(request: Request, current: state.State, lock: Lock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from hvdcloud.node.elastic.replace import Orders
+    from hvdcloud.node.elastic.replace import VmTemplates
 
 
 class Host(NamedTuple):
@@ -43,5 +43,5 @@ class Request(NamedTuple):
     """Seconds after which a frozen node ends the run."""
     controller: str
     elastic: Elastic | None = None
-    orders: Orders | None = None
+    vm_templates: VmTemplates | None = None
     """How lost nodes are made anew, where the head may."""

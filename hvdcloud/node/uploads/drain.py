@@ -1,8 +1,8 @@
 """A node that is about to go: how it hears of that, and what is still done on it. On a Spot VM there are 30 seconds.
 
 The run's agent watches the metadata server, where a VM has one (`Watch`). Whatever else ends a node (a VM's shutdown,
-`docker stop`) reaches the container's first process as SIGTERM, which asks the agent over its socket (`take_leave`).
-From then on everything in the checkpoint directory goes to the bucket without waiting for its turn (`Departure`).
+`docker stop`) reaches the container's first process as SIGTERM, which asks the agent over its socket (`drain`).
+From then on everything in the checkpoint directory goes to the bucket without waiting for its turn (`Drain`).
 
 `instance/maintenance-event` is not watched: a VM with GPUs hears of maintenance an hour before, and has better things
 to do in that hour than to leave; its end comes as a shutdown.
@@ -175,7 +175,7 @@ class Saved(NamedTuple):
         return self._asdict()
 
 
-class Departure:
+class Drain:
     """The uploads of a node that leaves: all that is there at once, and what is still written soon after.
 
     Args:
@@ -245,7 +245,7 @@ def saved_note(node: str, message: Mapping[str, Any]) -> str:
     return f"node {node}: {files} files are in the bucket {when}, but not all: {causes}"
 
 
-def take_leave(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any]]:
+def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any]]:
     """Have the live agents of this node upload what there is, and wait for that; at once where there is none.
 
     Args:
@@ -294,7 +294,7 @@ def main(words: Sequence[str]) -> dict[str, Any]:
     from hvdcloud.node.boot import poweroff
 
     why = " ".join(words) or SHUT_DOWN
-    found = take_leave(why, ending=False)
+    found = drain(why, ending=False)
     for run, saved in found.items():
         if saved:
             poweroff.say(saved_note(machine.name(), saved) + f", run {run}")
@@ -306,7 +306,7 @@ def before_the_end() -> None:
     try:
         # Docker may end the container before the notice has come through.
         why = PREEMPTED if is_preempted() else SHUT_DOWN
-        for run, saved in take_leave(why, ending=True).items():
+        for run, saved in drain(why, ending=True).items():
             note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
             sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
             sys.stdout.flush()

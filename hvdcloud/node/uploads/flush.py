@@ -11,7 +11,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.run.channel import Channel
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.uploads.loop import Keeper, Report
+from hvdcloud.node.uploads.loop import Report, UploadLoop
 
 
 def ask_to_flush(run: str, *, seconds: float) -> Report | None:
@@ -47,7 +47,7 @@ def finish_run(run: str) -> Report:
     """
     spec = Spec.load(run)
     try:
-        report = Keeper(spec).finish()
+        report = UploadLoop(spec).finish()
     except OSError as error:
         raise HvdcloudError(f"run {run}: {error}", hint="hvdcloud pull tries again") from error
     forget(run, keep_credentials=not report.complete)

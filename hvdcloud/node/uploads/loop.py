@@ -52,7 +52,7 @@ def is_complete(run: str) -> bool:
     return bool((read_json(report_file(run)) or {}).get("complete"))
 
 
-class Keeper:
+class UploadLoop:
     """Uploads the checkpoints of one run on this node.
 
     Args:

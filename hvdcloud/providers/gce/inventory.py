@@ -20,7 +20,7 @@ VMS, DISKS, FIREWALLS, OPERATIONS = "VMs", "disks", "firewall rules", "operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Inventory:
     """What was found at one moment, and what could not be seen then."""
 
     instances: tuple[Resource, ...] = ()
@@ -62,7 +62,7 @@ class Survey:
             for operation in self.operations
         )
 
-    def only(self, cluster_id: str) -> Survey:
+    def only(self, cluster_id: str) -> Inventory:
         """The part that belongs to the one cluster with this id, of all those of its name."""
         return replace(
             self,
@@ -71,7 +71,7 @@ class Survey:
             firewalls=tuple(each for each in self.firewalls if described_labels(each).get(LABEL_ID) == cluster_id),
         )
 
-    def named(self, names: Collection[str]) -> Survey:
+    def named(self, names: Collection[str]) -> Inventory:
         """The part that is VMs and disks of these names; a boot disk has its VM's."""
         return replace(
             self,
@@ -80,13 +80,13 @@ class Survey:
             firewalls=(),
         )
 
-    def within(self, zones: Collection[str]) -> Survey:
+    def within(self, zones: Collection[str]) -> Inventory:
         """Without what could not be seen in zones that do not matter."""
         return replace(
             self, unseen=tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
         )
 
-    def with_failures_unseen(self) -> Survey:
+    def with_failures_unseen(self) -> Inventory:
         """The same, where a question that got no answer is one more place that did not: `disks (403 forbidden: …)`."""
         places = (f"{what} ({why(error)})" for what, error in sorted(self.failures.items()))
         return replace(self, unseen=(*self.unseen, *places), failures={})
@@ -96,7 +96,7 @@ class Survey:
         return not any(_covers(place, zone) for place in self.unseen)
 
 
-def look(client: ComputeClient, cluster: str | None) -> Survey:
+def look(client: ComputeClient, cluster: str | None) -> Inventory:
     """Four questions at once; how many VMs there are does not change their number.
 
     Args:
@@ -119,7 +119,7 @@ def look(client: ComputeClient, cluster: str | None) -> Survey:
     answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
-    return Survey(
+    return Inventory(
         instances=items.get(VMS, ()),
         disks=items.get(DISKS, ()),
         firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if _is_of(described_labels(rule), cluster)),

@@ -19,7 +19,7 @@ from hvdcloud.providers.base import (
     Leftover,
     Listing,
     Node,
-    NodeSight,
+    NodeBucket,
     OnProgress,
     Plan,
     Problem,
@@ -29,9 +29,9 @@ from hvdcloud.providers.base import (
 )
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import Viewpoint, Way
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
-from hvdcloud.providers.gce.inventory import VMS, Resource, Survey, look
+from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, look
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan
@@ -130,9 +130,9 @@ class GceProvider:
             vm_image=vm_image,
         )
 
-    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """VMs see a bucket, and another storage endpoint, under the names that the laptop uses."""
-        return NodeSight(bucket=bucket, bucket_endpoint=bucket_endpoint)
+        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -140,18 +140,18 @@ class GceProvider:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
-        return sorted(map(self._viewpoint.node, instances), key=lambda node: node.index)
+        return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; its firewall rules are there."""
         return self._plan_growth(spec, indices, self._look(spec.name))
 
-    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], survey: Survey) -> GcePlan:
+    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
         settings = self._settings
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
         now = datetime.now(timezone.utc)
-        return scale_out.plan_growth(spec, settings, survey, indices, vm_image=image, now=now)
+        return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
         self,
@@ -162,9 +162,9 @@ class GceProvider:
         on_progress: OnProgress = ignore_progress,
     ) -> Sequence[Node]:
         """What stands stopped in the way goes first; then all VMs in the cluster's zone, or none."""
-        survey = self._look(spec.name)
-        plan = self._plan_growth(spec, indices, survey)
-        if stopped := scale_out.in_the_way(spec, survey, indices):
+        inventory = self._look(spec.name)
+        plan = self._plan_growth(spec, indices, inventory)
+        if stopped := scale_out.in_the_way(spec, inventory, indices):
             sweep = Sweep(
                 self._client,
                 spec.name,
@@ -188,18 +188,18 @@ class GceProvider:
     ) -> Sequence[Node]:
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
-        boots = Boots(self._client, self._viewpoint, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
+        boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
         with _explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
-    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
         """The bulkInserts for these nodes, one for each kind, in the head's zone."""
         if cluster.head is None or cluster.ends is None or not indices:
             return None
         settings = self._settings
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
-        return scale_out.orders(
+        return scale_out.vm_templates(
             spec,
             settings,
             indices,
@@ -223,12 +223,12 @@ class GceProvider:
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
-        survey = self._look(name)
-        if survey.instances or survey.disks or survey.firewalls or survey.creating(name):
-            return self._viewpoint.cluster(name, survey)
-        if survey.unseen:
+        inventory = self._look(name)
+        if inventory.instances or inventory.disks or inventory.firewalls or inventory.creating(name):
+            return self._mapper.cluster(name, inventory)
+        if inventory.unseen:
             raise UnseenError(
-                f"nothing of {name} was found, but {', '.join(survey.unseen)} did not answer",
+                f"nothing of {name} was found, but {', '.join(inventory.unseen)} did not answer",
                 hint="run the command again, or look by hand: gcloud compute instances list "
                 f"--project {self._client.project} --filter=labels.{LABEL_CLUSTER}={name}",
             )
@@ -241,19 +241,19 @@ class GceProvider:
         """
         deadline = time.monotonic() + APPEAR_SECONDS
         while True:
-            survey = self._look(None)
-            clusters = self._viewpoint.clusters(survey)
-            if not survey.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
-                return Listing(clusters=tuple(clusters), unseen=survey.unseen)
+            inventory = self._look(None)
+            clusters = self._mapper.clusters(inventory)
+            if not inventory.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
+                return Listing(clusters=tuple(clusters), unseen=inventory.unseen)
             time.sleep(APPEAR_PAUSE_SECONDS)
 
-    def _look(self, name: str | None) -> Survey:
-        survey = look(self._client, name)
+    def _look(self, name: str | None) -> Inventory:
+        inventory = look(self._client, name)
         with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
-            if VMS in survey.failures:
-                raise survey.failures[VMS]
+            if VMS in inventory.failures:
+                raise inventory.failures[VMS]
         # Whoever may not see disks can still delete VMs.
-        return survey.with_failures_unseen()
+        return inventory.with_failures_unseen()
 
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
@@ -294,7 +294,7 @@ class GceProvider:
             return self._client.firewalls()
 
     @cached_property
-    def _viewpoint(self) -> Viewpoint:
+    def _mapper(self) -> ResourceMapper:
         source = self._config.ssh.source
         if source == ssh_access.IAP:
             way = Way.IAP
@@ -302,7 +302,7 @@ class GceProvider:
             way = Way.EXTERNAL
         else:
             way = Way.INTERNAL
-        return Viewpoint(project=self._client.project, way=way)
+        return ResourceMapper(project=self._client.project, way=way)
 
 
 def _vms(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.providers.base import LABEL_NODE, SSH_PORT, ClusterSpec, NodeSight, Plan, Request
+from hvdcloud.providers.base import LABEL_NODE, SSH_PORT, ClusterSpec, NodeBucket, Plan, Request
 from hvdcloud.providers.local.view import LABEL_BUCKET, LABEL_IMAGE
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
@@ -39,7 +39,7 @@ def container_requests(
     """For some of the nodes of a cluster; arguments as for `make_plan`."""
     network = network_name(spec.name)
     requests = []
-    seen = sight(bucket=spec.bucket, bucket_endpoint=None)
+    seen = bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
     for index in indices:
@@ -71,7 +71,7 @@ def container_requests(
     return requests
 
 
-def sight(*, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
     """A folder is mounted into the node; a server on this machine's loopback has another name there."""
     mounts = {}
     if bucket.startswith("file://"):
@@ -80,7 +80,7 @@ def sight(*, bucket: str, bucket_endpoint: str | None) -> NodeSight:
     if bucket_endpoint:
         for loopback in ("127.0.0.1", "localhost", "0.0.0.0"):
             bucket_endpoint = bucket_endpoint.replace(f"//{loopback}", f"//{HOST_FROM_NODE}")
-    return NodeSight(bucket=bucket, bucket_endpoint=bucket_endpoint, mounts=mounts)
+    return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint, mounts=mounts)
 
 
 def network_name(cluster: str) -> str:

@@ -21,7 +21,7 @@ from tests.standins.compute.errors import ApiError, CutError, denied, invalid, n
 from tests.standins.compute.faults import error_of
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.schema import Method, SchemaError, discovery
-from tests.standins.compute.state import World
+from tests.standins.compute.state import Workers
 from tests.standins.storage import fields
 
 __all__ = ["Answer", "Api", "Entry", "Request", "resources"]
@@ -97,7 +97,7 @@ class Log:
 class Api:
     """The methods of one world."""
 
-    def __init__(self, world: World, lifecycle: Lifecycle, keys: Keys, access: Access, *, page_size: int) -> None:
+    def __init__(self, world: Workers, lifecycle: Lifecycle, keys: Keys, access: Access, *, page_size: int) -> None:
         self.log = Log()
         self._world = world
         self._lifecycle = lifecycle

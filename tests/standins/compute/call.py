@@ -14,7 +14,7 @@ from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import Page
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.schema import Method
-from tests.standins.compute.state import World
+from tests.standins.compute.state import Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Call:
         page_size: most items of a page.
     """
 
-    world: World
+    world: Workers
     lifecycle: Lifecycle
     method: Method
     path: Mapping[str, str]

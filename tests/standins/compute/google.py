@@ -24,7 +24,7 @@ from tests.standins.compute.faults import Faults, error_of
 from tests.standins.discovery import Discovery, Method, load
 
 if TYPE_CHECKING:
-    from tests.standins.compute.state import World
+    from tests.standins.compute.state import Workers
 
 _DOCUMENTS = ("serviceusage.v1", "cloudresourcemanager.v1", "iam.v1", "cloudbilling.v1")
 _INFO = "type.googleapis.com/google.rpc.ErrorInfo"
@@ -49,7 +49,7 @@ class Google:
         gone: e-mail addresses of service accounts that are not there; every other one is.
     """
 
-    def __init__(self, world: World, keys: Keys, access: Access, *, faults: Faults, log: Log) -> None:
+    def __init__(self, world: Workers, keys: Keys, access: Access, *, faults: Faults, log: Log) -> None:
         self._world = world
         self._keys = keys
         self._access = access

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.standins.compute.backing import Instance, metadata_of
-from tests.standins.compute.state import Vm, World
+from tests.standins.compute.state import Vm, Workers
 
 
 class Host:
@@ -15,7 +15,7 @@ class Host:
 
     def __init__(
         self,
-        world: World,
+        world: Workers,
         zone: str,
         *,
         token: Callable[[str], tuple[str, float]],

@@ -15,7 +15,7 @@ from tests.standins.compute.clock import timestamp
 from tests.standins.compute.host import Host
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.rules import seconds_of
-from tests.standins.compute.state import Vm, World
+from tests.standins.compute.state import Vm, Workers
 
 SYSTEM = "system@google.com"
 # https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
@@ -25,7 +25,7 @@ NOTICE_SECONDS = 30.0
 class Lifecycle:
     """Moves the instances of a world on, with their machines."""
 
-    def __init__(self, world: World, backing: Backing, *, token: Callable[[str], tuple[str, float]]) -> None:
+    def __init__(self, world: Workers, backing: Backing, *, token: Callable[[str], tuple[str, float]]) -> None:
         self.world = world
         self.backing = backing
         self._token = token

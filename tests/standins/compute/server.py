@@ -24,7 +24,7 @@ from tests.standins.compute.google import Google
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.records import Records
 from tests.standins.compute.schema import discovery
-from tests.standins.compute.state import Delays, World
+from tests.standins.compute.state import Delays, Workers
 from tests.support.http_server import Asked
 
 
@@ -64,7 +64,7 @@ class Emulator:
         page_size: int = 500,
         token_seconds: float = 3600,
     ) -> None:
-        self.state = World(project=project, networks=networks or {}, delays=delays or Delays(), time_scale=time_scale)
+        self.state = Workers(project=project, networks=networks or {}, delays=delays or Delays(), time_scale=time_scale)
         self.faults: Faults = self.state.faults
         self.keys = Keys(project=project, token_seconds=token_seconds)
         self.access = Access(self.keys.email)

@@ -90,7 +90,7 @@ class Vm:
             self.serial_start += extra
 
 
-class World:
+class Workers:
     """Everything there is in one project.
 
     Args:

@@ -20,7 +20,7 @@ from hvdcloud.providers.base import (
     NodeState,
 )
 from hvdcloud.providers.gce.api.client import zone_of
-from hvdcloud.providers.gce.inventory import Resource, Survey, described_labels
+from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
 from hvdcloud.providers.gce.money.costs import costs
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
@@ -39,7 +39,7 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Viewpoint:
+class ResourceMapper:
     """From where the VMs are looked at."""
 
     project: str
@@ -67,24 +67,24 @@ class Viewpoint:
             return address
         return None if self.way is Way.IAP else interface.get("networkIP")
 
-    def clusters(self, survey: Survey, *, now: datetime | None = None) -> list[Cluster]:
+    def clusters(self, inventory: Inventory, *, now: datetime | None = None) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
-        names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*survey.instances, *survey.disks)}
-        names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in survey.firewalls}
-        return [self.cluster(name, survey, now=now) for name in sorted(names)]
+        names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
+        names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in inventory.firewalls}
+        return [self.cluster(name, inventory, now=now) for name in sorted(names)]
 
-    def cluster(self, name: str, survey: Survey, *, now: datetime | None = None) -> Cluster:
+    def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
         """One cluster, of which something was found or is being made.
 
         Args:
             now: until when its cost is counted; None: the clock's time.
         """
-        instances = [vm for vm in survey.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
+        instances = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
         # While labels are being changed the head's count: it has been there from the beginning.
         instances.sort(key=lambda vm: _index(str(vm["name"])))
-        disks = [disk for disk in survey.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
-        firewalls = [rule for rule in survey.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
-        operations = survey.creating(name)
+        disks = [disk for disk in inventory.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
+        firewalls = [rule for rule in inventory.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
+        operations = inventory.creating(name)
         described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
         labels = described[0]
         in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
@@ -112,7 +112,7 @@ class Viewpoint:
             ends=money.ends,
             costs_since=money.since,
             cost_notes=money.notes,
-            unseen=survey.unseen,
+            unseen=inventory.unseen,
         )
 
 

@@ -12,7 +12,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import LABEL_CLUSTER, Leftover, NodeProgress, OnProgress, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import described_operation
-from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Resource, Survey, look, why
+from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, look, why
 from hvdcloud.providers.gce.plan.request import request_id
 
 DESTROY_SECONDS = 300.0
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 
 class Sweep:
-    """Deletes everything of a cluster that a survey finds, until a survey finds nothing.
+    """Deletes everything of a cluster that an inventory shows, until an inventory shows nothing.
 
     One look asks four questions and only the deletions themselves are one call for each thing, so that 256 VMs are
     looked at as cheaply as one.
@@ -92,54 +92,54 @@ class Sweep:
         started = time.monotonic()
         pause = FIRST_PAUSE_SECONDS
         while True:
-            survey = self._look()
-            listed = self._settle(survey)
-            creating = self._creating(survey)
+            inventory = self._look()
+            listed = self._settle(inventory)
+            creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
             if creating and time.monotonic() < started + CREATING_SECONDS:
                 self._wait(creating[0])
                 continue
             if expired or not listed - self._refused:
-                return self._leftovers(survey, creating)
-            self._find_failed_deletions(survey, listed)
+                return self._leftovers(inventory, creating)
+            self._find_failed_deletions(inventory, listed)
             side_by_side(self._delete, [each for each in listed - self._refused if each not in self._operations])
             self._wait_for_last(listed)
             time.sleep(pause)
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
 
-    def _look(self) -> Survey:
-        survey = look(self._client, self._cluster)
+    def _look(self) -> Inventory:
+        inventory = look(self._client, self._cluster)
         if self._cluster_id is not None:
-            survey = survey.only(self._cluster_id)
+            inventory = inventory.only(self._cluster_id)
         if self._names is not None:
-            survey = survey.named(self._names)
+            inventory = inventory.named(self._names)
         if self._zones is not None:
-            survey = survey.within(self._zones)
-        return survey
+            inventory = inventory.within(self._zones)
+        return inventory
 
-    def _settle(self, survey: Survey) -> set[Target]:
+    def _settle(self, inventory: Inventory) -> set[Target]:
         """Take in what is there and note what is gone; returns what is to be deleted now."""
-        vms = {Target(VMS, vm["name"], zone_of(vm)) for vm in survey.instances}
+        vms = {Target(VMS, vm["name"], zone_of(vm)) for vm in inventory.instances}
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
-        disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in survey.loose_disks}
-        rules = {Target(FIREWALLS, rule["name"]) for rule in survey.firewalls} if self._firewalls else set()
+        disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in inventory.loose_disks}
+        rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self._firewalls else set()
         listed = vms | disks | rules
         for target in listed:
             self._reasons.setdefault(target, "it is still listed")
         for target in self._reasons.keys() - listed:
-            if target.kind in survey.failures:
-                self._reasons[target] = f"it cannot be seen: {why(survey.failures[target.kind])}"
-            elif not survey.sees(target.zone):
+            if target.kind in inventory.failures:
+                self._reasons[target] = f"it cannot be seen: {why(inventory.failures[target.kind])}"
+            elif not inventory.sees(target.zone):
                 self._reasons[target] = "the place where it was does not answer"
             else:
                 del self._reasons[target]
                 self._on_progress(NodeProgress(object=str(target), step="deleted"))
         return listed
 
-    def _creating(self, survey: Survey) -> list[Resource]:
+    def _creating(self, inventory: Inventory) -> list[Resource]:
         return [
             operation
-            for operation in survey.creating(self._cluster)
+            for operation in inventory.creating(self._cluster)
             if self._requests is None or operation["clientOperationId"] in self._requests
         ]
 
@@ -166,14 +166,14 @@ class Sweep:
         if final or self._attempts[target] >= ATTEMPTS:
             self._refused.add(target)
 
-    def _find_failed_deletions(self, survey: Survey, listed: set[Target]) -> None:
+    def _find_failed_deletions(self, inventory: Inventory, listed: set[Target]) -> None:
         """A deletion that is over while its object is there has failed, and its operation tells why.
 
         Lists are made one after the other, so it must look like that twice.
         """
-        if OPERATIONS in survey.failures:
+        if OPERATIONS in inventory.failures:
             return
-        in_flight = {operation["name"] for operation in survey.operations}
+        in_flight = {operation["name"] for operation in inventory.operations}
         suspects = {
             target for target in listed & self._operations.keys() if self._operations[target]["name"] not in in_flight
         }
@@ -197,7 +197,7 @@ class Sweep:
             # The next look tells how things are.
             return None
 
-    def _leftovers(self, survey: Survey, creating: list[Resource]) -> list[Leftover]:
+    def _leftovers(self, inventory: Inventory, creating: list[Resource]) -> list[Leftover]:
         project = self._client.project
         look = f"gcloud compute instances list --project {project} --filter=labels.{LABEL_CLUSTER}={self._cluster}"
         left = [
@@ -206,13 +206,13 @@ class Sweep:
         ]
         left += [
             Leftover(object=place, reason=f"did not answer; it may hold machines of {self._cluster}", delete_with=look)
-            for place in survey.unseen
+            for place in inventory.unseen
         ]
         left += [
             Leftover(
                 object=f"{what} of {self._cluster}", reason=f"they cannot be listed: {why(error)}", delete_with=look
             )
-            for what, error in sorted(survey.failures.items())
+            for what, error in sorted(inventory.failures.items())
             if self._firewalls or what != FIREWALLS
         ]
         left += [

@@ -13,7 +13,7 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import Node, NodeProgress, NodeState, OnProgress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import Viewpoint
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32
@@ -51,7 +51,7 @@ class Boots:
     def __init__(
         self,
         client: ComputeClient,
-        viewpoint: Viewpoint,
+        mapper: ResourceMapper,
         nodes: Sequence[Node],
         *,
         cluster: str,
@@ -59,7 +59,7 @@ class Boots:
         on_progress: OnProgress,
     ) -> None:
         self._client = client
-        self._viewpoint = viewpoint
+        self._mapper = mapper
         self._cluster = cluster
         self._deadline = deadline
         self._on_progress = on_progress
@@ -128,7 +128,7 @@ class Boots:
     def _look(self) -> None:
         """List the VMs: addresses of those that are there, and an error for one that is off or gone."""
         answer = self._client.instances(self._cluster)
-        seen = {node.id: node for node in map(self._viewpoint.node, answer.items)}
+        seen = {node.id: node for node in map(self._mapper.node, answer.items)}
         for boot in self._boots:
             node = seen.get(boot.node.id)
             if node is not None:

@@ -15,7 +15,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import labels_of, node_state
-from hvdcloud.providers.gce.inventory import Resource, Survey
+from hvdcloud.providers.gce.inventory import Inventory, Resource
 from hvdcloud.providers.gce.money.costs import costs
 from hvdcloud.providers.gce.ops.create import GcePlan
 from hvdcloud.providers.gce.plan.request import (
@@ -46,7 +46,7 @@ class _Share:
 def plan_growth(
     spec: ClusterSpec,
     settings: Settings,
-    survey: Survey,
+    inventory: Inventory,
     indices: Sequence[int],
     *,
     vm_image: str,
@@ -56,7 +56,7 @@ def plan_growth(
 
     Args:
         spec: `nodes`: how many the cluster will have.
-        survey: all that is there of it.
+        inventory: all that is there of it.
         now: with its time zone.
 
     Raises:
@@ -64,7 +64,7 @@ def plan_growth(
         UsageError: the cluster's time is nearly over, or `limits.max_cost` leaves too little.
     """
     wanted = {spec.node_name(index) for index in indices}
-    ours = [vm for vm in survey.instances if labels_of(vm).get(LABEL_ID) == spec.id]
+    ours = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_ID) == spec.id]
     head = next((vm for vm in ours if vm["name"] == spec.node_name(0)), None)
     if head is None:
         raise NodeError(f"the head {spec.node_name(0)} is gone", hint=f"hvdcloud status --name {spec.name}")
@@ -89,7 +89,7 @@ def plan_growth(
     )
 
 
-def orders(
+def vm_templates(
     spec: ClusterSpec,
     settings: Settings,
     indices: Sequence[int],
@@ -157,13 +157,13 @@ def _share(
     )
 
 
-def in_the_way(spec: ClusterSpec, survey: Survey, indices: Sequence[int]) -> set[str]:
+def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
     """What stands stopped under the wanted names, or has left its disk behind, and is to be deleted first.
 
     Raises:
         UsageError: something of such a name is not stopped.
     """
-    ours = survey.only(spec.id).named({spec.node_name(index) for index in indices})
+    ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
             raise UsageError(
@@ -172,7 +172,7 @@ def in_the_way(spec: ClusterSpec, survey: Survey, indices: Sequence[int]) -> set
     return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
 
 
-def set_size(client: ComputeClient, cluster: str, survey: Survey, nodes: int) -> None:
+def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: int) -> None:
     """Change the label on all VMs and disks that say another number.
 
     Raises:
@@ -188,7 +188,7 @@ def set_size(client: ComputeClient, cluster: str, survey: Survey, nodes: int) ->
 
     side_by_side(
         change,
-        [each for each in (*survey.instances, *survey.disks) if labels_of(each).get(LABEL_NODES) != str(nodes)],
+        [each for each in (*inventory.instances, *inventory.disks) if labels_of(each).get(LABEL_NODES) != str(nodes)],
     )
 
 

@@ -16,7 +16,7 @@ from tests.standins.compute.lists import HOST
 from tests.standins.compute.resources.firewalls import network_of
 from tests.standins.compute.resources.places import default_account
 from tests.standins.compute.rules import Shape, check_name, image_of
-from tests.standins.compute.state import Vm, World
+from tests.standins.compute.state import Vm, Workers
 
 
 def fingerprint(value: Any) -> str:
@@ -24,7 +24,7 @@ def fingerprint(value: Any) -> str:
     return base64.b64encode(digest[:8]).decode()
 
 
-def interfaces_of(world: World, properties: Mapping[str, Any], zone: str) -> list[dict[str, Any]]:
+def interfaces_of(world: Workers, properties: Mapping[str, Any], zone: str) -> list[dict[str, Any]]:
     """The network interfaces, resolved.
 
     Raises:
@@ -61,7 +61,7 @@ def interfaces_of(world: World, properties: Mapping[str, Any], zone: str) -> lis
     return [interface]
 
 
-def _subnetwork(world: World, url: str, region: str) -> dict[str, Any]:
+def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
     match = re.fullmatch(
         r"(?:(?:https://(?:www|compute)\.googleapis\.com/compute/v1/)?projects/([^/]+)/)?regions/([^/]+)/subnetworks/([^/]+)",
         url,
@@ -76,7 +76,7 @@ def _subnetwork(world: World, url: str, region: str) -> dict[str, Any]:
 
 
 def build(
-    world: World, properties: Mapping[str, Any], shape: Shape, *, zone: str, name: str, hostname: str | None = None
+    world: Workers, properties: Mapping[str, Any], shape: Shape, *, zone: str, name: str, hostname: str | None = None
 ) -> tuple[Vm, list[dict[str, Any]]]:
     """A new instance and its disks. The properties have been checked."""
     resource = {
@@ -140,7 +140,7 @@ def _scheduling(asked: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     }
 
 
-def _disk(world: World, asked: Mapping[str, Any], kind: tuple[str, int], *, zone: str, name: str) -> dict[str, Any]:
+def _disk(world: Workers, asked: Mapping[str, Any], kind: tuple[str, int], *, zone: str, name: str) -> dict[str, Any]:
     start = asked.get("initializeParams", {})
     name = start.get("diskName", name)
     check_name("resource.disks.initializeParams.diskName", name)

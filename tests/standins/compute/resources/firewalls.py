@@ -11,7 +11,7 @@ from tests.standins.compute import lists
 from tests.standins.compute.call import Call, implements, run_simple
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_found
 from tests.standins.compute.rules import check_name
-from tests.standins.compute.state import World
+from tests.standins.compute.state import Workers
 
 _PROTOCOL = re.compile(r"all|tcp|udp|icmp|esp|ah|sctp|ipip|[0-9]{1,3}")
 _PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
@@ -73,7 +73,7 @@ def delete_firewall(call: Call) -> dict[str, Any]:
     return operation.resource
 
 
-def firewall_of(world: World, body: Mapping[str, Any]) -> dict[str, Any]:
+def firewall_of(world: Workers, body: Mapping[str, Any]) -> dict[str, Any]:
     """The resource of a request's body.
 
     Raises:
@@ -117,7 +117,7 @@ def firewall_of(world: World, body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def network_of(world: World, url: str) -> dict[str, Any]:
+def network_of(world: Workers, url: str) -> dict[str, Any]:
     """A network by URL, partial URL or name.
 
     Raises:
