@@ -48,7 +48,6 @@ class Lease:
         self.heard = time.monotonic()
         """When the node last said something."""
         self.ready = False
-        self.reaped = False
         self.left: list[int] = []
         """Processes of the run that could not be ended."""
         self.checkpoints: dict[str, Any] | None = None

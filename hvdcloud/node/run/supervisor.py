@@ -221,7 +221,6 @@ class Supervisor:
         elif kind == "ended":
             self._note_end(message)
         elif kind == "reaped":
-            lease.reaped = True
             lease.left = list(message["left"])
         elif kind == "ending":
             self._orphaned(lease, str(message["why"]))
