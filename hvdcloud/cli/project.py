@@ -11,8 +11,8 @@ import typer
 from hvdcloud.cli.app import Bucket, Invocation, Provider
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Status
     from hvdcloud.console import Console
-    from hvdcloud.doctor.engine import Status
     from hvdcloud.lifecycle.doctor import Examination
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.doctor.engine import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 
 if TYPE_CHECKING:
