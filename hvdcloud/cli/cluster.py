@@ -139,7 +139,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     """
     from hvdcloud import providers
     from hvdcloud.cluster.join import as_known_here
-    from hvdcloud.lifecycle.down import unseen_error
+    from hvdcloud.providers.base import unseen_error
 
     invocation: Invocation = context.obj
     config = invocation.load_config({"provider": provider}, default_name="any")

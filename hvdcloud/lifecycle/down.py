@@ -11,7 +11,7 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.join import is_another, joined, lost_predecessors
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
+from hvdcloud.providers.base import Cluster, NodeProgress, NodeState, unseen_error
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -97,14 +97,6 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
         raise first
     return results
-
-
-def unseen_error(listing: Listing) -> UnseenError:
-    """The places that did not answer, as an error."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
 
 
 def _delete(context: Context, cluster: Cluster) -> list[str]:

@@ -160,6 +160,14 @@ class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing is there."""
 
 
+def unseen_error(listing: Listing) -> UnseenError:
+    """The error that names the places which did not answer."""
+    return UnseenError(
+        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One call that would change the outside, exactly as it would be sent."""
