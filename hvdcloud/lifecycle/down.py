@@ -11,6 +11,7 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.join import is_another, joined, lost_predecessors
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
+from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import Cluster, NodeProgress, NodeState, unseen_error
 
 if TYPE_CHECKING:
@@ -104,9 +105,11 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
 
+        show = node_progress(steps)
+
         def on_progress(progress: NodeProgress) -> None:
             deleted.append(progress.object)
-            steps.update(progress.object, progress.step)
+            show(progress)
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:

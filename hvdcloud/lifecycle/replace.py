@@ -16,7 +16,7 @@ from hvdcloud.cluster.join import joined, spec_of
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
-from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState
+from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState, Stage
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -227,7 +227,7 @@ class Replacer:
 
     def _check(self, progress: NodeProgress) -> None:
         # A deletion is never cut short: it is what abandoning means.
-        if progress.step != "deleted":
+        if progress.stage is not Stage.DELETED:
             self._go_on()
 
     def _go_on(self) -> None:

@@ -214,12 +214,24 @@ class Leftover:
     """A command that deletes it by hand."""
 
 
+class Stage(Enum):
+    """How far a node or an object is, whatever its step is called."""
+
+    WORKING = "working"
+    DONE = "done"
+    DELETED = "deleted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """One step of one node on its way to ready, or of one object on its way out."""
+    """One step of creating a node or of deleting an object."""
 
     object: str
     step: str
+    """For people, with the percentage where there is one."""
+    stage: Stage = Stage.WORKING
+    percent: int | None = None
+    """How much of this step is done."""
 
 
 OnProgress = Callable[[NodeProgress], None]
