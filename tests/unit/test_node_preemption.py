@@ -279,9 +279,8 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
     wait_gone([cluster.agent("n0"), cluster.supervisor()])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
-        began = time.monotonic()
-        assert preemption.take_leave("shut down", ending=True) == {}
-    assert time.monotonic() - began < 0.1
+        # If it waited for anything, it would do so without end.
+        assert preemption.take_leave("shut down", ending=True, seconds=float("inf")) == {}
 
 
 def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
