@@ -114,9 +114,15 @@ def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster:
 
 
 def test_a_node_says_that_it_holds_what_is_not_in_the_bucket(cluster: NodeCluster) -> None:
-    cluster.start_run("import os; open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')")
-    during = cluster.verb("n0", "idle")
-    assert during == {"idle": 0.0, "complete": False} or cluster.state()["state"] == "done"
+    enough = cluster.base / "enough"
+    cluster.start_run(
+        "import os, time\n"
+        "open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')\n"
+        f"while not os.path.exists({str(enough)!r}):\n"
+        "    time.sleep(0.01)\n"
+    )
+    assert cluster.verb("n0", "idle") == {"idle": 0.0, "complete": False}
+    enough.touch()
     cluster.wait_done()
     assert cluster.verb("n0", "idle")["complete"]
     (cluster.run_dir() / "uploads.json").unlink()
