@@ -61,15 +61,13 @@ def somebody_elses() -> Iterator[Path]:
             os.seteuid(own)
 
 
-def test_an_ignored_folder_is_not_even_read() -> None:
+def test_a_folder_that_cannot_be_read_is_named_and_not_even_tried_if_it_is_ignored() -> None:
     with somebody_elses() as folder:
         write(folder, "train.py", "data/secret")
         data = folder / "data"
         data.chmod(0)
         try:
-            with pytest.raises(PermissionError):
-                list(data.iterdir())
-            with pytest.raises(PermissionError):
+            with pytest.raises(UsageError, match=rf"^{data}\S* cannot be read: Permission denied$"):
                 paths(folder)
             (folder / ".gitignore").write_text("data\n")
             assert paths(folder) == [".gitignore", "train.py"]
