@@ -172,7 +172,8 @@ def test_an_up_that_comes_while_another_one_makes_its_cluster_is_refused_and_dis
             first.send_signal(signal.SIGCONT)
         screen.end(within=120)
     assert first.returncode == 0, screen.text
-    assert ("is being changed" if machines == 1 else "may be coming up") in refused
+    # How far the first one is when it is stopped differs a little.
+    assert re.search("is being changed" if machines == 1 else "may be coming up|was not finished from this", refused)
     assert len(labelled(engine, project.name)) == 3
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
     project.hvdcloud("down")
