@@ -53,10 +53,10 @@ lint: setup ## ruff, mypy --strict, shellcheck and terraform fmt
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
-	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/startup/*.sh
+	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
-	@$(BIN)/shellcheck tests/emulator/machine/init tests/emulator/machine/runc tests/emulator/machine/nvidia-smi tests/emulator/machine/bin/*
+	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/*
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench

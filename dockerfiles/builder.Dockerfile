@@ -1,8 +1,8 @@
-# The builder of the rows of hvdcloud/image/versions.py: compilers, pip, the framework and Horovod. What nodes run is
+# The builder of the rows of hvdcloud/image/plan/versions.py: compilers, pip, the framework and Horovod. What nodes run is
 # copied out of it (base.Dockerfile), and a project's requirements.txt is installed with it (project.Dockerfile).
 # Only syntax that the classic builder knows.
 #
-# hvdcloud/image/context.py makes the build context: dockerfiles/ as it stands in the repository, wheels/ with the local
+# hvdcloud/image/plan/context.py makes the build context: dockerfiles/ as it stands in the repository, wheels/ with the local
 # wheels that the locks name, and ca-bundle.crt (empty where none is needed).
 ARG BASE_IMAGE=debian:bookworm-slim
 # The image with the CUDA toolkit that compiles Horovod, in /usr/local/cuda; without CUDA the stage below, which has none.

@@ -46,7 +46,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     from hvdcloud.errors import HvdcloudError
-    from tests.harness import remove_leftovers, share_engine
+    from tests.support.harness import remove_leftovers, share_engine
 
     # Without an engine there is nothing to remove, and the tests that need none can run.
     with contextlib.suppress(HvdcloudError):
@@ -86,9 +86,9 @@ def tensorflow_image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:
-    from hvdcloud.config import ImageConfig
-    from hvdcloud.image.build import build
-    from hvdcloud.image.stream import ignore
+    from hvdcloud.config.model import ImageConfig
+    from hvdcloud.image.build.builder import build
+    from hvdcloud.image.engine_stream import ignore
 
     project = tmp_path_factory.mktemp(framework)
     (project / "requirements.txt").write_text("scikit-learn\n")

@@ -21,8 +21,10 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from hvdcloud import config, config_file, errors
+from hvdcloud import errors
 from hvdcloud.cli import main
+from hvdcloud.config import file
+from hvdcloud.config import model as config
 from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.providers import base
 
@@ -349,12 +351,12 @@ def _duration(seconds: float) -> str:
 
 def _environment() -> Iterator[str]:
     yield from _text(
-        f"Every key of hvdcloud.yaml is read from a variable too: `{config_file.ENV_PREFIX}` and the key in capitals, "
-        f"with two underscores for each dot, as in `{config_file.ENV_PREFIX}NODES=4` or "
-        f"`{config_file.ENV_PREFIX}RUN__CONTROLLER=mpi`. Its value is read as YAML. These are not keys:"
+        f"Every key of hvdcloud.yaml is read from a variable too: `{file.ENV_PREFIX}` and the key in capitals, "
+        f"with two underscores for each dot, as in `{file.ENV_PREFIX}NODES=4` or "
+        f"`{file.ENV_PREFIX}RUN__CONTROLLER=mpi`. Its value is read as YAML. These are not keys:"
     )
     yield ""
-    for name, what in config_file.ENV_NOT_CONFIG.items():
+    for name, what in file.ENV_NOT_CONFIG.items():
         yield _item(f"`{name}`", what)
     yield from ("", "And these, which belong to others:", "")
     for name, what in OTHER_VARIABLES.items():

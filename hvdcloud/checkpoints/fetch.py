@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hvdcloud.checkpoints.bucket import PARTIAL_SUFFIX, Bucket, Download, check_name, sync_folder
 from hvdcloud.checkpoints.manifest import Entry
 from hvdcloud.errors import CheckpointError
+from hvdcloud.storage.base import PARTIAL_SUFFIX, Bucket, Download, check_name, sync_folder
 
 
 def fetch(

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hvdcloud.checkpoints.bucket import Bucket, ObjectMissingError, check_name
 from hvdcloud.errors import CheckpointError
+from hvdcloud.storage.base import Bucket, ObjectMissingError, check_name
 
 VERSION = 1
 FOLDER = ".hvdcloud"

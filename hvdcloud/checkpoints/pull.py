@@ -15,18 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdcloud.checkpoints.bucket import (
-    Bucket,
-    BucketUnreachableError,
-    ObjectMissingError,
-    disk_error,
-    free_bytes,
-)
-from hvdcloud.checkpoints.checksum import crc32c_of_file
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
-from hvdcloud.checkpoints.ledger import Ledger, Verified
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, run_prefix
+from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, disk_error, free_bytes
+from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
 # A running node replaces objects while we fetch: its manifest is read again this many times.
@@ -98,7 +92,7 @@ def pull(
     cluster: str,
     run: str,
     target: Path,
-    ledger: Ledger,
+    verified_files: VerifiedFiles,
     on_progress: Callable[[Progress], None] | None = None,
     workers: int = WORKERS,
 ) -> PullResult:
@@ -129,10 +123,15 @@ def pull(
         remove_partials(root)
         try:
             return _pull(
-                bucket, manifests, root=root, ledger=ledger, on_progress=on_progress or _quiet, workers=workers
+                bucket,
+                manifests,
+                root=root,
+                verified_files=verified_files,
+                on_progress=on_progress or _quiet,
+                workers=workers,
             )
         finally:
-            ledger.save()
+            verified_files.save()
 
 
 def _quiet(_: Progress) -> None:
@@ -144,7 +143,7 @@ def _pull(
     manifests: Sequence[Manifest],
     *,
     root: Path,
-    ledger: Ledger,
+    verified_files: VerifiedFiles,
     on_progress: Callable[[Progress], None],
     workers: int,
 ) -> PullResult:
@@ -170,7 +169,7 @@ def _pull(
         report()
         missing: list[Entry] = []
         for entry in wanted.values():
-            if _is_right(places[entry.name], entry, ledger=ledger, cluster=cluster, run=run):
+            if _is_right(places[entry.name], entry, verified_files=verified_files, cluster=cluster, run=run):
                 tally.files += 1
                 tally.bytes_skipped += entry.size
             else:
@@ -184,12 +183,12 @@ def _pull(
             if error is not None:
                 tally.failed[entry.name] = error
                 return
-            _remember(ledger, path, entry, cluster=cluster, run=run)
+            _remember(verified_files, path, entry, cluster=cluster, run=run)
             tally.files += 1
             tally.fetched += 1
             tally.bytes_fetched += entry.size
             if time.monotonic() - saved >= _LEDGER_EVERY:
-                ledger.save()
+                verified_files.save()
                 saved = time.monotonic()
             report()
 
@@ -206,7 +205,7 @@ def _pull(
             right = [
                 entry
                 for entry in unlisted
-                if _is_right(places[entry.name], entry, ledger=ledger, cluster=cluster, run=run)
+                if _is_right(places[entry.name], entry, verified_files=verified_files, cluster=cluster, run=run)
             ]
             for entry in right:
                 tally.failed.pop(entry.name, None)
@@ -261,7 +260,7 @@ def _fetch_announced(
     fetch(bucket, announced, prefix=prefix, workers=workers, on_done=done)
 
 
-def _is_right(path: Path, entry: Entry, *, ledger: Ledger, cluster: str, run: str) -> bool:
+def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluster: str, run: str) -> bool:
     """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
     try:
         status = path.lstat()
@@ -269,7 +268,7 @@ def _is_right(path: Path, entry: Entry, *, ledger: Ledger, cluster: str, run: st
         return False
     if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
         return False
-    known = ledger.get(cluster=cluster, run=run, name=entry.name)
+    known = verified_files.get(cluster=cluster, run=run, name=entry.name)
     if (
         known is not None
         and (known.crc32c, known.size) == (entry.crc32c, entry.size)
@@ -281,12 +280,12 @@ def _is_right(path: Path, entry: Entry, *, ledger: Ledger, cluster: str, run: st
             return False
     except OSError as error:
         raise disk_error(error, path=path, doing="reading") from error
-    _remember(ledger, path, entry, cluster=cluster, run=run)
+    _remember(verified_files, path, entry, cluster=cluster, run=run)
     return True
 
 
-def _remember(ledger: Ledger, path: Path, entry: Entry, *, cluster: str, run: str) -> None:
-    ledger.add(
+def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluster: str, run: str) -> None:
+    verified_files.add(
         Verified(
             cluster=cluster,
             run=run,

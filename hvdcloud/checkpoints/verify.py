@@ -6,10 +6,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdcloud.checkpoints.bucket import Bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_file
-from hvdcloud.checkpoints.ledger import Ledger, Verified
 from hvdcloud.checkpoints.manifest import Entry, load_manifests, manifest_name
+from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
+from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.checksum import crc32c_of_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Unverified:
     reason: str
 
 
-def unverified(bucket: Bucket, *, cluster: str, run: str, ledger: Ledger) -> list[Unverified]:
+def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: VerifiedFiles) -> list[Unverified]:
     """Compare the manifests with the ledger and the disk; empty means that every checkpoint of the run is safe here.
 
     A file that has the size and modification time it had when it was verified is trusted, any other is read again.
@@ -42,7 +42,7 @@ def unverified(bucket: Bucket, *, cluster: str, run: str, ledger: Ledger) -> lis
             name = manifest_name(cluster, run, manifest.node)
             found.append(Unverified(name=name, reason=f"node {manifest.node} has not finished uploading"))
         for entry in manifest.files:
-            known = ledger.get(cluster=cluster, run=run, name=entry.name)
+            known = verified_files.get(cluster=cluster, run=run, name=entry.name)
             if reason := _reason(entry, known):
                 found.append(Unverified(name=entry.name, reason=reason))
     return found

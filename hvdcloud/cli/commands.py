@@ -137,8 +137,8 @@ def up(
       $ hvdcloud up --nodes 4 --yes
     """
     from hvdcloud.cli import render
+    from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle import up as lifecycle
-    from hvdcloud.lifecycle.consent import Consent
 
     invocation: Invocation = context.obj
     with invocation.context(nodes=nodes, provider=provider, checkpoints__bucket=bucket) as experiment:
@@ -178,8 +178,8 @@ def run(
       $ hvdcloud run --resume 20261121-101112-abcdef
     """
     from hvdcloud.cli import render
+    from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle import run as lifecycle
-    from hvdcloud.lifecycle.cost import Meter
 
     invocation: Invocation = context.obj
     options = lifecycle.RunOptions(
@@ -397,9 +397,9 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     """
     from hvdcloud import providers
     from hvdcloud.cli import render
-    from hvdcloud.config_file import load_config
+    from hvdcloud.cluster.join import as_known_here
+    from hvdcloud.config.file import load_config
     from hvdcloud.lifecycle.down import unseen_error
-    from hvdcloud.lifecycle.members import as_known_here
 
     invocation: Invocation = context.obj
     config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
@@ -456,7 +456,7 @@ def schema(context: typer.Context) -> None:
     Example:
       $ hvdcloud config schema > hvdcloud.schema.json
     """
-    from hvdcloud.config import config_schema
+    from hvdcloud.config.model import config_schema
 
     invocation: Invocation = context.obj
     invocation.console.raw_json(config_schema())

@@ -58,7 +58,7 @@ class Invocation:
         Raises:
             UsageError: they do not describe one.
         """
-        from hvdcloud.config_file import load_config
+        from hvdcloud.config.file import load_config
         from hvdcloud.lifecycle.context import Context
 
         named = {key.replace("__", "."): value for key, value in flags.items()}
@@ -164,7 +164,7 @@ def _interrupted(invocation: Invocation) -> ExitCode:
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:
-    from hvdcloud.lifecycle.interrupts import stay_uninterrupted
+    from hvdcloud.interrupts import stay_uninterrupted
 
     # Only the message is still to be printed; a second Ctrl-C would print a traceback instead.
     stay_uninterrupted()

@@ -9,11 +9,11 @@ import typer
 from hvdcloud.cli.main import Invocation, app
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.offers import OffersResult
     from hvdcloud.lifecycle.prices import PricesResult, RefreshResult
-    from hvdcloud.providers.gce.offers import Offer, Row
+    from hvdcloud.providers.gce.capacity.offers import Offer, Row
 
 SHOWN = 20
 CHANGES_SHOWN = 12
@@ -111,7 +111,7 @@ def refresh(
 
 def _config(invocation: Invocation, **flags: object) -> Config:
     """The file's where there is one: prices can be looked at without a project."""
-    from hvdcloud.config_file import load_config
+    from hvdcloud.config.file import load_config
 
     return load_config(invocation.config, flags={"name": invocation.name or "any", **flags})
 
@@ -121,7 +121,7 @@ def _config(invocation: Invocation, **flags: object) -> Config:
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
     """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
-    from hvdcloud.providers.gce.offers import rows
+    from hvdcloud.providers.gce.capacity.offers import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)

@@ -10,8 +10,8 @@ import typer
 from hvdcloud.cli.main import Invocation, app
 
 if TYPE_CHECKING:
-    from hvdcloud.checks import Status
     from hvdcloud.console import Console
+    from hvdcloud.doctor.engine import Status
     from hvdcloud.lifecycle.doctor import Examination
 
 _ARROW, _PLAIN_ARROW = "→", "->"

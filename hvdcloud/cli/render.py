@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
-from hvdcloud.report.elastic import ranks_text, restarts_text
+from hvdcloud.runs.elastic import ranks_text, restarts_text
 from hvdcloud.units import dollars, seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hvdcloud.cluster.cost import Cost
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.build import BuildOutcome
-    from hvdcloud.lifecycle.cost import Cost
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.launch import LaunchResult
     from hvdcloud.lifecycle.pull import PullResult

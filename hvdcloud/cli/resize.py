@@ -33,7 +33,7 @@ def resize(
       $ hvdcloud resize 4
       $ hvdcloud resize 2    # the checkpoints of the other two go to the bucket first
     """
-    from hvdcloud.lifecycle.consent import Consent
+    from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle.resize import resize as change
 
     invocation: Invocation = context.obj

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.report.elastic import LEFT, ranks_text
+from hvdcloud.runs.elastic import LEFT, ranks_text
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hvdcloud.lifecycle.observe import NodeView, RunView, View
+    from hvdcloud.lifecycle.top import NodeView, RunView, View
 
 BAR = 12
 _NAME, _STATE = 16, 9

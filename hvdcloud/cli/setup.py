@@ -14,8 +14,8 @@ from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.setup import Confirm, SetupResult
-    from hvdcloud.lifecycle.setup_destroy import DestroyResult
+    from hvdcloud.setup.destroy import DestroyResult
+    from hvdcloud.setup.setup import Confirm, SetupResult
 
 
 @app.command()
@@ -79,16 +79,16 @@ def setup(
       $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
       $ hvdcloud setup --destroy
     """
-    from hvdcloud.config_file import CONFIG_FILE, load_config
-    from hvdcloud.lifecycle import setup as lifecycle
-    from hvdcloud.lifecycle.setup_choices import SetupOptions
+    from hvdcloud.config.file import CONFIG_FILE, load_config
+    from hvdcloud.setup import setup as lifecycle
+    from hvdcloud.setup.choices import SetupOptions
 
     invocation: Invocation = context.obj
     file = invocation.config or Path(CONFIG_FILE)
     config = load_config(invocation.config, flags={"name": invocation.name})
     confirm = _confirm(yes=yes)
     if remove:
-        from hvdcloud.lifecycle.setup_destroy import destroy
+        from hvdcloud.setup.destroy import destroy
 
         invocation.result = gone = destroy(
             config, file, project=project, console=invocation.console, confirm=confirm, plan_only=plan_only

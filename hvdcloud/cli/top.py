@@ -17,7 +17,7 @@ from hvdcloud.errors import HvdcloudError, UsageError
 if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.observe import Observer
+    from hvdcloud.lifecycle.top import Observer
 
 REDRAW_SECONDS = 0.5
 _QUIT = {"q", "Q", "\x04"}
@@ -33,7 +33,7 @@ def top(context: typer.Context) -> None:
     Example:
       $ hvdcloud top
     """
-    from hvdcloud.lifecycle.observe import Observer
+    from hvdcloud.lifecycle.top import Observer
 
     invocation: Invocation = context.obj
     console = invocation.console

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
-    from hvdcloud.image.own import Needs
-    from hvdcloud.image.sbom import Contents
-    from hvdcloud.image.scan import Vulnerabilities
-    from hvdcloud.image.stream import BuildEvent, Progress
+    from hvdcloud.image.engine_stream import BuildEvent, Progress
+    from hvdcloud.image.plan.custom_base import Needs
+    from hvdcloud.image.publish.sbom import Contents
+    from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.lifecycle.context import Context
 
 _SBOM_TITLE = "sbom.cdx.json"
@@ -87,7 +87,7 @@ def build(
 
 def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
     """The image in the engine; `push`: it is to be pushed afterwards."""
-    from hvdcloud.image.build import build as build_image
+    from hvdcloud.image.build.builder import build as build_image
     from hvdcloud.lifecycle.gpus import check_gpus
 
     started = time.monotonic()
@@ -143,7 +143,7 @@ def push(context: Context) -> BuildOutcome:
 
 def needs_of(config: Config) -> Needs:
     """What an image that is not ours has to be able to do for this configuration."""
-    from hvdcloud.image.own import Needs
+    from hvdcloud.image.plan.custom_base import Needs
     from hvdcloud.lifecycle.gpus import gpu_of
 
     gpu = gpu_of(config) if config.image.device == "cuda" else None
@@ -156,13 +156,13 @@ def image_to_be(context: Context) -> str:
     Raises:
         UsageError: `image.repository` is not set.
     """
-    from hvdcloud.image.build import image_reference
+    from hvdcloud.image.build.builder import image_reference
 
     config = context.config
     reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
     if config.provider == "local":
         return reference
-    from hvdcloud.image.registry import target_of
+    from hvdcloud.image.publish.registry import target_of
 
     return target_of(reference, _repository(config))
 
@@ -175,13 +175,13 @@ def image_of_nodes(context: Context) -> str:
         ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
-    from hvdcloud.image.build import image_reference
+    from hvdcloud.image.build.builder import image_reference
 
     config = context.config
     reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
     if config.provider == "local":
         return reference
-    from hvdcloud.image import registry
+    from hvdcloud.image.publish import registry
 
     repository = _repository(config)
     target = registry.target_of(reference, repository)
@@ -211,8 +211,8 @@ def ensure_image(context: Context) -> BuildOutcome:
 
 
 def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
-    from hvdcloud.image.push import push as push_image
-    from hvdcloud.image.registry import target_of
+    from hvdcloud.image.publish.push import push as push_image
+    from hvdcloud.image.publish.registry import target_of
 
     with context.console.steps() as steps:
         layers: dict[str, tuple[float, float]] = {}
@@ -254,7 +254,7 @@ def _check_writable(path: Path) -> None:
 
 def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | None:
     """What is in the image; None if that can't be said and nobody asked for it."""
-    from hvdcloud.image import sbom
+    from hvdcloud.image.publish import sbom
 
     try:
         return sbom.contents(reference)
@@ -269,7 +269,7 @@ def _with_sbom(context: Context, built: BuildOutcome, found: Contents, *, path: 
     """Writes the SBOM to where it is wanted: a file, and the registry if the image is there."""
     from docker.utils import parse_repository_tag
 
-    from hvdcloud.image import sbom
+    from hvdcloud.image.publish import sbom
 
     name = parse_repository_tag(built.tag or built.reference)[0]
     content = sbom.document(found, name=name, digest=built.digest)
@@ -289,7 +289,7 @@ def _attach(context: Context, built: BuildOutcome, content: bytes) -> str | None
     """Puts the SBOM beside the image; a registry that takes none does not undo the push."""
     if built.tag is None or built.digest is None:
         return None
-    from hvdcloud.image import referrers, sbom
+    from hvdcloud.image.publish import referrers, sbom
 
     try:
         return referrers.attach(built.tag, built.digest, content, media_type=sbom.MEDIA_TYPE, title=_SBOM_TITLE)
@@ -300,7 +300,7 @@ def _attach(context: Context, built: BuildOutcome, content: bytes) -> str | None
 
 def _scan(context: Context, sbom: Path) -> Vulnerabilities | None:
     """What a scanner on this machine knows of the packages. It says; it fails nothing."""
-    from hvdcloud.image import scan
+    from hvdcloud.image.publish import scan
 
     try:
         found = scan.scan(sbom, report=sbom.with_suffix(".vulnerabilities.json"))

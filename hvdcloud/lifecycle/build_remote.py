@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.interrupts import interrupted_once
+from hvdcloud.interrupts import interrupted_once
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.gcs import GcsBucket
     from hvdcloud.lifecycle.build import BuildOutcome
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.storage.gcs import GcsBucket
 
 MACHINE = "x86_64"
 """What Cloud Build runs on, and every VM with a GPU that Horovod's images are for."""
@@ -35,13 +35,13 @@ def build_remote(
         ImageError: a step failed (details hold its last lines), or Cloud Build cannot be reached.
         InterruptedByUserError: Ctrl-C; the build is cancelled.
     """
-    from hvdcloud.checkpoints.bucket import RETRY_SECONDS
     from hvdcloud.image.cloudbuild.build import RemoteBuilder
     from hvdcloud.image.cloudbuild.client import connect
-    from hvdcloud.image.plan import plan_image
-    from hvdcloud.image.provenance import source_labels
+    from hvdcloud.image.plan.provenance import source_labels
+    from hvdcloud.image.plan.steps import plan_image
     from hvdcloud.lifecycle.build import BuildOutcome, needs_of, shown_on
     from hvdcloud.lifecycle.gpus import check_gpus
+    from hvdcloud.storage.base import RETRY_SECONDS
 
     started = time.monotonic()
     config = context.config
@@ -90,8 +90,8 @@ def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
     Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and whoever makes a bucket of that name first,
     in whatever project, would be sent the source.
     """
-    from hvdcloud.checkpoints.bucket import open_bucket
-    from hvdcloud.checkpoints.gcs import GcsBucket
+    from hvdcloud.storage.base import open_bucket
+    from hvdcloud.storage.gcs import GcsBucket
 
     url = context.config.checkpoints.bucket or ""
     if not url.startswith("gs://"):

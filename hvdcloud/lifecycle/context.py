@@ -10,18 +10,18 @@ import socket
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.record import ClusterState, default_bucket
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.state import ClusterState, default_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from hvdcloud.checkpoints.bucket import Bucket
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.providers.base import Cluster, Provider
     from hvdcloud.remote.ssh import Fleet, Session
+    from hvdcloud.storage.base import Bucket
 
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 """Google's client libraries take another storage endpoint from this variable."""
@@ -78,7 +78,7 @@ class Context:
 
     def bucket(self, cluster: Cluster | None = None) -> Bucket:
         """The bucket of the cluster that runs, else the configured one."""
-        from hvdcloud.checkpoints.bucket import open_bucket
+        from hvdcloud.storage.base import open_bucket
 
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
@@ -88,10 +88,10 @@ class Context:
         Raises:
             UnseenError: none was found, but not every place answered.
         """
-        from hvdcloud.lifecycle.members import as_known_here, know_again
+        from hvdcloud.cluster.join import adopt_replaced_nodes, as_known_here
 
         found = self.provider.cluster(self.name)
-        return None if found is None else know_again(self, as_known_here(found))
+        return None if found is None else adopt_replaced_nodes(self, as_known_here(found))
 
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.

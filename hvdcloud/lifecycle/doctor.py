@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.doctor.engine import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
 _NAMED = 3
@@ -42,7 +42,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
         seconds: that one check may take.
     """
     from hvdcloud import providers
-    from hvdcloud.lifecycle.checks import machine_checks
+    from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
@@ -70,7 +70,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
 
 def _configuration(config: Config) -> Finding:
     """What is asked for, in a line. That it is well-formed is known: it was read."""
-    from hvdcloud.config_file import CONFIG_FILE
+    from hvdcloud.config.file import CONFIG_FILE
 
     image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
     what = f"{image.framework} on {image.device}"

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.cost import Meter
+from hvdcloud.cluster.join import is_another, joined, lost_predecessors
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
-from hvdcloud.lifecycle.cost import Meter
-from hvdcloud.lifecycle.interrupts import uninterrupted
-from hvdcloud.lifecycle.members import is_another, joined, missed
+from hvdcloud.interrupts import uninterrupted
 from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
+    from hvdcloud.storage.base import Bucket
 
 FLUSH_SECONDS = 600.0
 CUT_OFF_SECONDS = 60.0
@@ -59,7 +59,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
             _refuse_if_unsafe(context, cluster, checked)
         meter = Meter()
         if cluster is not None:
-            meter.saw(cluster)
+            meter.observe(cluster)
         deleted = []
         while found is not None:
             deleted += _delete(context, found)
@@ -149,8 +149,8 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.checkpoints.verify import unverified
 
     bucket = context.bucket(cluster)
@@ -158,17 +158,17 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         # Its nodes have deleted themselves or were preempted; what is left holds no files.
         _point_at_the_bucket(context, bucket, cluster)
         return
-    gone, missing = _gone(cluster), missed(context.state.load())
+    gone, missing = _gone(cluster), lost_predecessors(context.state.load())
     runs = list_runs(bucket, cluster.name, suffix=cluster.id)
     unsafe = [] if checked and set(checked) >= set(runs) else unsaved(context, cluster)
-    ledger = Ledger(context.state.ledger)
+    verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded went with it: waiting for that would keep the others for ever.
         lost = {manifest_name(cluster.name, run, index) for index in gone}
         lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
         unsafe += [
             f"{run}/{item.name}: {item.reason}"
-            for item in unverified(bucket, cluster=cluster.name, run=run, ledger=ledger)
+            for item in unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files)
             if item.name not in lost
         ]
     if unsafe and (now := _fewer_run(context, cluster)):
@@ -196,13 +196,13 @@ def _running(cluster: Cluster) -> set[str]:
 
 def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
     """Nothing of a cluster without nodes can be lost; say what this disk has not."""
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.checkpoints.verify import unverified
 
-    ledger = Ledger(context.state.ledger)
+    verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
-        if unverified(bucket, cluster=cluster.name, run=run, ledger=ledger):
+        if unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files):
             context.console.warn(
                 f"checkpoints of run {run} are in {bucket.url} and not on this disk; hvdcloud pull {run} "
                 f"--name {cluster.name} fetches them, also after this"

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
-    from hvdcloud.providers.gce.catalog import Gpu
+    from hvdcloud.config.model import Config
+    from hvdcloud.providers.gce.money.catalog import Gpu
 
 
 def check_gpus(config: Config) -> None:
     """Makes sure that the image has code for the nodes' GPUs.
 
     Raises:
-        UsageError: it has none; the hint names the row of hvdcloud/image/versions.py that has.
+        UsageError: it has none; the hint names the row of hvdcloud/image/plan/versions.py that has.
     """
-    from hvdcloud.image import versions
+    from hvdcloud.image.plan import versions
 
     image = config.image
     for gpu in (gpu_of(config), _gpu_of_head(config)):
@@ -27,7 +27,7 @@ def check_gpus(config: Config) -> None:
             versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
 
 
-def wasted(config: Config) -> str | None:
+def device_mismatch(config: Config) -> str | None:
     """What is paid for, or waited for, and not used: GPUs without CUDA, or CUDA without GPUs. None: nothing is."""
     if config.provider != "gce":
         return None
@@ -56,7 +56,7 @@ def _gpu_of_head(config: Config) -> Gpu | None:
 def _gpu(config: Config, machine_type: str, gpu_type: str | None, gpu_count: int) -> Gpu | None:
     if config.provider != "gce":
         return None
-    from hvdcloud.providers.gce import catalog
+    from hvdcloud.providers.gce.money import catalog
 
     try:
         name, _ = catalog.gpus_of(machine_type, gpu_type, gpu_count)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
+from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
-from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.cost import Cost, Meter
 from hvdcloud.lifecycle.down import DownResult, down
-from hvdcloud.lifecycle.interrupts import uninterrupted
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
 from hvdcloud.lifecycle.up import UpResult, look_ahead, up
@@ -97,7 +97,7 @@ def finish(
         InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
     from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.lifecycle import kept_log
+    from hvdcloud.runs import archive
 
     try:
         cluster = context.provider.cluster(context.name)
@@ -106,7 +106,7 @@ def finish(
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
         if cluster is not None and cluster.head is not None:
-            kept_log.wait(context, cluster, result.run)
+            archive.wait(context, cluster, result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(

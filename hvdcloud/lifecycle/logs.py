@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
-from hvdcloud.lifecycle import kept_log
 from hvdcloud.lifecycle.nodes_gone import not_whole
-from hvdcloud.lifecycle.progress import LogReader, Progress
-from hvdcloud.lifecycle.rank_lines import RankLines
 from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
-from hvdcloud.report.elastic import is_elastic, most_ranks
+from hvdcloud.runs import archive
+from hvdcloud.runs.elastic import is_elastic, most_ranks
+from hvdcloud.runs.progress import LogReader, Progress
+from hvdcloud.runs.rank_lines import RankLines
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -72,8 +72,8 @@ def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
     Raises:
         NodeError: the head does not answer, or is gone and has left no word in the bucket.
     """
-    if kept_log.is_needed(cluster):
-        if kept := kept_log.states(context, cluster):
+    if archive.is_needed(cluster):
+        if kept := archive.states(context, cluster):
             return kept
         raise not_whole(context, cluster)
     context.facts(cluster)
@@ -94,7 +94,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     """
     found = context.find()
     show = _shown(context, rank)
-    if kept_log.is_needed(found) and (kept := kept_log.read(context, found, run_id)) is not None:
+    if archive.is_needed(found) and (kept := archive.read(context, found, run_id)) is not None:
         _check_rank(kept.state, rank)
         show(kept.log)
         return kept.state
@@ -166,7 +166,7 @@ def follow(
             offset = cut.offset
             if gone := _head_is_gone(context, cluster, run_id):
                 # It may have gone because the run had ended.
-                if (kept := kept_log.read(context, cluster, run_id)) is None:
+                if (kept := archive.read(context, cluster, run_id)) is None:
                     raise gone from cut.cause
                 show(kept.log[offset:])
                 reader.feed(kept.log[offset:])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SAID = "hvdcloud: "
 _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
-"""How the lines begin in which a node says why it ends itself (node/idle.py, node/afterwards.py, gce/startup)."""
+"""How the lines begin in which a node says why it ends itself (node/boot/idle.py, node/run/finish.py, gce/startup)."""
 
 
 def not_whole(context: Context, cluster: Cluster) -> NodeError:

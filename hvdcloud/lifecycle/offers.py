@@ -11,9 +11,9 @@ from hvdcloud.errors import HvdcloudError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hvdcloud.config import Config
-    from hvdcloud.providers.gce.client import Aggregated, ComputeClient
-    from hvdcloud.providers.gce.offers import Facts, Kind, Offer
+    from hvdcloud.config.model import Config
+    from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
+    from hvdcloud.providers.gce.capacity.offers import Facts, Kind, Offer
 
 RETRY_SECONDS = 3.0
 """Quotas are good to know, and not worth a long wait."""
@@ -47,8 +47,10 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
             "provider local: the nodes are containers on this machine and cost nothing; --provider gce shows prices"
         )
         return OffersResult(nodes=config.nodes, hours=hours, prices_as_of=None, offers=(), notices=(notice,))
-    from hvdcloud.providers.gce import offers as gce
-    from hvdcloud.providers.gce import preflight, prices, reach
+    from hvdcloud.providers.gce import ssh_access
+    from hvdcloud.providers.gce.capacity import offers as gce
+    from hvdcloud.providers.gce.capacity import preflight
+    from hvdcloud.providers.gce.money import prices
     from hvdcloud.providers.gce.settings import settings_of
 
     today = datetime.now(timezone.utc).date()
@@ -58,7 +60,7 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
         config.limits,
         project=config.gce.project or "",
         # This machine's own address decides nothing here, and to find it out takes the internet.
-        ssh_source="0.0.0.0/0" if source == reach.AUTO else source,
+        ssh_source="0.0.0.0/0" if source == ssh_access.AUTO else source,
     )
     kinds = gce.kinds(settings, gpu=gpu, today=today)
     facts, notices = _ask(config, kinds, head=settings.head_machine_type)
@@ -84,7 +86,7 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
 
 
 def _price_notices(found: Sequence[Offer]) -> list[str]:
-    from hvdcloud.providers.gce import prices
+    from hvdcloud.providers.gce.money import prices
 
     unknown = {offer.region for offer in found if offer.region and offer.estimate}
     if not unknown:
@@ -95,16 +97,16 @@ def _price_notices(found: Sequence[Offer]) -> list[str]:
 
 
 def _wasted(config: Config) -> list[str]:
-    from hvdcloud.lifecycle.gpus import wasted
+    from hvdcloud.lifecycle.gpus import device_mismatch
 
-    notice = wasted(config)
+    notice = device_mismatch(config)
     return [notice] if notice else []
 
 
 def _image_problem(config: Config) -> Callable[[str], str | None]:
     """Of a GPU: why the configured image does not run on it."""
-    from hvdcloud.image import versions
-    from hvdcloud.providers.gce import catalog
+    from hvdcloud.image.plan import versions
+    from hvdcloud.providers.gce.money import catalog
 
     image = config.image
     # What image.base has code for, only the image knows.
@@ -124,11 +126,11 @@ def _image_problem(config: Config) -> Callable[[str], str | None]:
 
 def _ask(config: Config, kinds: Sequence[Kind], *, head: str | None) -> tuple[Facts, list[str]]:
     """Quotas and places, all asked at once."""
-    from hvdcloud.credentials import google_credentials
+    from hvdcloud.google.credentials import google_credentials
+    from hvdcloud.google.errors import ApiError
     from hvdcloud.parallel import side_by_side
-    from hvdcloud.providers.gce.client import ComputeClient
-    from hvdcloud.providers.gce.errors import ApiError
-    from hvdcloud.providers.gce.offers import Facts
+    from hvdcloud.providers.gce.api.client import ComputeClient
+    from hvdcloud.providers.gce.capacity.offers import Facts
 
     try:
         credentials, project = google_credentials(config.gce.project)
@@ -176,7 +178,7 @@ def _questions(client: ComputeClient, kinds: Sequence[Kind], *, head: str | None
 
 def _places(answer: Aggregated | None) -> Mapping[str, set[str]] | None:
     """Name → zones. None where a zone did not answer: then the catalogue is the better guess."""
-    from hvdcloud.providers.gce.client import zone_of
+    from hvdcloud.providers.gce.api.client import zone_of
 
     if answer is None or answer.unseen:
         return None

@@ -9,16 +9,16 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.credentials import google_credentials, login_hint
 from hvdcloud.errors import CredentialsError, HvdcloudError, UsageError
+from hvdcloud.google.credentials import google_credentials, login_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hvdcloud.providers.gce.billing import Reading
-    from hvdcloud.providers.gce.errors import ApiError
-    from hvdcloud.providers.gce.price_table import Chosen, Table
-    from hvdcloud.providers.gce.transport import Transport
+    from hvdcloud.google.errors import ApiError
+    from hvdcloud.google.http import Transport
+    from hvdcloud.providers.gce.money.billing import Reading
+    from hvdcloud.providers.gce.money.price_table import Chosen, Table
 
 KEY_VARIABLE = "GOOGLE_API_KEY"
 _KEY_PAGE = "https://console.cloud.google.com/apis/credentials"
@@ -66,7 +66,7 @@ class RefreshResult:
 
 def show() -> PricesResult:
     """The table that is used."""
-    from hvdcloud.providers.gce import price_table
+    from hvdcloud.providers.gce.money import price_table
 
     return _described(price_table.chosen())
 
@@ -87,8 +87,8 @@ def refresh(
         NodeError: the API cannot be reached, or its answer cannot be right.
         UsageError, CapacityError: the table cannot be written.
     """
-    from hvdcloud.providers.gce import billing, price_table
-    from hvdcloud.providers.gce.errors import ApiError
+    from hvdcloud.google.errors import ApiError
+    from hvdcloud.providers.gce.money import billing, price_table
 
     before = price_table.chosen().table
     transport, with_key = _connect(project=project, endpoint=endpoint, api_key=api_key)
@@ -115,7 +115,7 @@ def refresh(
 
 
 def _read(transport: Transport, reading: Reading, *, name: str, service: str, say: Callable[[str], None]) -> None:
-    from hvdcloud.providers.gce import billing
+    from hvdcloud.providers.gce.money import billing
 
     parameters = {"currencyCode": "USD", "pageSize": billing.PAGE_SIZE}
     for page in transport.pages(f"services/{service}/skus", parameters):
@@ -136,7 +136,7 @@ def _connect(*, project: str | None, endpoint: str | None, api_key: str | None) 
     """The API, and whether a key opens it."""
     from google.auth import api_key as keys
 
-    from hvdcloud.providers.gce.transport import Transport
+    from hvdcloud.google.http import Transport
 
     named, key = ("--api-key", api_key) if api_key is not None else (KEY_VARIABLE, os.environ.get(KEY_VARIABLE))
     credentials, chosen = None, project or ""

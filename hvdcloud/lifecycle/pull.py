@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket
-    from hvdcloud.checkpoints.ledger import Ledger
     from hvdcloud.checkpoints.pull import Progress
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.providers.base import Cluster
+    from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"
 
@@ -62,18 +62,20 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
 
 def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None) -> PullResult:
     """Fetch these runs, in order."""
-    from hvdcloud.checkpoints.ledger import Ledger
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles
 
     started = time.monotonic()
     folder = target_folder(context, target)
     context.state.make()
-    ledger = Ledger(context.state.ledger)
+    verified_files = VerifiedFiles(context.state.verified_files)
     pulled: list[PulledRun] = []
     errors: list[CheckpointError] = []
     with context.console.steps() as steps:
         for run in runs:
             try:
-                pulled.append(_pull_run(context, steps, bucket=bucket, run=run, folder=folder, ledger=ledger))
+                pulled.append(
+                    _pull_run(context, steps, bucket=bucket, run=run, folder=folder, verified_files=verified_files)
+                )
             except CheckpointError as error:
                 errors.append(error)
     if errors:
@@ -83,13 +85,17 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
     return PullResult(cluster=context.name, bucket=bucket.url, runs=pulled, seconds=time.monotonic() - started)
 
 
-def _pull_run(context: Context, steps: Steps, *, bucket: Bucket, run: str, folder: Path, ledger: Ledger) -> PulledRun:
+def _pull_run(
+    context: Context, steps: Steps, *, bucket: Bucket, run: str, folder: Path, verified_files: VerifiedFiles
+) -> PulledRun:
     from hvdcloud.checkpoints.pull import pull as fetch
 
     def on_progress(progress: Progress) -> None:
         steps.update(f"pull {run}", "fetching", done=progress.bytes_done, total=progress.bytes_total)
 
-    result = fetch(bucket, cluster=context.name, run=run, target=folder, ledger=ledger, on_progress=on_progress)
+    result = fetch(
+        bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
+    )
     steps.update(f"pull {run}", "done")
     return PulledRun(
         run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete

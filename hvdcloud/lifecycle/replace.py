@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.join import joined, spec_of
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
-from hvdcloud.lifecycle.interrupts import uninterrupted
-from hvdcloud.lifecycle.members import joined, spec_of
+from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.join import forget, join, joined, size, spec_of
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
-from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
-from hvdcloud.lifecycle.members import forget, join, joined, size, spec_of
+from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, NodeState, OnProgress
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.horovod import (
+from hvdcloud.runs.elastic import Member, members, restarts, world
+from hvdcloud.runs.horovod_args import (
     GLOO_TIMEOUT_SECONDS,
     GLOO_TIMEOUT_VARIABLE,
     Host,
@@ -22,14 +23,13 @@ from hvdcloud.horovod import (
     elastic_gloo_timeout,
     horovodrun_argv,
 )
-from hvdcloud.report.elastic import Member, members, restarts, world
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.cluster.cost import Cost, Meter
+    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.cost import Cost, Meter
-    from hvdcloud.lifecycle.progress import Progress
     from hvdcloud.providers.base import Cluster
+    from hvdcloud.runs.progress import Progress
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
@@ -137,7 +137,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     with context.state.lock("run"):
         cluster = context.cluster()
         if meter is not None:
-            meter.saw(cluster)
+            meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
@@ -232,14 +232,16 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         )
     command = list(options.command) or _command(config.run.command)
     code = list_code(config.project_dir)
-    sight = context.provider.sight(bucket=cluster.bucket, bucket_endpoint=context.storage_endpoint)
+    bucket_as_seen_by_nodes = context.provider.bucket_as_seen_by_nodes(
+        bucket=cluster.bucket, bucket_endpoint=context.storage_endpoint
+    )
     previous = list(facts.get("runs") or [])
     resume = None if options.fresh else options.resume or (previous[-1] if previous else None)
     header = {
         "run": run_id,
         "cluster": cluster.name,
-        "bucket": sight.bucket,
-        "bucket_endpoint": sight.bucket_endpoint,
+        "bucket": bucket_as_seen_by_nodes.bucket,
+        "bucket_endpoint": bucket_as_seen_by_nodes.bucket_endpoint,
         "keep_every": config.checkpoints.keep_every,
         "command": command,
         "env": environment,
@@ -258,7 +260,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "controller": config.run.controller,
         "gloo_timeout": gloo_timeout,
         "elastic": elastic,
-        "orders": _orders(context, cluster) if elastic else None,
+        "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
         "about": about_cluster(config, cluster, command),
@@ -334,13 +336,13 @@ def _elastic(config: Config) -> dict[str, Any] | None:
     return {"min": elastic.min, "max": config.most_nodes, "longest_step": elastic.longest_step}
 
 
-def _orders(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
+def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
     """What the head needs to make lost nodes anew while nobody follows the run, where it may."""
-    from hvdcloud.lifecycle.members import spec_of
+    from hvdcloud.cluster.join import spec_of
 
     try:
         spec = spec_of(context, cluster, nodes=cluster.expected_nodes)
-        return context.provider.orders(spec, cluster, range(1, context.config.most_nodes))
+        return context.provider.vm_templates(spec, cluster, range(1, context.config.most_nodes))
     except HvdcloudError as error:
         context.console.warn(f"{error.message}; lost nodes are made anew only while somebody follows the run")
         return None

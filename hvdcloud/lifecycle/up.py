@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.join import join
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
-from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.interrupts import interrupted_once, uninterrupted
-from hvdcloud.lifecycle.members import join
+from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
 
 
 def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
-    from hvdcloud.lifecycle.gpus import check_gpus, wasted
+    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch
 
     check_gpus(context.config)
-    if said := wasted(context.config):
+    if said := device_mismatch(context.config):
         consent.warn(context, said)
     problems = context.provider.preflight(spec)
     if problems:

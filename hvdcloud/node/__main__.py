@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     """
     verb, *rest = arguments or [""]
     if verb in _FROM_OUTSIDE:
-        from hvdcloud.node import activity
+        from hvdcloud.node.boot import activity
 
         activity.mark()
     try:
@@ -50,42 +50,42 @@ def main(arguments: list[str]) -> int:
 
 def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
     if verb == "rank":
-        from hvdcloud.node import rank
+        from hvdcloud.node.run import rank
 
         return rank.main(_one(verb, rest))
     if verb == "agent":
-        from hvdcloud.node import agent
+        from hvdcloud.node.run import agent
 
         return agent.main(_one(verb, [each for each in rest if each != "--probe"]), probe="--probe" in rest)
     if verb == "entrypoint":
-        from hvdcloud.node import entrypoint
+        from hvdcloud.node.boot import entrypoint
 
         return entrypoint.main()
     if verb == "logs":
         return _logs(rest)
     if verb == "join":
-        from hvdcloud.node import join
+        from hvdcloud.node.mesh import join
 
         return join.main(_request(verb))
     if verb == "prepare":
-        from hvdcloud.node import prepare
+        from hvdcloud.node.run import prepare
 
         return prepare.main(sys.stdin.buffer, sys.stdout.buffer)
     if verb == "launch":
-        from hvdcloud.node import launch
+        from hvdcloud.node.run import launch
 
         return launch.main(_one(verb, rest), _request(verb))
     if verb in ("admit", "dismiss"):
-        from hvdcloud.node import summons
+        from hvdcloud.node.elastic import control_socket
 
-        return summons.ask(_one(verb, rest), {**_request(verb), "type": verb})
+        return control_socket.ask(_one(verb, rest), {**_request(verb), "type": verb})
     if verb == "look":
-        from hvdcloud.node import look
+        from hvdcloud.node.monitor import snapshot
 
         offset, rest = _offset(verb, rest)
-        return look.main(offset=offset)
+        return snapshot.main(offset=offset)
     if verb in ("state", "stop", "flush", "poweroff"):
-        from hvdcloud.node import control
+        from hvdcloud.node.run import control
 
         if verb == "state":
             return control.show(rest[0] if rest else None)
@@ -93,18 +93,18 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             return control.stop(_one(verb, rest))
         return control.flush() if verb == "flush" else control.poweroff()
     if verb == "leave":
-        from hvdcloud.node import preemption
+        from hvdcloud.node.uploads import drain
 
-        return preemption.main(rest)
+        return drain.main(rest)
     if verb in ("idle", "end-if-idle"):
-        from hvdcloud.node import idle
+        from hvdcloud.node.boot import idle
 
         return idle.answer() if verb == "idle" else idle.end_if_idle()
     raise UsageError(f"hvdcloud-node has no verb {verb!r}", hint=_USAGE)
 
 
 def _logs(rest: list[str]) -> int:
-    from hvdcloud.node import logs
+    from hvdcloud.node.run import follow as logs
 
     follow = "--follow" in rest
     rest = [each for each in rest if each != "--follow"]

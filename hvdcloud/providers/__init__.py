@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hvdcloud.checks import Check
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
+    from hvdcloud.doctor.engine import Check
     from hvdcloud.providers.base import ClusterSpec, Provider
 
 # Name → module with a `connect`; imported on use, since a provider's client library is slow to load.

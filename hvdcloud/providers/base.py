@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
 
 SSH_PORT = 2222
 """Where the container's own sshd answers (docs: the node contract)."""
@@ -222,7 +222,7 @@ def ignore_progress(_: NodeProgress) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSight:
+class NodeBucket:
     """How the nodes see what the laptop sees under another name."""
 
     bucket: str
@@ -303,8 +303,8 @@ class Provider(Protocol):
             what could not be proven gone.
         """
 
-    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
-        """What the head needs to make these nodes anew by itself (node/replace.py). Holds no secret.
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+        """What the head needs to make these nodes anew by itself (node/elastic/replace.py). Holds no secret.
 
         Returns:
             None: here it cannot, or nothing ends the cluster.
@@ -340,5 +340,5 @@ class Provider(Protocol):
     def console(self, node: Node) -> str:
         """The node's boot log."""
 
-    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

@@ -135,7 +135,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
     """Make a node ready for a run: its code, its environment, the checkpoints to go on from.
 
     Args:
-        header: what `prepare` needs besides the code (see hvdcloud/node/prepare.py).
+        header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
 
     Raises:
         NodeError: the node failed or was lost.

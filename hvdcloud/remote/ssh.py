@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel
 
+    from hvdcloud.cluster.record import ClusterState
     from hvdcloud.providers.base import Node
     from hvdcloud.remote.proxy import Proxy
-    from hvdcloud.state import ClusterState
 
 R = TypeVar("R")
 

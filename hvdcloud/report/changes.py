@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvdcloud.report.elastic import MARKED, is_elastic, restarts, told, whole, world_line, world_steps
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series
 from hvdcloud.report.plot import Mark
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.elastic import MARKED, is_elastic, restarts, told, whole, world_line, world_steps
 from hvdcloud.units import seconds
 
 MOST_MARKS = 200

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.report.lines import Speaker, counted, rank_and_text
+from hvdcloud.runs.log_lines import Speaker, counted, rank_and_text
 
 _VALUE = r"""["']?\s*[:=]?\s*([-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?)\s*(%)?(?![\w.])"""
 _NAMED = {

@@ -14,11 +14,11 @@ from typing import Any
 
 from hvdcloud import __version__
 from hvdcloud.report import changes
-from hvdcloud.report.elastic import MARKED, told
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, read_metrics
 from hvdcloud.report.plot import plot
 from hvdcloud.report.record import RunRecord, instant, number
+from hvdcloud.runs.elastic import MARKED, told
 from hvdcloud.units import dollars, seconds, size
 
 LAST_LINES = 100

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket
     from hvdcloud.checkpoints.manifest import Entry
+    from hvdcloud.storage.base import Bucket
 
 _GREATEST = 1e15
 _END_OF_TIME = 250_000_000_000.0
@@ -109,7 +109,7 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
 
 
 def _read(bucket: Bucket, name: str) -> bytes:
-    from hvdcloud.checkpoints.bucket import ObjectMissingError
+    from hvdcloud.storage.base import ObjectMissingError
 
     try:
         return bucket.read(name)

@@ -21,14 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.config import ElasticConfig
-from hvdcloud.horovod import elastic_gloo_timeout
-from tests import elastic
+from hvdcloud.config.model import ElasticConfig
+from hvdcloud.runs.horovod_args import elastic_gloo_timeout
 from tests.bench.measure import BenchError
 from tests.bench.publish import publish, say
-from tests.disturb import disturb
-from tests.elastic import Recovery, Training
-from tests.harness import Project, Screen, labelled, share_engine, until
+from tests.support import elastic_run
+from tests.support.chaos import disturb
+from tests.support.elastic_run import Recovery, Training
+from tests.support.harness import Project, Screen, labelled, share_engine, until
 
 NODES = 4
 FEWEST_RUNS = 3
@@ -64,21 +64,21 @@ def cluster(project: Project, engine: Any) -> Iterator[None]:
 
 def measure_elastic(engine: Any, folder: Path, *, runs: int) -> dict[str, list[Recovery]]:
     """Every kind of loss, so many times."""
-    project = elastic.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
+    project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
     found: dict[str, list[Recovery]] = {kind: [] for kind in KINDS}
-    with cluster(project, engine), elastic.attached(project) as (screen, training):
+    with cluster(project, engine), elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=LIMIT_SECONDS)
         for turn in range(runs):
             for kind in KINDS:
                 each = lose(engine, project, training, kind, index=1 + turn % (NODES - 1))
                 say(f"round {turn + 1}/{runs}: {each}")
                 found[kind].append(each)
-        elastic.finish_soon(engine, project)
+        elastic_run.finish_soon(engine, project)
         screen.end(within=LIMIT_SECONDS)
         if screen.exit_code != 0:
             raise BenchError(f"the elastic run ended with {screen.exit_code}:\n{screen.text[-3000:]}")
-        result = elastic.pulled_result(project)
-    elastic.each_sample_once(result["history"], epochs=result["epochs"])
+        result = elastic_run.pulled_result(project)
+    elastic_run.each_sample_once(result["history"], epochs=result["epochs"])
     return found
 
 
@@ -92,12 +92,12 @@ def lose(engine: Any, project: Project, training: Training, kind: str, *, index:
     if kind == "rank 0":
         if training.steps()[-1].host == head:
             # The head is never replaced; another node gets rank 0 when the head's training process is lost.
-            whole(training, elastic.recovery(training, disturb(engine, "worker", head), seconds=LIMIT_SECONDS))
+            whole(training, elastic_run.recovery(training, disturb(engine, "worker", head), seconds=LIMIT_SECONDS))
         node, how = training.steps()[-1].host, "kill"
         if node == head:
             raise BenchError(f"rank 0 stays on {head}")
     happened = disturb(engine, how, node)
-    recovery = elastic.recovery(training, happened, seconds=LIMIT_SECONDS)
+    recovery = elastic_run.recovery(training, happened, seconds=LIMIT_SECONDS)
     happened.undo()
     return whole(training, recovery)
 
@@ -111,7 +111,7 @@ def whole(training: Training, recovery: Recovery) -> Recovery:
 
 def measure_static(engine: Any, folder: Path, *, how: str) -> float:
     """Seconds from the loss of a node of a static run to the first step of the run after it."""
-    project = elastic.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
+    project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
     run = {
         "command": f"python train.py {JOB}",
         "env": {"OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_SECONDS)},
@@ -128,7 +128,7 @@ def measure_static(engine: Any, folder: Path, *, how: str) -> float:
         else:
             project.hvdcloud("down", "--force")
             project.hvdcloud("up")
-        with elastic.attached(project) as (screen, training):
+        with elastic_run.attached(project) as (screen, training):
             step = training.step_after(happened.at, seconds=LIMIT_SECONDS)
             project.hvdcloud("stop")
             screen.end(within=LIMIT_SECONDS)
@@ -205,7 +205,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="hvd-bench-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
-            elastic.elastic_project(place / "image", "t-bench-image").hvdcloud("build", timeout=1200)
+            elastic_run.elastic_project(place / "image", "t-bench-image").hvdcloud("build", timeout=1200)
             found = measure_elastic(engine, place / "elastic", runs=options.runs)
             static: dict[str, list[float]] = {how: [] for how in STATIC}
             for turn in range(options.runs):

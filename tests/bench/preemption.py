@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.publish import publish, say
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, node_cluster
-from tests.preemption_notice import Notices, notices
-from tests.storage import running_server
+from tests.standins.metadata.preemption import Notices, notices
+from tests.standins.storage import running_server
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 MB = 1_000_000
 SIZES = (10, 100, 1000)

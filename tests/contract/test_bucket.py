@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import (
+from hvdcloud.errors import CheckpointError
+from hvdcloud.storage.base import (
     Bucket,
     ChangedWhileUploadingError,
     CorruptObjectError,
@@ -23,9 +24,8 @@ from hvdcloud.checkpoints.bucket import (
     PreconditionError,
     open_bucket,
 )
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
-from hvdcloud.errors import CheckpointError
-from tests.storage import running_server
+from hvdcloud.storage.checksum import crc32c_of_bytes
+from tests.standins.storage import running_server
 
 BACKENDS = ("folder", "folder-of-another-user", "strict", "strict-with-prefix", "emulator")
 

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import (
+from hvdcloud.checkpoints.pull import PullError, pull
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
+from hvdcloud.errors import CredentialsError, ExitCode, UsageError
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.storage.base import (
     Bucket,
     BucketUnreachableError,
     ChangedWhileUploadingError,
@@ -20,14 +24,10 @@ from hvdcloud.checkpoints.bucket import (
     PreconditionError,
     open_bucket,
 )
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
-from hvdcloud.checkpoints.ledger import Ledger
-from hvdcloud.checkpoints.pull import PullError, pull
-from hvdcloud.errors import CredentialsError, ExitCode, UsageError
-from hvdcloud.node.uploader import Uploader
-from tests.storage import StorageServer, running_server
-from tests.storage.http import Request
-from tests.storage.store import Version
+from hvdcloud.storage.checksum import crc32c_of_bytes
+from tests.standins.storage import StorageServer, running_server
+from tests.standins.storage.http import Request
+from tests.standins.storage.store import Version
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 
@@ -246,7 +246,13 @@ def test_a_whole_run_survives_a_bad_network(server: StorageServer, bucket: Bucke
     assert (len(result.uploaded), result.errors, result.pending) == (60, [], [])
     server.fault(path="alt=media", action={"cut": "response", "after": 500}, times=5, skip=3)
     server.fault(path="alt=media", action={"status": 503}, times=5, skip=12)
-    done = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", ledger=Ledger(tmp_path / "ledger.json"))
+    done = pull(
+        bucket,
+        cluster=CLUSTER,
+        run=RUN,
+        target=tmp_path / "out",
+        verified_files=VerifiedFiles(tmp_path / "ledger.json"),
+    )
     assert (done.files, done.complete) == (60, True)
     for path in directory.iterdir():
         assert (done.path / path.name).read_bytes() == path.read_bytes()
@@ -262,15 +268,17 @@ def test_a_pull_whose_network_goes_away_says_how_to_go_on_and_then_does(server: 
         time.monotonic() + 60
     )
     server.fault(path="alt=media", action={"cut": "response", "after": 100}, times=100_000, skip=60)
-    ledger = tmp_path / "ledger.json"
+    verified_files = tmp_path / "ledger.json"
     with pytest.raises(PullError) as caught:
-        pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", ledger=Ledger(ledger))
+        pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", verified_files=VerifiedFiles(verified_files))
     assert caught.value.code == ExitCode.CHECKPOINT
     assert caught.value.hint == f"hvdcloud pull {RUN} goes on where this one ended"
     arrived = caught.value.result.files
     assert 0 < arrived < 100
     server.faults.clear()
-    again = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", ledger=Ledger(ledger))
+    again = pull(
+        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", verified_files=VerifiedFiles(verified_files)
+    )
     assert (again.files, again.fetched) == (100, 100 - arrived)
 
 
@@ -287,7 +295,13 @@ def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(
     body = json.dumps({"bucket": "bucket", "name": f"{CLUSTER}/{RUN}/7", "offset": 500}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{server.url}/_corrupt", data=body, method="POST"), timeout=10)
     with pytest.raises(PullError) as caught:
-        pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", ledger=Ledger(tmp_path / "ledger.json"))
+        pull(
+            bucket,
+            cluster=CLUSTER,
+            run=RUN,
+            target=tmp_path / "out",
+            verified_files=VerifiedFiles(tmp_path / "ledger.json"),
+        )
     assert caught.value.code == ExitCode.CHECKPOINT
     assert [failure.name for failure in caught.value.result.failed] == ["7"]
     assert sorted(path.name for path in (tmp_path / "out" / RUN).iterdir()) == [str(n) for n in range(10) if n != 7]

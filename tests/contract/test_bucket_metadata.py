@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.node_cluster import REPOSITORY
-from tests.storage import running_server
-from tests.web import Asked, Reply, answering
+from tests.standins.storage import running_server
+from tests.support.http_server import Asked, Reply, answering
+from tests.support.nodes import REPOSITORY
 
 ACCOUNT = "/computeMetadata/v1/instance/service-accounts/"
 EMAIL = "nodes@lab.iam.gserviceaccount.com"
@@ -23,7 +23,7 @@ TOKEN = "token-of-the-vm"
 _JOB = """
 import json, sys, time
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
+from hvdcloud.storage.base import open_bucket
 from hvdcloud.errors import HvdcloudError
 
 time.sleep = lambda seconds: None  # between google-auth's attempts

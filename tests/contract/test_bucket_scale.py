@@ -19,10 +19,10 @@ FLAT = 200 << 20
 TRANSFER = """
 import json, sys, time
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.node.uploads.uploader import Uploader
 what, url, endpoint, cluster, run, source, target, ledger = sys.argv[1:]
 bucket = open_bucket(url, endpoint=endpoint or None)
 started = time.monotonic()
@@ -49,7 +49,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
         return
     arguments = ["--port", "0", "--folder", str(tmp_path / "server"), "--no-md5", "--bucket", "bucket"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage", *arguments],
+        [sys.executable, "-m", "tests.standins.storage", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

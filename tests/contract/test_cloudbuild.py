@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import ObjectInfo, open_bucket
-from hvdcloud.checkpoints.gcs import GcsBucket
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import (
     CapacityError,
     CredentialsError,
@@ -24,20 +22,22 @@ from hvdcloud.errors import (
     InterruptedByUserError,
     UsageError,
 )
+from hvdcloud.google import http
 from hvdcloud.image.cloudbuild import build as remote
 from hvdcloud.image.cloudbuild.build import RemoteBuilder, RemoteResult
 from hvdcloud.image.cloudbuild.client import CloudBuild
 from hvdcloud.image.cloudbuild.source import send
-from hvdcloud.image.plan import ImagePlan
-from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry
-from hvdcloud.image.stream import BuildEvent, ignore
-from hvdcloud.providers.gce import transport
-from tests.cloudbuild import BUILDER
-from tests.cloudbuild.errors import PERMISSION_DENIED, QUOTA_RESTRICTED, service_disabled
-from tests.cloudbuild.place import PROJECT, Place, building_place
-from tests.cloudbuild.plans import PIP_HINT, tiny_plan
-from tests.harness import until
-from tests.registry import free_port, google_like_registry
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.plan.steps import ImagePlan
+from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry
+from hvdcloud.storage.base import ObjectInfo, open_bucket
+from hvdcloud.storage.gcs import GcsBucket
+from tests.standins.cloudbuild import BUILDER
+from tests.standins.cloudbuild.errors import PERMISSION_DENIED, QUOTA_RESTRICTED, service_disabled
+from tests.standins.cloudbuild.place import PROJECT, Place, building_place
+from tests.standins.cloudbuild.plans import PIP_HINT, tiny_plan
+from tests.standins.registry import free_port, google_like_registry
+from tests.support.harness import until
 
 METHOD = "cloudbuild.projects.locations.builds."
 FAILING = "FROM debian:bookworm-slim AS builder\nRUN echo three lines before && {} && exit 7\n"
@@ -114,7 +114,7 @@ def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     for name, value in shared.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(remote, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(transport, "RETRY_BASE_SECONDS", 0.01)
+    monkeypatch.setattr(http, "RETRY_BASE_SECONDS", 0.01)
     shared.server._builds.clear()
     shared.server.entries.clear()
     shared.storage.requests.clear()

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.checkpoints.bucket import open_bucket
-from tests.cloudbuild.build import DOCKER, OVER
-from tests.cloudbuild.errors import service_disabled
-from tests.cloudbuild.place import PROJECT, Place, building_place
-from tests.harness import until
+from hvdcloud.storage.base import open_bucket
+from tests.standins.cloudbuild.build import DOCKER, OVER
+from tests.standins.cloudbuild.errors import service_disabled
+from tests.standins.cloudbuild.place import PROJECT, Place, building_place
+from tests.support.harness import until
 
 BUILDS = f"/v1/projects/{PROJECT}/locations/us-central1/builds"
 SCRATCH = "FROM scratch\nCOPY greeting /\n"

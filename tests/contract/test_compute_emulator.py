@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.compute import LABELS, ZONE, Plain, bulk_body, until
-from tests.emulator import BootDelays, Delays, Emulator, Records
+from tests.standins.compute import BootDelays, Delays, Emulator, Records
+from tests.support.compute_clients import LABELS, ZONE, Plain, bulk_body, until
 
 FAST = Delays(start=0.005, create=0.02, delete=0.02, other=0.01)
 DISK = bulk_body("x")["instanceProperties"]["disks"][0]
@@ -443,7 +443,15 @@ def test_many_clients_at_once(emulator: Emulator) -> None:
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.emulator", "--port", "0", "--credentials", str(tmp_path / "key.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.standins.compute",
+        "--port",
+        "0",
+        "--credentials",
+        str(tmp_path / "key.json"),
+    ]
     command += ["--network", "mine=us-central1=10.10.0.0/20", "--delay", "create=0.01", "--delay", "ready=0.01"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

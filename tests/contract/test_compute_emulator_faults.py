@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.compute import ZONE, Plain, bulk_body, until
-from tests.emulator import Delays, Emulator
+from tests.standins.compute import Delays, Emulator
+from tests.support.compute_clients import ZONE, Plain, bulk_body, until
 
 BULK = "compute.instances.bulkInsert"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.compute import LABELS, ZONE, Plain
-from tests.emulator import Delays, Emulator
+from tests.standins.compute import Delays, Emulator
+from tests.support.compute_clients import LABELS, ZONE, Plain
 
 
 @pytest.fixture(scope="module")

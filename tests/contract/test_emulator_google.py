@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
 
 TEST_PERMISSIONS = "/v1/projects/test-project:testIamPermissions"
 

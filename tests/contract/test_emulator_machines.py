@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.providers.gce import startup
-from tests.contract.compute import Plain
-from tests.emulator import Emulator
-from tests.emulator.backing import Instance, metadata_of
-from tests.emulator.machines import LABEL, Machines, remove_leftovers
-from tests.emulator.machines_firewall import iptables_text
-from tests.emulator.machines_metadata import Guest, MetadataServer
-from tests.harness import until
-from tests.registry import free_port, running_registry
+from hvdcloud.providers.gce.plan import startup
+from tests.standins.compute import Emulator
+from tests.standins.compute.backing import Instance, metadata_of
+from tests.standins.compute.machines import LABEL, Machines, remove_leftovers
+from tests.standins.compute.machines_firewall import iptables_text
+from tests.standins.compute.machines_metadata import Guest, MetadataServer
+from tests.standins.registry import free_port, running_registry
+from tests.support.compute_clients import Plain
+from tests.support.harness import until
 
 PROJECT, ZONE = "p-1", "us-central1-a"
 BOOT_SECONDS = 60

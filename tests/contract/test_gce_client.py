@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import CredentialsError
-from hvdcloud.providers.gce import transport
-from hvdcloud.providers.gce.client import ComputeClient, connect_client
-from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
-from hvdcloud.providers.gce.plan import belongs_to, bulk_insert_bodies, request_id
-from hvdcloud.providers.gce.preflight import preflight
-from tests import gce_samples
-from tests.emulator import Emulator
-from tests.gce_samples import SPEC
+from hvdcloud.google import http
+from hvdcloud.google.errors import Action, ApiError, operation_errors
+from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
+from hvdcloud.providers.gce.capacity.preflight import preflight
+from hvdcloud.providers.gce.plan.request import belongs_to, bulk_insert_bodies, request_id
+from tests.standins.compute import Emulator
+from tests.support import gce_samples
+from tests.support.gce_samples import SPEC
 
 ZONE = "us-central1-a"
 SETTINGS = replace(gce_samples.SETTINGS, project="test-project")
@@ -40,7 +40,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.fixture
 def client(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ComputeClient:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
-    monkeypatch.setattr(transport, "RETRY_BASE_SECONDS", 0.01)
+    monkeypatch.setattr(http, "RETRY_BASE_SECONDS", 0.01)
     return connect_client(project=None, endpoint=emulator.url)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import TeardownError
-from hvdcloud.providers.gce.destroy import Sweep
-from hvdcloud.providers.gce.plan import request_id
+from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.plan.request import request_id
 from tests.contract.test_gce_provider import BULK_INSERT, DELETE, A, Bench
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
 
 
 @pytest.fixture

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 from google.oauth2 import service_account
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
-from hvdcloud.credentials import SCOPE
+from hvdcloud.cluster.record import Journal
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress, NodeState, UnseenError
-from hvdcloud.providers.gce import GceProvider, prices
-from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.plan import request_id
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.plan.request import request_id
 from hvdcloud.remote.keys import new_key_pair
-from hvdcloud.state import Journal
-from tests.emulator import BootDelays, Delays, Emulator, Records
+from tests.standins.compute import BootDelays, Delays, Emulator, Records
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
@@ -608,7 +609,7 @@ def test_a_node_that_never_gets_ready_ends_the_wait_at_the_deadline(bench: Bench
 def test_a_node_that_is_lost_while_it_boots_ends_the_wait(
     bench: Bench, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hvdcloud.providers.gce.ready.LIST_SECONDS", 0.5)
+    monkeypatch.setattr("hvdcloud.providers.gce.ops.ready.LIST_SECONDS", 0.5)
     spec = bench.spec()
     bench.fail({"hang_ready": True}, instance=spec.node_name(1))
     nodes = bench.create(spec)
@@ -688,7 +689,7 @@ def test_a_zone_that_stops_answering_during_destroy_leaves_its_vms_unproven(benc
 def test_what_cannot_be_deleted_is_left_over_with_a_reason_and_a_command(
     bench: Bench, status: int, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hvdcloud.providers.gce.destroy.ATTEMPTS", 1)
+    monkeypatch.setattr("hvdcloud.providers.gce.ops.delete.ATTEMPTS", 1)
     bench.retry_seconds = 0.5
     spec = bench.spec(nodes=1)
     bench.create(spec)

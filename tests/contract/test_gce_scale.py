@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.cluster.record import Journal
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.google.batch import MAX_CALLS
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.batch import MAX_CALLS
-from hvdcloud.providers.gce.client import connect_client
+from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.remote.keys import new_key_pair
-from hvdcloud.state import Journal
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
 
 MANY = 256
 DELETE = "compute.instances.delete"
@@ -114,7 +114,7 @@ def test_looking_for_clusters_does_not_load_googles_library(emulator: Emulator) 
 import sys
 from hvdcloud.config import GceConfig, LimitsConfig
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import connect_client
+from hvdcloud.providers.gce.api.client import connect_client
 client = lambda: connect_client(project="test-project", endpoint={emulator.url!r})
 assert GceProvider(GceConfig(), LimitsConfig(), client=client).list().clusters == ()
 slow = ("google.cloud.compute", "google.api_core", "grpc")

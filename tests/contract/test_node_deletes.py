@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from hvdcloud.node.compute import Deletion
-from tests.contract.compute import ZONE, Plain, until
-from tests.emulator import Delays, Emulator
-from tests.guest_attributes import identity_of_vm
-from tests.web import Asked, Reply, answering
+from hvdcloud.node.boot.compute import Deletion
+from tests.standins.compute import Delays, Emulator
+from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.compute_clients import ZONE, Plain, until
+from tests.support.http_server import Asked, Reply, answering
 
 ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 DELETE = "compute.instances.delete"

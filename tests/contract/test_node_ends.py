@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.node import ending
-from tests.contract.compute import ZONE, Plain, until
+from hvdcloud.node.boot import poweroff
 from tests.contract.test_node_deletes import ACCOUNT, DELETE
-from tests.emulator import Delays, Emulator
-from tests.guest_attributes import identity_of_vm
-from tests.node_cluster import NodeCluster, gone_afterwards
-from tests.web import Asked, Reply, answering
+from tests.standins.compute import Delays, Emulator
+from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.compute_clients import ZONE, Plain, until
+from tests.support.http_server import Asked, Reply, answering
+from tests.support.nodes import NodeCluster, gone_afterwards
 
 NAMES = ("vm-0", "vm-1", "vm-2")
 
@@ -71,14 +71,14 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 def test_nodes_that_may_be_deleted_are_deleted_and_told_nothing(nodes: Nodes) -> None:
     nodes.emulator.access.allow(ACCOUNT, DELETE)
-    assert ending.end_others(["vm-1", "vm-2"]) is None
+    assert poweroff.end_others(["vm-1", "vm-2"]) is None
     until(lambda: nodes.vms() == {"vm-0"})
     assert nodes.told() == {}
 
 
 def test_those_whose_deletion_is_refused_are_switched_off_and_named(nodes: Nodes) -> None:
     nodes.emulator.access.allow(ACCOUNT, DELETE, resource="*/instances/vm-2")
-    refusal = ending.end_others(["vm-1", "vm-2"])
+    refusal = poweroff.end_others(["vm-1", "vm-2"])
     assert nodes.told() == {"vm-1": "poweroff"}
     assert refusal is not None
     assert refusal.nodes == ("vm-1",)
@@ -92,8 +92,8 @@ def test_whatever_is_broken_on_the_way_to_the_api_the_nodes_are_switched_off(nod
 
     with answering(garbled) as server:
         nodes.is_a_vm(metadata=server)
-        refusal = ending.end_others(["vm-1", "vm-2"])
-        own = ending.delete_this_one()
+        refusal = poweroff.end_others(["vm-1", "vm-2"])
+        own = poweroff.delete_this_one()
     assert nodes.told() == {"vm-1": "poweroff", "vm-2": "poweroff"}
     assert refusal == (("vm-1", "vm-2"), "KeyError: 'access_token'")
     assert own == (("vm-0",), "KeyError: 'access_token'")
@@ -101,19 +101,19 @@ def test_whatever_is_broken_on_the_way_to_the_api_the_nodes_are_switched_off(nod
 
 def test_nodes_that_are_no_vms_are_switched_off_without_a_word_of_refusal(nodes: Nodes) -> None:
     nodes.is_a_vm(metadata="")
-    assert ending.end_others(["vm-1", "vm-2"]) is None
+    assert poweroff.end_others(["vm-1", "vm-2"]) is None
     assert nodes.told() == {"vm-1": "poweroff", "vm-2": "poweroff"}
-    assert ending.delete_this_one() is None
+    assert poweroff.delete_this_one() is None
     assert [entry for entry in nodes.emulator.log.entries() if entry.method == DELETE] == []
 
 
 def test_a_node_that_may_not_delete_itself_switches_itself_off_without_waiting_for_a_deletion(
     nodes: Nodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refusal = ending.delete_this_one()
+    refusal = poweroff.delete_this_one()
     assert refusal is not None
     assert refusal.nodes == ("vm-0",)
-    ending.wait_for_the_end(refusal, seconds=0.0)
+    poweroff.wait_for_the_end(refusal, seconds=0.0)
     assert nodes.signals == [(1, signal.SIGTERM)]
     assert "still here" not in capsys.readouterr().err
 
@@ -121,11 +121,11 @@ def test_a_node_that_may_not_delete_itself_switches_itself_off_without_waiting_f
 def test_a_node_that_is_not_deleted_in_time_though_that_was_granted_switches_itself_off(
     nodes: Nodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ending.wait_for_the_end(None, seconds=0.0)
+    poweroff.wait_for_the_end(None, seconds=0.0)
     assert nodes.signals == [(1, signal.SIGTERM)]
     assert "still here 0 s after the deletion was granted; switching off" in capsys.readouterr().err
     # Nobody deletes a container.
     nodes.is_a_vm(metadata="")
-    ending.wait_for_the_end(None, seconds=0.0)
+    poweroff.wait_for_the_end(None, seconds=0.0)
     assert len(nodes.signals) == 2
     assert capsys.readouterr().err == ""

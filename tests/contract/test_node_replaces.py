@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import LimitsConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
-from hvdcloud.node.replace import Orders, Patience, Replacer
+from hvdcloud.node.elastic.replace import Patience, Replacer, VmTemplates
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.plan import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
-from hvdcloud.providers.gce.view import metadata_of
+from hvdcloud.providers.gce.api.resource_mapper import metadata_of
+from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
 from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
-from tests.emulator import Delays, Emulator
-from tests.guest_attributes import identity_of_vm
-from tests.harness import until
-from tests.web import answering
+from tests.standins.compute import Delays, Emulator
+from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.harness import until
+from tests.support.http_server import answering
 
 ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 ZONE = "us-central1-b"
@@ -40,7 +40,7 @@ class Head:
     bench: Bench
     spec: ClusterSpec
     provider: GceProvider
-    orders: Orders
+    vm_templates: VmTemplates
     said: list[str] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
     joined: list[tuple[str, str, str]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Head:
             access.allow(ACCOUNT, CREATE, "compute.zoneOperations.get")
 
     def replacer(self, **more: Any) -> Replacer:
-        options: dict[str, Any] = {"orders": self.orders, "patience": QUICK, **more}
+        options: dict[str, Any] = {"orders": self.vm_templates, "patience": QUICK, **more}
         replacer = Replacer(
             RUN,
             options.pop("orders"),
@@ -101,9 +101,9 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
         bench.create(spec, provider)
         cluster = provider.cluster(spec.name)
         assert cluster is not None
-        payload = json.loads(json.dumps(provider.orders(spec, cluster, range(1, 4))))
-        orders = Orders.of(payload)
-        assert orders is not None
+        payload = json.loads(json.dumps(provider.vm_templates(spec, cluster, range(1, 4))))
+        vm_templates = VmTemplates.of(payload)
+        assert vm_templates is not None
 
         with answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server:
             monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
@@ -113,7 +113,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
             )
             paths.ssh_dir().mkdir(parents=True)
             (paths.ssh_dir() / "id_ed25519.pub").write_text(KEY + "\n")
-            head = Head(bench, spec, provider, orders)
+            head = Head(bench, spec, provider, vm_templates)
             yield head
             emulator.faults.clear()
             for replacer in head.replacers:
@@ -123,7 +123,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 
 def test_the_orders_for_one_vm_are_what_the_laptop_itself_would_send(head: Head) -> None:
-    body = head.orders.body(head.name(2), seconds=1234, key=KEY)
+    body = head.vm_templates.body(head.name(2), seconds=1234, key=KEY)
     assert body is not None
     ours = next(
         item for item in body["instanceProperties"]["metadata"]["items"] if item["key"] == METADATA_AUTHORIZED_KEY
@@ -135,11 +135,11 @@ def test_the_orders_for_one_vm_are_what_the_laptop_itself_would_send(head: Head)
         head.spec, head.provider._settings, zone=ZONE, vm_image=image, indices=[2], run_seconds=1234
     )
     assert [body] == expected
-    assert head.orders.body(head.name(2), seconds=99, key=KEY) != body, "the orders themselves stay as they were"
-    assert head.orders.body(head.name(0), seconds=1234, key=KEY) is None, "the head is never made anew"
-    assert head.orders.body(head.name(4), seconds=1234, key=KEY) is None
-    new = head.orders.new_request_id()
-    assert new != head.orders.new_request_id()
+    assert head.vm_templates.body(head.name(2), seconds=99, key=KEY) != body, "the orders themselves stay as they were"
+    assert head.vm_templates.body(head.name(0), seconds=1234, key=KEY) is None, "the head is never made anew"
+    assert head.vm_templates.body(head.name(4), seconds=1234, key=KEY) is None
+    new = head.vm_templates.new_request_id()
+    assert new != head.vm_templates.new_request_id()
     assert belongs_to(new, head.spec.name)
     assert cluster_id_of(new) == head.spec.id
 
@@ -283,7 +283,7 @@ def test_nothing_is_made_when_the_clusters_time_is_nearly_over(head: Head) -> No
     head.allow()
     head.lose(1)
     before = head.asked(BULK_INSERT)
-    replacer = head.replacer(orders=head.orders._replace(ends=0.0))
+    replacer = head.replacer(vm_templates=head.vm_templates._replace(ends=0.0))
     head.until(replacer, lambda: head.said, lost=[head.name(1)], what="the reason")
     for _ in range(10):
         replacer.consider([head.name(1)])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.emulator import Emulator
-from tests.harness import Project, project_in
+from tests.standins.compute import Emulator
+from tests.support.harness import Project, project_in
 
 
 class Bench:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.billing import BillingServer
-from tests.billing.skus import COMPUTE, STORAGE
-from tests.harness import Ended, Project, project_in
+from tests.standins.billing import BillingServer
+from tests.standins.billing.skus import COMPUTE, STORAGE
+from tests.support.harness import Ended, Project, project_in
 
 KEY = "AIzaSyA-test_key_0123456789abcdefghijk"
 METHOD = "cloudbilling.services.skus.list"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.record import Journal
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
-from hvdcloud.state import Journal
-from tests.contract.workshops import GceWorkshop, LocalWorkshop, Workshop
-from tests.emulator import Emulator
+from tests.standins.compute import Emulator
+from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
 
 
 @pytest.fixture(params=["local", "gce"])
@@ -74,9 +74,9 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert provider.host_keys(found.nodes) == {node.name: node.host_key for node in ready}
         assert provider.host_keys([]) == {}
         # What the head is given to make nodes anew travels as JSON, if anything is.
-        orders = provider.orders(spec, found, [1])
-        assert orders is None or json.loads(json.dumps(orders)) == orders
-        assert provider.orders(spec, found, []) is None
+        vm_templates = provider.vm_templates(spec, found, [1])
+        assert vm_templates is None or json.loads(json.dumps(vm_templates)) == vm_templates
+        assert provider.vm_templates(spec, found, []) is None
     finally:
         assert list(provider.destroy(spec.name)) == []
     assert provider.cluster(spec.name) is None

@@ -16,15 +16,15 @@ import pytest
 import requests
 
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.image import sbom
-from hvdcloud.image.push import push
-from hvdcloud.image.referrers import OCI_INDEX, OCI_MANIFEST, attach, referrers_tag
-from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE
-from hvdcloud.image.stream import ignore
-from tests.google_account import service_account
-from tests.harness import until
-from tests.registry import free_port, google_like_registry, running_registry
-from tests.web import Asked, Reply, answering
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.publish import sbom
+from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST, attach, referrers_tag
+from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE
+from tests.standins.google_account import service_account
+from tests.standins.registry import free_port, google_like_registry, running_registry
+from tests.support.harness import until
+from tests.support.http_server import Asked, Reply, answering
 
 USER, PASSWORD = "someone", "hunter2-sbom"
 DOCUMENT = b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}\n'

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.storage import StorageServer, running_server
+from tests.standins.storage import StorageServer, running_server
 
 KIB256 = 256 << 10
 
@@ -326,7 +326,7 @@ def test_faults_are_scripted_over_http(server: StorageServer, client: Client) ->
 def test_it_runs_as_a_program_that_containers_can_reach(tmp_path: Path) -> None:
     arguments = ["--host", "0.0.0.0", "--port", "0", "--folder", str(tmp_path), "--bucket", "bucket"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage", *arguments],
+        [sys.executable, "-m", "tests.standins.storage", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.image.buildkit import BUILDER_VARIABLE, find_builder
+from hvdcloud.image.build.buildkit import BUILDER_VARIABLE, find_builder
 
 
 @pytest.fixture(scope="session")
 def earlier(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """What all clouds with machines have in common."""
-    from tests.cloud import earlier_clouds
+    from tests.support.cloud import earlier_clouds
 
     with earlier_clouds(tmp_path_factory.mktemp("pushed"), engine) as earlier:
         yield earlier

@@ -18,8 +18,8 @@ import pytest
 
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from hvdcloud.providers.base import ClusterSpec
-from tests.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
-from tests.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
+from tests.support.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
+from tests.support.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
 # A rank that writes two checkpoints.
 CHECKPOINTS = 'for name in a b; do head -c 300000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; done'

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.image.referrers import OCI_INDEX, OCI_MANIFEST
-from tests.google_account import service_account
-from tests.harness import Project, project_in
-from tests.registry import free_port, google_like_registry, running_registry
+from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST
+from tests.standins.google_account import service_account
+from tests.standins.registry import free_port, google_like_registry, running_registry
+from tests.support.harness import Project, project_in
 
 TRIVY = {"SchemaVersion": 2, "Results": [{"Target": "Python", "Vulnerabilities": [{"Severity": "HIGH"}]}]}
 

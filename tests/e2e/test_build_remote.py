@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
 from hvdcloud.image.cloudbuild.request import names_of
-from hvdcloud.image.plan import ImagePlan, plan_image
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE
-from tests.cloud import PROJECT, Cloud, running_cloud
-from tests.cloudbuild.errors import service_disabled
-from tests.emulator import Records
-from tests.harness import Project, Screen, until
+from tests.standins.cloudbuild.errors import service_disabled
+from tests.standins.compute import Records
+from tests.support.cloud import PROJECT, Cloud, running_cloud
+from tests.support.harness import Project, Screen, until
 
 CREATE = "cloudbuild.projects.locations.builds.create"
 # A builder image whose pip installs a file, can't find `missing`, and takes its time for `slow`.

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from hvdcloud.cli.main import _run as run_command
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import doctor
-from tests.cloud import NODES_ACCOUNT
-from tests.e2e.records import ZONES, RecordsCloud, make, records_cloud
-from tests.harness import Ended, Project, labelled, project_in, until
+from tests.support.cloud import NODES_ACCOUNT
+from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
+from tests.support.harness import Ended, Project, labelled, project_in, until
 
 SECRET = "hunter2-and-more"
 

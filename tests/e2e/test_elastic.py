@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests import elastic
-from tests.disturb import Happened, disturb, possible, run_in
-from tests.elastic import Training, attached, elastic_project, members, run_state
-from tests.harness import Project, Screen, labelled, processes_in, until
+from tests.support import elastic_run
+from tests.support.chaos import Happened, disturb, possible, run_in
+from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
+from tests.support.harness import Project, Screen, labelled, processes_in, until
 
 GOES_ON_SECONDS = 60
 """From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
@@ -43,7 +43,7 @@ class Shared:
     image: str
     screen: Screen
     training: Training
-    recoveries: list[elastic.Recovery] = field(default_factory=list)
+    recoveries: list[elastic_run.Recovery] = field(default_factory=list)
     happened: list[Happened] = field(default_factory=list)
     """By the test that runs."""
 
@@ -55,9 +55,9 @@ class Shared:
         self.happened.append(disturb(self.engine, how, self.node(index)))
         return self.happened[-1]
 
-    def go_on_without(self, happened: Happened) -> elastic.Recovery:
+    def go_on_without(self, happened: Happened) -> elastic_run.Recovery:
         """The others train on."""
-        found = elastic.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
+        found = elastic_run.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
         self.recoveries.append(found)
         assert found.lost < GOES_ON_SECONDS, found
         # Commits are five steps apart, and what was done since the last one is done again. Some orders of events
@@ -67,10 +67,10 @@ class Shared:
 
     def was_started_again(self, *, since: float) -> bool:
         """Whether Horovod was, after this moment; in seconds since 1970."""
-        found = elastic.events(self.engine, self.project)
+        found = elastic_run.events(self.engine, self.project)
         return any(each["event"] == "started again" and each["t"] >= since for each in found)
 
-    def whole_again(self, went_on: elastic.Recovery) -> float:
+    def whole_again(self, went_on: elastic_run.Recovery) -> float:
         """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""
         # A step of all ranks may still be told of while one of them is being lost.
         step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001, seconds=WHOLE_SECONDS)
@@ -82,13 +82,15 @@ class Shared:
         """An event of the run, as the head wrote it down."""
 
         def look() -> dict[str, Any] | None:
-            found = elastic.events(self.engine, self.project)
+            found = elastic_run.events(self.engine, self.project)
             return next(
                 (each for each in found if each["event"] == event and each["t"] >= since and each.get("node") == node),
                 None,
             )
 
-        return until(look, seconds=20, what=f"event {event!r} of {node}: {elastic.events(self.engine, self.project)}")
+        return until(
+            look, seconds=20, what=f"event {event!r} of {node}: {elastic_run.events(self.engine, self.project)}"
+        )
 
 
 @contextmanager
@@ -202,12 +204,12 @@ def test_status_tells_who_takes_part(running: Shared) -> None:
 def test_after_all_that_every_sample_was_seen_once_and_the_result_is_that_of_an_undisturbed_run(
     running: Shared,
 ) -> None:
-    elastic.finish_soon(running.engine, running.project)
+    elastic_run.finish_soon(running.engine, running.project)
     running.screen.end(within=60)
     assert running.screen.exit_code == 0, running.screen.text[-4000:]
-    result = elastic.pulled_result(running.project)
-    undisturbed = elastic.reference(running.engine, running.image, epochs=result["epochs"])
-    difference = elastic.same_result(result, undisturbed)
+    result = elastic_run.pulled_result(running.project)
+    undisturbed = elastic_run.reference(running.engine, running.image, epochs=result["epochs"])
+    difference = elastic_run.same_result(result, undisturbed)
     print(*running.recoveries, f"largest difference {difference:.1e}", sep="\n")  # noqa: T201 - as above
     for index in range(NODES):
         left = [line for word in LEFTOVERS for line in processes_in(running.engine, running.node(index), [word])]
@@ -226,7 +228,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> I
 
 def ends(project: Project, options: str, *, seconds: float = 120) -> dict[str, Any]:
     """A run that fails: what `status` says of it."""
-    elastic.configure(project, nodes=2, least=2, options=options)
+    elastic_run.configure(project, nodes=2, least=2, options=options)
     with attached(project, "--fresh") as (screen, _):
         try:
             screen.end(within=seconds)
@@ -246,7 +248,7 @@ def test_a_training_that_fails_on_every_rank_fails_once_with_its_own_code(
     assert (run["state"], run["exit_code"]) == ("failed", code), run
     state = run_state(engine, pair)
     assert state["restarts"] == 0
-    log = elastic.head_file(engine, pair, "log")
+    log = elastic_run.head_file(engine, pair, "log")
     assert log.count("world of 2 ranks") == 1, log
 
 
@@ -257,14 +259,14 @@ def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: P
 
 
 def test_a_removal_that_would_leave_fewer_than_the_minimum_is_refused(pair: Project, engine: Any) -> None:
-    elastic.configure(pair, nodes=2, least=2, options="--epochs 1000 --pause 0.1")
+    elastic_run.configure(pair, nodes=2, least=2, options="--epochs 1000 --pause 0.1")
     with attached(pair, "--fresh") as (screen, training):
         training.step_in_world_of(2, seconds=START_SECONDS)
         refused = pair.hvdcloud("resize", "1", expect=2)
         assert "2" in refused.err
         training.steps_go_on(seconds=20)
         assert len(training.worlds()) == 1
-        elastic.finish_soon(engine, pair)
+        elastic_run.finish_soon(engine, pair)
         screen.end(within=60)
         assert screen.exit_code == 0, screen.text
 
@@ -284,7 +286,7 @@ def test_a_node_whose_worker_cannot_start_is_never_listed(tmp_path: Path, engine
             assert code == 0, output
             # Not replaced by whoever is attached: it is there, and only its agent was lost.
             happened = disturb(engine, "agent", bad)
-            elastic.recovery(training, happened, seconds=GOES_ON_SECONDS)
+            elastic_run.recovery(training, happened, seconds=GOES_ON_SECONDS)
             until(
                 lambda: "Horovod" in members(engine, project)[bad]["why"],
                 seconds=60,
@@ -293,13 +295,13 @@ def test_a_node_whose_worker_cannot_start_is_never_listed(tmp_path: Path, engine
             training.steps_go_on(count=50)
             assert training.worlds()[-1].world == 2, training.tail()
             assert members(engine, project)[bad]["state"] != "listed"
-            joined = [e["node"] for e in elastic.events(engine, project) if e["event"] == "node joins"]
+            joined = [e["node"] for e in elastic_run.events(engine, project) if e["event"] == "node joins"]
             assert bad not in joined, joined
-            elastic.finish_soon(engine, project)
+            elastic_run.finish_soon(engine, project)
             screen.end(within=60)
             assert screen.exit_code == 0, screen.text
-        result = elastic.pulled_result(project)
-        elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
+        result = elastic_run.pulled_result(project)
+        elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
 
 
 def test_a_lost_head_ends_the_run_and_a_new_cluster_goes_on_from_what_was_in_the_bucket(
@@ -330,11 +332,11 @@ def test_a_lost_head_ends_the_run_and_a_new_cluster_goes_on_from_what_was_in_the
             resumed = re.search(r"resumed after epoch (\d+)", screen.text)
             assert resumed, training.tail()
             assert int(resumed[1]) >= len(saved)
-            elastic.finish_soon(engine, project)
+            elastic_run.finish_soon(engine, project)
             screen.end(within=60)
             assert screen.exit_code == 0, screen.text
-        result = elastic.pulled_result(project)
-        elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
+        result = elastic_run.pulled_result(project)
+        elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
 
 
 def checkpoints_in_bucket(project: Project) -> set[str]:

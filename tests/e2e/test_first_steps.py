@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.harness import Project
-from tests.terraform import missing, resources, stand_in
+from tests.standins.terraform import missing, resources, stand_in
+from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.harness import Project
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

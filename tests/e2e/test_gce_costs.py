@@ -1,8 +1,8 @@
 """Money as a person sees it: what `up` and `launch` ask, what `status`, `list` and `down` say, and that max_cost holds.
 
-The prices are those of tests/money.py: two nodes cost 2 x 0.46 = $0.92/h in us-central1 and 2 x 0.61 = $1.22/h in
-us-west1. For limits.max_run_duration of 2 h, the worst case is half a minute more, and a minute for the start:
-0.92 x 7290 / 3600 = $1.86 and 1.22 x 7290 / 3600 = $2.47.
+The prices are those of tests/support/price_table.py: two nodes cost 2 x 0.46 = $0.92/h in us-central1 and
+2 x 0.61 = $1.22/h in us-west1. For limits.max_run_duration of 2 h, the worst case
+is half a minute more, and a minute for the start: 0.92 x 7290 / 3600 = $1.86 and 1.22 x 7290 / 3600 = $2.47.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from tests.e2e.records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
-from tests.harness import HVDCLOUD, Project, until
-from tests.money import write_prices
+from tests.support.gce_records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
+from tests.support.harness import HVDCLOUD, Project, until
+from tests.support.price_table import write_prices
 
 BULK_INSERT = "compute.instances.bulkInsert"
 CHANGES = {"POST", "DELETE"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, zone_of
-from tests.harness import Project, Screen, until
+from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.harness import Project, Screen, until
 
 WRITES = 'echo started; sleep 2; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/rank-$HOROVOD_RANK.pt"; echo written'
 

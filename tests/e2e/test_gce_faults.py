@@ -21,12 +21,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from hvdcloud.config_file import load_config
-from hvdcloud.image.build import image_reference
-from hvdcloud.image.push import push
-from hvdcloud.image.stream import ignore
-from tests.contract.compute import Plain
-from tests.e2e.records import (
+from hvdcloud.config.file import load_config
+from hvdcloud.image.build.builder import image_reference
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.publish.push import push
+from tests.standins.compute import Emulator
+from tests.standins.registry import free_port
+from tests.support.compute_clients import Plain
+from tests.support.gce_records import (
     ZONES,
     A,
     B,
@@ -39,9 +41,7 @@ from tests.e2e.records import (
     records_cloud,
     small_image,
 )
-from tests.emulator import Emulator
-from tests.harness import Ended, Project, Screen, until
-from tests.registry import free_port
+from tests.support.harness import Ended, Project, Screen, until
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
@@ -51,7 +51,7 @@ IMPATIENT = (
     sys.executable,
     "-c",
     "import runpy, sys\n"
-    "from hvdcloud.providers.gce.client import ComputeClient\n"
+    "from hvdcloud.providers.gce.api.client import ComputeClient\n"
     "ComputeClient.__init__.__kwdefaults__['retry_seconds'] = 1.5\n"
     "sys.argv[:] = ['hvdcloud', *sys.argv[4:]]\n"
     "runpy.run_module('hvdcloud', run_name='__main__')\n",

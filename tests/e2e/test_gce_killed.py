@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.lifecycle.interrupts import SIGNALS
-from hvdcloud.providers.gce.transport import READ_SECONDS
-from tests.e2e.records import RecordsCloud, another_laptop, came_up, make, records_cloud
-from tests.emulator import Delays
-from tests.harness import Ended, Project, Screen, until
+from hvdcloud.google.http import READ_SECONDS
+from hvdcloud.interrupts import SIGNALS
+from tests.standins.compute import Delays
+from tests.support.gce_records import RecordsCloud, another_laptop, came_up, make, records_cloud
+from tests.support.harness import Ended, Project, Screen, until
 
 BULK_INSERT = "compute.instances.bulkInsert"
 # method → how often `up` calls it until the nodes are ready.

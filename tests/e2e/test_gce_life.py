@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes, crc32c_of_file
-from hvdcloud.image.push import push
-from hvdcloud.image.stream import ignore
-from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.e2e import jobs
-from tests.emulator.machines import LABEL
-from tests.harness import Ended, Project, Screen, until
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.publish.push import push
+from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
+from tests.standins.compute.machines import LABEL
+from tests.support import jobs
+from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.harness import Ended, Project, Screen, until
 
 ELSEWHERE = "us-east1-c"
 """A zone in which nothing of these tests is."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud import Cloud, Earlier, running_cloud
-from tests.e2e import jobs
 from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, pulled, zone_of
-from tests.harness import Project, Screen, until
+from tests.support import jobs
+from tests.support.cloud import Cloud, Earlier, running_cloud
+from tests.support.harness import Project, Screen, until
 
 
 @pytest.fixture(scope="module")

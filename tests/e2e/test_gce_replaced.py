@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests import elastic
-from tests.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.e2e.test_gce_life import BOOT_SECONDS, left, zone_of
-from tests.elastic import Training
-from tests.harness import Project, Screen, until
+from tests.support import elastic_run
+from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.elastic_run import Training
+from tests.support.harness import Project, Screen, until
 
 NAME = "t-h-anew"
 
@@ -62,7 +62,7 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_made_anew_by_the_he
             "env": {"OMP_NUM_THREADS": "1"},
         },
     )
-    project.write("train.py", elastic.JOB.read_text())
+    project.write("train.py", elastic_run.JOB.read_text())
     project.hvdcloud("push")
     project.hvdcloud("up")
     node = f"{NAME}-1"
@@ -86,8 +86,8 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_made_anew_by_the_he
     assert f"node {node} is made anew" in log
     project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
     assert "succeeded" in project.hvdcloud("logs", "-f").out
-    result = elastic.pulled_result(project)
-    elastic.each_sample_once(result["history"], epochs=result["epochs"])
+    result = elastic_run.pulled_result(project)
+    elastic_run.each_sample_once(result["history"], epochs=result["epochs"])
     assert result["world"] == 2
     # Without --force: it asks the new node, too, whether it has uploaded everything.
     project.hvdcloud("down")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Project, labelled, project_in
+from tests.support.harness import Project, labelled, project_in
 
 STEPS = 60
 

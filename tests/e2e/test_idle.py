@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, labelled, project_in, until
 
 LIMIT = 6.0
 """Seconds; `up` needs less from a container's start to its joining the cluster."""

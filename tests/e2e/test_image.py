@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build import BuildResult, build, image_reference
-from hvdcloud.image.stream import BuildEvent, ignore
+from hvdcloud.image.build.builder import BuildResult, build, image_reference
+from hvdcloud.image.engine_stream import BuildEvent, ignore
 
 Build = Callable[..., BuildResult]
 

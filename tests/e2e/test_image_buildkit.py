@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image.buildkit import find_builder
-from hvdcloud.image.classic import ClassicBuilder
-from hvdcloud.image.context import Context, Entry
-from hvdcloud.image.plan import Step, plan_image
-from hvdcloud.image.stream import ignore
-from tests.engines import default_gateway
-from tests.harness import until
-from tests.web import Asked, Reply, answering
+from hvdcloud.image.build.buildkit import find_builder
+from hvdcloud.image.build.classic import ClassicBuilder
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.image.plan.steps import Step, plan_image
+from tests.support.engines import default_gateway
+from tests.support.harness import until
+from tests.support.http_server import Asked, Reply, answering
 
 NAME = "hvdcloud/t-buildkit"
 SMALL = """\
@@ -193,7 +193,7 @@ def test_an_image_that_cannot_be_pulled_is_named(builder: str, engine: Any) -> N
 
 BUILD = """
 from hvdcloud import engine
-from hvdcloud.image.buildkit import find_builder
+from hvdcloud.image.build.buildkit import find_builder
 from tests.e2e.test_image_buildkit import small
 
 step = small(dockerfile="FROM debian:bookworm-slim\\nRUN echo begun; exec sleep {seconds}\\n")

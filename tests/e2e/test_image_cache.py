@@ -11,17 +11,17 @@ import pytest
 import requests
 
 from hvdcloud import engine as engines
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.image import cache
-from hvdcloud.image.build import BuildResult, build, carry_out
-from hvdcloud.image.context import Context, Entry
-from hvdcloud.image.plan import LABEL, ImagePlan, Step
-from hvdcloud.image.stream import BuildEvent, ignore
-from hvdcloud.image.versions import ROWS
-from tests.engines import SecondEngine, second_engine
-from tests.harness import tags_of
-from tests.registry import free_port, running_registry
+from hvdcloud.image.build import registry_cache
+from hvdcloud.image.build.builder import BuildResult, build, carry_out
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
+from hvdcloud.image.plan.versions import ROWS
+from tests.standins.registry import free_port, running_registry
+from tests.support.engines import SecondEngine, second_engine
+from tests.support.harness import tags_of
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,8 @@ def job(
             client.api,
             plan,
             progress=events.append,
-            source=cache.cache_from(source),
-            target=cache.cache_to(target),
+            source=registry_cache.cache_from(source),
+            target=registry_cache.cache_to(target),
             repository=repository,
         )
     finally:

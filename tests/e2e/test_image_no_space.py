@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build import build
-from hvdcloud.image.stream import ignore
-from tests.engines import second_engine
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.engine_stream import ignore
+from tests.support.engines import second_engine
 
 DISK_MB = 64
 

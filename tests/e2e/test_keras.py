@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Project, labelled, project_in
+from tests.support.harness import Project, labelled, project_in
 
 FINAL = re.compile(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks")
 LOADS = """

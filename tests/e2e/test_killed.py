@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.harness import Project, Screen, labelled, processes_in, project_in, until
+from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 
 Moment = Callable[[Project, Any], object]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_file
 from hvdcloud.checkpoints.manifest import load_manifests
-from tests.harness import Project, Screen, labelled, processes_in, project_in, until
-from tests.storage import running_server
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.checksum import crc32c_of_file
+from tests.standins.storage import running_server
+from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 
 WRITES = 'for name in a b c; do head -c 200000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; sleep 0.3; done'
 WORKS = 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/first.pt"; echo works; exec sleep 600'

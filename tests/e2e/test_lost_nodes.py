@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import jobs
-from tests.harness import Project, Screen, labelled, processes_in, until
+from tests.support import jobs
+from tests.support.harness import Project, Screen, labelled, processes_in, until
 
 GLOO_TIMEOUT = 10
 # Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI for ever.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import jobs
-from tests.harness import Project, labelled, processes_in
+from tests.support import jobs
+from tests.support.harness import Project, labelled, processes_in
 
 
 @pytest.fixture

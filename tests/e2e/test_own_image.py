@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image import own
-from hvdcloud.image.build import BuildResult, build
-from hvdcloud.image.plan import ImagePlan, plan_image
-from hvdcloud.image.stream import BuildEvent, ignore
-from tests.harness import labelled, project_in
+from hvdcloud.image.build.builder import BuildResult, build
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.plan import custom_base
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
+from tests.support.harness import labelled, project_in
 
 Make = Callable[..., str]
 Build = Callable[..., BuildResult]
@@ -101,7 +101,7 @@ def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPat
 
 
 def plan_of(engine: Any, image_config: ImageConfig, folder: Path) -> ImagePlan:
-    base = own.find(engine.api, image_config.base) if image_config.base else None
+    base = custom_base.find(engine.api, image_config.base) if image_config.base else None
     return plan_image(image_config, project_dir=folder, base=base)
 
 

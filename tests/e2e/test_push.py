@@ -16,11 +16,11 @@ import pytest
 import requests
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
-from hvdcloud.image.push import push
-from hvdcloud.image.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
-from hvdcloud.image.stream import BuildEvent, ignore
-from tests.google_account import Account, service_account
-from tests.registry import free_port, running_registry
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
+from tests.standins.google_account import Account, service_account
+from tests.standins.registry import free_port, running_registry
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 USER, PASSWORD = "someone", "hunter2-push"

@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from hvdcloud.cluster.record import ClusterState, write_private
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
-from hvdcloud.state import ClusterState, write_private
-from tests.engines import default_gateway
-from tests.guest_attributes import Metadata, metadata_server
-from tests.harness import until
+from tests.standins.metadata.guest_attributes import Metadata, metadata_server
+from tests.support.engines import default_gateway
+from tests.support.harness import until
 
 NAME = "t-reach-0"
 

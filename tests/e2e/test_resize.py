@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, labelled, project_in, until
 
 SAYS = ("--", "sh", "-c", 'echo "rank $HOROVOD_RANK of $HOROVOD_SIZE"')
 WRITES = ("--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/$HOROVOD_RANK.pt"')

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import jobs
-from tests.harness import Ended, Project, labelled, processes_in, project_in, until
+from tests.support import jobs
+from tests.support.harness import Ended, Project, labelled, processes_in, project_in, until
 
 TOKEN = "hunter2-e2e-7c1f"
 

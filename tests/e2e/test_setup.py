@@ -20,19 +20,19 @@ import psutil
 import pytest
 import yaml
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
-from hvdcloud.config_file import load_config
-from hvdcloud.credentials import SCOPE
+from hvdcloud.cluster.record import Journal
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import ComputeClient
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.remote.keys import new_key_pair
-from hvdcloud.state import Journal
-from tests.emulator import Emulator
-from tests.harness import Project, Screen, until
-from tests.storage import StorageServer, running_server
-from tests.terraform import change, fail, heal, missing, resources, stand_in
-from tests.web import Asked, Reply, answering
+from tests.standins.compute import Emulator
+from tests.standins.storage import StorageServer, running_server
+from tests.standins.terraform import change, fail, heal, missing, resources, stand_in
+from tests.support.harness import Project, Screen, until
+from tests.support.http_server import Asked, Reply, answering
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -93,7 +93,7 @@ class Lab:
 
     def object(self, name: str, data: bytes) -> None:
         """Put something into the bucket."""
-        from hvdcloud.checkpoints.bucket import open_bucket
+        from hvdcloud.storage.base import open_bucket
 
         open_bucket(f"gs://{LAB}-hvdcloud", endpoint=self.storage.url).write(name, data)
 

@@ -20,9 +20,9 @@ from typing import Any
 import pyte
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
-from hvdcloud.lifecycle.observe import SILENT_SECONDS
-from tests.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
+from hvdcloud.lifecycle.top import SILENT_SECONDS
+from hvdcloud.storage.folder import FolderBucket
+from tests.support.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
 
 COLUMNS, ROWS = 80, 24
 

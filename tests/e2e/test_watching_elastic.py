@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
+from hvdcloud.storage.folder import FolderBucket
 from tests.e2e.test_watching import terminal
-from tests.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, labelled, project_in, until
 
 TRAINS = """
 import os, time

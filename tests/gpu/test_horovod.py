@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hvdcloud.image.context import dockerfiles
-from hvdcloud.image.versions import find
+from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.versions import find
 
 THROUGHPUT = Path(__file__).with_name("throughput.py")
 FACTS = """

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.image.build import build
-from hvdcloud.image.stream import BuildEvent
-from hvdcloud.image.versions import Row
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.plan.versions import Row
 from tests.images.donors import donor_for
 
 Build = Callable[[Row], str]

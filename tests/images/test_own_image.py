@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.image import own
-from hvdcloud.image.build import build
-from hvdcloud.image.plan import plan_image
-from hvdcloud.image.versions import Row, find
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.plan import custom_base
+from hvdcloud.image.plan.steps import plan_image
+from hvdcloud.image.plan.versions import Row, find
 from tests.images import contents
 
 Build = Callable[[Row], str]
@@ -38,7 +38,7 @@ def node(engine: Any, built: Build, tmp_path_factory: pytest.TempPathFactory) ->
     dockerfile = f"FROM {builder}\n{WITHOUT_HOROVOD}".encode()
     engine.images.build(fileobj=io.BytesIO(dockerfile), tag=NAME, rm=True, forcerm=True)
     config = ImageConfig(base=NAME, requirements=None)
-    steps = plan_image(config, project_dir=folder, base=own.find(engine.api, NAME)).steps
+    steps = plan_image(config, project_dir=folder, base=custom_base.find(engine.api, NAME)).steps
     reference = build(config, project_dir=folder, progress=lambda _: None).reference
     yield reference
     for name in dict.fromkeys([reference, *(step.reference for step in reversed(steps)), NAME]):

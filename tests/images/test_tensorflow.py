@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image import versions
-from hvdcloud.image.build import build
-from hvdcloud.image.classic import ClassicBuilder
-from hvdcloud.image.context import dockerfiles
-from hvdcloud.image.plan import plan_image
-from hvdcloud.image.stream import ignore
-from hvdcloud.image.versions import Row
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.build.classic import ClassicBuilder
+from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.plan import versions
+from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.steps import plan_image
+from hvdcloud.image.plan.versions import Row
 from tests.images import fatbinary
 from tests.images.conftest import Build
 from tests.images.contents import cuda_libraries, file_from, files_named, inside

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image import versions
-from hvdcloud.image.build import build
-from hvdcloud.image.stream import BuildEvent
-from tests.harness import until
+from hvdcloud.image.build.builder import build
+from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.plan import versions
 from tests.images import fatbinary
 from tests.images.conftest import Build
 from tests.images.contents import cuda_libraries, file_from, files_named, image_bytes, inside, package_bytes
 from tests.images.donors import of_debian, of_this_machine
+from tests.support.harness import until
 
 ROWS = [row for row in versions.ROWS if (row.framework, row.device) == ("torch", "cuda")]
 HOROVOD = "/opt/venv/lib/python3.11/site-packages/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"

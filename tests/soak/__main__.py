@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.node.membership import MOST_FAILURES
-from tests import elastic
-from tests.disturb import Happened, disturb, possible
-from tests.elastic import Recovery, Training
-from tests.harness import Project, Screen, labelled, share_engine
+from hvdcloud.node.elastic.membership import MOST_FAILURES
+from tests.support import elastic_run
+from tests.support.chaos import Happened, disturb, possible
+from tests.support.elastic_run import Recovery, Training
+from tests.support.harness import Project, Screen, labelled, share_engine
 
 NODES = 4
 GOES_ON_SECONDS = 90
@@ -111,7 +111,7 @@ def main() -> int:
     engine = connect()
     name = f"t-soak-{secrets.token_hex(2)}"
     with tempfile.TemporaryDirectory(prefix="hvd-soak-", ignore_cleanup_errors=True) as folder:
-        project = elastic.elastic_project(Path(folder), name, nodes=NODES, options=OPTIONS)
+        project = elastic_run.elastic_project(Path(folder), name, nodes=NODES, options=OPTIONS)
         try:
             project.hvdcloud("build", timeout=1200)
             project.hvdcloud("up")
@@ -140,7 +140,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
     Raises:
         AssertionError: the run did not go on, something was lost, or the result is another one.
     """
-    with elastic.attached(project) as (screen, training):
+    with elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=START_SECONDS)
         recoveries: list[Recovery] = []
         away: list[Happened] = []
@@ -148,14 +148,14 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
             time.sleep(each.pause)
             recoveries.append(one_round(engine, project, screen, training, each, away))
             say(f"{number:3}/{len(rounds)}  {recoveries[-1]}")
-        elastic.finish_soon(engine, project)
+        elastic_run.finish_soon(engine, project)
         screen.end(within=END_SECONDS)
         assert screen.exit_code == 0, screen.text[-4000:]
-    state = elastic.run_state(engine, project)
+    state = elastic_run.run_state(engine, project)
     assert (state["result"], state["checkpoints"]["complete"]) == ("succeeded", True), state
-    result = elastic.pulled_result(project)
+    result = elastic_run.pulled_result(project)
     image = engine.containers.get(f"{project.name}-0").image.id
-    difference = elastic.same_result(result, elastic.reference(engine, image, epochs=result["epochs"]))
+    difference = elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
     summarize(recoveries, result, state, difference, training)
     return max((each.lost for each in recoveries), default=0.0)
 
@@ -186,7 +186,7 @@ def one_round(
     away += happened
     losing = [each for each in happened if each.disturbance.loses_rank]
     last = (losing or happened)[-1]
-    found = elastic.recovery(training, last, seconds=GOES_ON_SECONDS)
+    found = elastic_run.recovery(training, last, seconds=GOES_ON_SECONDS)
     until_undone = last.at + plan.outage - time.time()
     if until_undone > 0:
         time.sleep(until_undone)
@@ -261,7 +261,7 @@ def keep_evidence(engine: Any, project: Project) -> None:
     folder = Path(tempfile.mkdtemp(prefix="hvd-soak-evidence-"))
     for file in ("state.json", "events.jsonl", "log", "supervisor.err"):
         try:
-            (folder / file).write_text(elastic.head_file(engine, project, file))
+            (folder / file).write_text(elastic_run.head_file(engine, project, file))
         except Exception as error:  # noqa: BLE001 - the failure itself is what counts
             say(f"soak: {file} could not be read: {error}")
     say(f"soak: the run's state, events and log are in {folder}")

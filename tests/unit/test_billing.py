@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.providers.gce import billing, price_table, prices
-from hvdcloud.providers.gce.price_table import Table
-from tests.billing.skus import COMPUTE, STORAGE, catalog_skus, sku
+from hvdcloud.providers.gce.money import billing, price_table, prices
+from hvdcloud.providers.gce.money.price_table import Table
+from tests.standins.billing.skus import COMPUTE, STORAGE, catalog_skus, sku
 
 TODAY = date(2026, 11, 21)
 SHIPPED = price_table.shipped()

@@ -14,13 +14,14 @@ import pytest
 
 from hvdcloud import engine
 from hvdcloud.errors import ExitCode, ImageError, UsageError
-from hvdcloud.image import buildkit, context
-from hvdcloud.image.buildkit import BuildKitBuilder, find_builder, with_cache, with_cache_mounts
-from hvdcloud.image.context import Context, Entry
-from hvdcloud.image.plain import PlainLog
-from hvdcloud.image.plan import Step
-from hvdcloud.image.stream import BuildEvent, ignore
-from tests.harness import until
+from hvdcloud.image.build import buildkit
+from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder, with_cache, with_cache_mounts
+from hvdcloud.image.build.buildkit_output import PlainLog
+from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.plan import context
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.image.plan.steps import Step
+from tests.support.harness import until
 
 # --- whether it is there -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.cli.main import hoist_globals
-from tests.harness import Project
+from tests.support.harness import Project
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 
 from hvdcloud.image.cloudbuild.request import Source, build_request, names_of
 from hvdcloud.image.cloudbuild.source import merged
-from hvdcloud.image.context import Context
-from hvdcloud.image.plan import ImagePlan, Step
-from tests.cloudbuild.plans import tiny_plan
-from tests.discovery import load
+from hvdcloud.image.plan.context import Context
+from hvdcloud.image.plan.steps import ImagePlan, Step
+from tests.standins.cloudbuild.plans import tiny_plan
+from tests.standins.discovery import load
 from tests.unit.golden import assert_golden
 
 REPOSITORY = "us-central1-docker.pkg.dev/lab/hvdcloud/digits"

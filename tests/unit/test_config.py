@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import Config, config_schema, parse_duration
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import Config, config_schema, parse_duration
 from hvdcloud.errors import ExitCode, UsageError
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.lifecycle.cost import Cost, Meter
-from hvdcloud.lifecycle.progress import LogReader, Progress
+from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.lifecycle.run import RunResult
 from hvdcloud.providers.base import Cluster, Node, NodeState
+from hvdcloud.runs.progress import LogReader, Progress
+from hvdcloud.storage.base import open_bucket
 from hvdcloud.units import dollars, small_dollars
 
 RUN = RunResult(
@@ -89,7 +89,7 @@ def test_the_line_at_the_end() -> None:
 def test_what_comes_after_the_last_look_is_counted_too() -> None:
     clock = Clock()
     meter = Meter(clock)
-    meter.saw(cluster(age=432.0, so_far=0.1104))
+    meter.observe(cluster(age=432.0, so_far=0.1104))
     clock.seconds += 36.0
     cost = meter.read(run=RUN)
     assert cost is not None
@@ -105,7 +105,7 @@ def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
     meter = Meter(clock)
     # 20 s old: its first minute is 0.92 x 60 / 3600 = 0.01533, and nothing comes to it for 40 s more.
     young = cluster(age=20.0, so_far=0.92 * 60 / 3600)
-    meter.saw(replace(young, paid_until=NOW + timedelta(seconds=40)))
+    meter.observe(replace(young, paid_until=NOW + timedelta(seconds=40)))
     clock.seconds += 40.0
     cost = meter.read()
     assert cost is not None
@@ -120,13 +120,13 @@ def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
 def test_what_costs_nothing_has_no_line() -> None:
     meter = Meter()
     assert meter.read(run=RUN) is None
-    meter.saw(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
+    meter.observe(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
     assert meter.read(run=RUN) is None
 
 
 def test_a_folder_on_this_machine_costs_nothing(tmp_path: Path) -> None:
     meter = Meter()
-    meter.saw(cluster(age=60.0, so_far=0.02))
+    meter.observe(cluster(age=60.0, so_far=0.02))
     cost = meter.read(run=RUN, bucket=open_bucket(tmp_path.as_uri()), runs=[RUN.run])
     assert cost is not None
     assert (cost.bucket_bytes, cost.bucket_dollars_per_month) == (None, None)

@@ -15,13 +15,13 @@ from hvdcloud.cli import render
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
-from hvdcloud.lifecycle.observe import _Watch
 from hvdcloud.lifecycle.run import result_of
 from hvdcloud.lifecycle.status import StatusResult
+from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.lifecycle.watch import lasting_part
 from hvdcloud.providers.base import Cluster, Node, NodeState
 from hvdcloud.remote.ssh import Session
-from hvdcloud.report.elastic import told
+from hvdcloud.runs.elastic import told
 
 NAMES = ("digits-0", "digits-1", "digits-2", "digits-3")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import PreconditionError, open_bucket
-from hvdcloud.checkpoints.folder import TEMPORARY
 from hvdcloud.errors import CapacityError, CheckpointError, UsageError
+from hvdcloud.storage.base import PreconditionError, open_bucket
+from hvdcloud.storage.folder import TEMPORARY
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -62,7 +62,7 @@ RACE = """
 import sys
 import tempfile
 from itertools import takewhile
-from hvdcloud.checkpoints.bucket import ObjectMissingError, PreconditionError, open_bucket
+from hvdcloud.storage.base import ObjectMissingError, PreconditionError, open_bucket
 bucket = open_bucket(sys.argv[1])
 print("ready", flush=True)
 input()
@@ -110,7 +110,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = (
-        "import sys; from pathlib import Path; from hvdcloud.checkpoints.bucket import open_bucket;"
+        "import sys; from pathlib import Path; from hvdcloud.storage.base import open_bucket;"
         "open_bucket(sys.argv[1]).upload(Path(sys.argv[2]), 'x')"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(fifo)])

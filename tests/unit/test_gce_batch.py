@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.providers.gce.batch import TokenBucket, decode, encode
-from hvdcloud.providers.gce.errors import Action, ApiError
-from hvdcloud.providers.gce.transport import Answer
+from hvdcloud.google.batch import TokenBucket, decode, encode
+from hvdcloud.google.errors import Action, ApiError
+from hvdcloud.google.http import Answer
 
 # As https://cloud.google.com/compute/docs/api/how-tos/batch shows it, in an order of its own.
 BODY = (

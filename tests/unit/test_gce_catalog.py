@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce import catalog
+from hvdcloud.providers.gce.money import catalog
 
 TODAY = date(2026, 11, 20)
 

@@ -14,11 +14,11 @@ from google.auth.exceptions import RefreshError, TransportError
 from google.protobuf.json_format import ParseError
 
 from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.providers.gce import client as client_module
-from hvdcloud.providers.gce import transport
-from hvdcloud.providers.gce.client import ComputeClient, connect_client
-from hvdcloud.providers.gce.errors import Action, ApiError, operation_errors
-from tests.unit.scripted_api import Call, Reply, Script, refusal
+from hvdcloud.google import http
+from hvdcloud.google.errors import Action, ApiError, operation_errors
+from hvdcloud.providers.gce.api import client as client_module
+from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
+from tests.support.scripted_api import Call, Reply, Script, refusal
 
 REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
 
@@ -32,7 +32,7 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def client(script: Script, monkeypatch: pytest.MonkeyPatch) -> ComputeClient:
-    monkeypatch.setattr(transport, "RETRY_BASE_SECONDS", 0.01)
+    monkeypatch.setattr(http, "RETRY_BASE_SECONDS", 0.01)
     return ComputeClient(project="p", credentials=AnonymousCredentials(), endpoint=script.url, retry_seconds=5)
 
 

@@ -1,6 +1,6 @@
 """What VMs have cost and will have cost at worst, to the cent.
 
-What is expected is summed up by hand from the prices of tests/money.py.
+What is expected is summed up by hand from the prices of tests/support/price_table.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce.costs import Costs, costs
-from tests.money import DISK, DISK_WEST, NODE, write_prices
+from hvdcloud.providers.gce.money.costs import Costs, costs
+from tests.support.price_table import DISK, DISK_WEST, NODE, write_prices
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 BORN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)

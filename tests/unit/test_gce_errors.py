@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.gce.errors import CATALOGUE, Action, ApiError, answer_error, operation_errors
+from hvdcloud.google.errors import CATALOGUE, Action, ApiError, answer_error, operation_errors
 
 NOT_FOUND = "The resource 'projects/p/{}' was not found"
 

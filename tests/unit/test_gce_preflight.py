@@ -12,11 +12,11 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
-from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.preflight import Preflight, preflight
-from tests import gce_samples
-from tests.gce_samples import SETTINGS
-from tests.unit.scripted_api import Call, Reply, Script, refusal
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.capacity.preflight import Preflight, preflight
+from tests.support import gce_samples
+from tests.support.gce_samples import SETTINGS
+from tests.support.scripted_api import Call, Reply, Script, refusal
 
 TODAY = date(2026, 11, 20)
 SPEC = replace(gce_samples.SPEC, nodes=4)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce import catalog, price_table, prices
+from hvdcloud.providers.gce.money import catalog, price_table, prices
 
 
 def hourly(machine_type: str, **changes: Any) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdcloud.providers.gce.quota import Shortfall, needs, shortfalls
+from hvdcloud.providers.gce.capacity.quota import Shortfall, needs, shortfalls
 from tests.unit.test_gce_plan import settings
 
 ROOMY = {"INSTANCES": 1000, "SSD_TOTAL_GB": 10000, "CPUS": 1000, "IN_USE_ADDRESSES": 100, "PREEMPTIBLE_CPUS": 0}

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.reach import (
+from hvdcloud.providers.gce.ssh_access import (
     ADDRESS_URL_VARIABLE,
     ADDRESS_URLS,
     caller_source,
     check_iap,
     iap_proxy_command,
 )
-from tests.web import Reply, answering
+from tests.support.http_server import Reply, answering
 
 
 def nobody(url: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
-from hvdcloud.providers.gce import ready
-from hvdcloud.providers.gce.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
-from hvdcloud.providers.gce.view import Viewpoint, Way
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.ops import ready
+from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"})}
@@ -52,10 +52,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def wait(client: Client) -> list[Any]:
-    viewpoint = Viewpoint(project="p", way=Way.EXTERNAL)
-    nodes = [viewpoint.node(vm) for vm in client.made]
+    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    nodes = [mapper.node(vm) for vm in client.made]
     deadline = time.monotonic() + 60
-    return Boots(client, viewpoint, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
+    return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
 
 
 def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pauses: list[float]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce import startup
+from hvdcloud.providers.gce.plan import startup
 from tests.unit.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64

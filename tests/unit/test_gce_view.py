@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.base import NodeState
-from hvdcloud.providers.gce.plan import request_id
-from hvdcloud.providers.gce.survey import Survey
-from hvdcloud.providers.gce.view import Viewpoint, Way, internal_name
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way, internal_name
+from hvdcloud.providers.gce.inventory import Inventory
+from hvdcloud.providers.gce.plan.request import request_id
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 LABELS = {
@@ -53,13 +53,13 @@ def disk(name: str, *, zone: str = "us-central1-a") -> dict[str, Any]:
     return {"name": name, "zone": f"{ROOT}/zones/{zone}", "labels": LABELS}
 
 
-HERE = Viewpoint(project="p", way=Way.EXTERNAL)
+HERE = ResourceMapper(project="p", way=Way.EXTERNAL)
 
 
 def test_a_whole_cluster() -> None:
     cluster = HERE.cluster(
         "digits",
-        Survey(instances=(vm(1), vm(0)), disks=(disk("digits-0"), disk("digits-1"))),
+        Inventory(instances=(vm(1), vm(0)), disks=(disk("digits-0"), disk("digits-1"))),
     )
     assert cluster.whole
     assert (cluster.id, cluster.owner, cluster.provider) == ("0a1b2c", "ada", "gce")
@@ -91,12 +91,12 @@ def test_states(status: str, state: NodeState) -> None:
 
 
 def test_disks_without_a_vm_and_firewall_rules_are_other_objects() -> None:
-    survey = Survey(
+    inventory = Inventory(
         instances=(vm(0),),
         disks=(disk("digits-0"), disk("digits-0", zone="us-central1-b"), disk("digits-1")),
         firewalls=({"name": "hvdcloud-digits-0a1b2c-ssh", "description": DESCRIPTION},),
     )
-    cluster = HERE.cluster("digits", survey)
+    cluster = HERE.cluster("digits", inventory)
     assert cluster.other_objects == (
         "disk us-central1-a/digits-1",
         "disk us-central1-b/digits-0",
@@ -106,8 +106,8 @@ def test_disks_without_a_vm_and_firewall_rules_are_other_objects() -> None:
 
 
 def test_a_cluster_of_which_only_a_firewall_rule_is_left() -> None:
-    survey = Survey(firewalls=({"name": "any", "description": DESCRIPTION},), unseen=("zone us-central1-f",))
-    (cluster,) = HERE.clusters(survey)
+    inventory = Inventory(firewalls=({"name": "any", "description": DESCRIPTION},), unseen=("zone us-central1-f",))
+    (cluster,) = HERE.clusters(inventory)
     assert (cluster.name, cluster.id, cluster.owner, cluster.nodes) == ("digits", "0a1b2c", "ada", ())
     assert cluster.unseen == ("zone us-central1-f",)
 
@@ -121,16 +121,16 @@ def test_a_cluster_of_which_only_an_operation_is_there_yet() -> None:
         "insertTime": "2026-11-20T10:00:00.123-08:00",
     }
     others = {**operation, "clientOperationId": request_id("letters")}
-    survey = Survey(operations=(operation, others, {**operation, "operationType": "delete"}))
-    assert len(survey.creating("digits")) == 1
-    cluster = HERE.cluster("digits", survey)
+    inventory = Inventory(operations=(operation, others, {**operation, "operationType": "delete"}))
+    assert len(inventory.creating("digits")) == 1
+    cluster = HERE.cluster("digits", inventory)
     assert cluster.other_objects == ("operation operation-1 (bulkInsert in us-central1-a, under way)",)
     assert cluster.created.isoformat() == "2026-11-20T10:00:00.123000-08:00"
 
 
 def test_ways_to_a_node() -> None:
-    assert Viewpoint(project="p", way=Way.INTERNAL).node(vm(0)).address == "10.128.0.2"
-    through_iap = Viewpoint(project="p", way=Way.IAP).node(vm(0))
+    assert ResourceMapper(project="p", way=Way.INTERNAL).node(vm(0)).address == "10.128.0.2"
+    through_iap = ResourceMapper(project="p", way=Way.IAP).node(vm(0))
     assert through_iap.address is None
     assert "start-iap-tunnel digits-0 2222" in (through_iap.proxy_command or "")
     assert HERE.node(vm(0, networkInterfaces=[{"networkIP": "10.128.0.2"}])).address == "10.128.0.2"
@@ -145,19 +145,19 @@ def test_internal_names() -> None:
 
 
 def test_only_places_that_matter_count_as_unseen() -> None:
-    survey = Survey(unseen=("zone us-central1-a", "zone us-central1-f", "part of project p (why)"))
-    assert survey.within(["us-central1-a"]).unseen == ("zone us-central1-a", "part of project p (why)")
-    assert not survey.sees("us-central1-b")
-    assert Survey(unseen=("zone us-central1-a",)).sees("us-central1-b")
-    assert Survey(unseen=("zone us-central1-a",)).sees("")
+    inventory = Inventory(unseen=("zone us-central1-a", "zone us-central1-f", "part of project p (why)"))
+    assert inventory.within(["us-central1-a"]).unseen == ("zone us-central1-a", "part of project p (why)")
+    assert not inventory.sees("us-central1-b")
+    assert Inventory(unseen=("zone us-central1-a",)).sees("us-central1-b")
+    assert Inventory(unseen=("zone us-central1-a",)).sees("")
 
 
 def test_one_cluster_of_two_with_one_name() -> None:
     theirs = {**LABELS, "hvdcloud-id": "ffffff"}
-    survey = Survey(
+    inventory = Inventory(
         instances=(vm(0), vm(0, zone="us-central1-b", labels=theirs)),
         firewalls=({"name": "any", "description": DESCRIPTION},),
     )
-    mine = survey.only("ffffff")
+    mine = inventory.only("ffffff")
     assert [each["zone"] for each in mine.instances] == [f"{ROOT}/zones/us-central1-b"]
     assert mine.firewalls == ()

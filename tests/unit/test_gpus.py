@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import Config
-from hvdcloud.config_file import load_config
+from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
-from hvdcloud.lifecycle.consent import Consent
-from hvdcloud.lifecycle.gpus import check_gpus, head_drives_only, machine_of, wasted
+from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, head_drives_only, machine_of
 
 OLD_GPU_NEW_IMAGE = {
     "gce.machine_type": "n1-standard-8",
@@ -75,7 +75,7 @@ def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None
 def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
     tmp_path: Path, settings: dict[str, object], said: str | None
 ) -> None:
-    found = wasted(config(tmp_path, **settings))
+    found = device_mismatch(config(tmp_path, **settings))
     assert (found is None) if said is None else (found is not None and said in found)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import Config
+from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.horovod import Host, default_ranks, elastic_argv, horovodrun_argv
 from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, _hosts
 from hvdcloud.node.paths import checkpoints_dir
+from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 

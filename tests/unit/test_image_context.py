@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import ImageConfig
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.image import context, versions
-from hvdcloud.image.build import image_reference
-from hvdcloud.image.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.build.builder import image_reference
+from hvdcloud.image.plan import context, versions
+from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
 
 ROW = versions.find("torch", "cpu")
 TORCH_WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.image import own, stream, versions
-from hvdcloud.image.plan import ImagePlan, Step, plan_image
-from hvdcloud.image.sources import Sources
+from hvdcloud.image import engine_stream
+from hvdcloud.image.plan import custom_base, versions
+from hvdcloud.image.plan.sources import Sources
+from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 
 DIGEST = "sha256:" + "1" * 64
 PINNED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
 
 
-def planned(folder: Path, *, base: own.Base | None = None, needs: own.Needs | None = None, **config: str) -> ImagePlan:
+def planned(
+    folder: Path, *, base: custom_base.Base | None = None, needs: custom_base.Needs | None = None, **config: str
+) -> ImagePlan:
     """The plan of a project; without a requirements.txt there is none to install."""
     requirements = "requirements.txt" if (folder / "requirements.txt").exists() else None
     if base is not None:
@@ -50,7 +53,7 @@ def refusal(folder: Path, text: str) -> UsageError:
 
 def test_a_base_is_built_on_twice_and_requirements_go_on_top(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("idna\n")
-    builder, node, project = planned(tmp_path, base=own.Base(reference="theirs:1", identity="sha256:a")).steps
+    builder, node, project = planned(tmp_path, base=custom_base.Base(reference="theirs:1", identity="sha256:a")).steps
     assert builder.arguments["OWN"] == node.arguments["OWN"] == "theirs:1"
     assert node.arguments["BUILDER"] == project.arguments["BUILDER"] == builder.reference
     assert project.arguments["BASE"] == node.reference
@@ -60,16 +63,16 @@ def test_a_base_is_built_on_twice_and_requirements_go_on_top(tmp_path: Path) -> 
 
 
 def test_nothing_that_compiles_is_sent_for_the_image_that_nodes_run(tmp_path: Path) -> None:
-    builder, node = planned(tmp_path, base=own.Base(reference="theirs:1", identity="sha256:a")).steps
+    builder, node = planned(tmp_path, base=custom_base.Base(reference="theirs:1", identity="sha256:a")).steps
     assert {"dockerfiles/own/prepare.py", "dockerfiles/build/horovod.sh"} <= set(sent(builder))
     assert not [name for name in sent(node) if name.startswith(("dockerfiles/build", "dockerfiles/patches", "wheels"))]
-    assert {"dockerfiles/own/check_node.py", "hvdcloud/node/entrypoint.py"} <= set(sent(node))
+    assert {"dockerfiles/own/check_node.py", "hvdcloud/node/boot/entrypoint.py"} <= set(sent(node))
     assert sent(builder)["dockerfiles/own/prepare.sh"].mode & 0o111
 
 
 def test_what_is_in_the_base_decides_the_name_and_not_how_it_is_called(tmp_path: Path) -> None:
     names = {
-        planned(tmp_path, base=own.Base(reference=reference, identity=identity)).reference
+        planned(tmp_path, base=custom_base.Base(reference=reference, identity=identity)).reference
         for reference, identity in [("theirs:1", "sha256:a"), ("theirs:1", "sha256:b"), ("also:1", "sha256:a")]
     }
     assert len(names) == 2
@@ -85,25 +88,25 @@ def test_a_digest_needs_no_engine_and_a_tag_says_how_to_get_one(tmp_path: Path) 
 
 
 def test_the_controller_that_runs_are_to_use_has_to_work_in_it(tmp_path: Path) -> None:
-    base = own.Base(reference="theirs:1", identity="sha256:a")
-    gloo, mpi = (planned(tmp_path, base=base, needs=own.Needs(controller=name)) for name in ("gloo", "mpi"))
+    base = custom_base.Base(reference="theirs:1", identity="sha256:a")
+    gloo, mpi = (planned(tmp_path, base=base, needs=custom_base.Needs(controller=name)) for name in ("gloo", "mpi"))
     assert (gloo.last.arguments["CONTROLLER"], mpi.last.arguments["CONTROLLER"]) == ("gloo", "mpi")
     assert gloo.reference != mpi.reference
     assert gloo.steps[0].reference == mpi.steps[0].reference, "what is compiled is the same"
     # Ours work with either.
-    assert len({planned(tmp_path, needs=own.Needs(controller=name)).reference for name in ("gloo", "mpi")}) == 1
+    assert len({planned(tmp_path, needs=custom_base.Needs(controller=name)).reference for name in ("gloo", "mpi")}) == 1
 
 
 def test_the_gpus_of_the_nodes_are_what_it_has_to_have_code_for(tmp_path: Path) -> None:
-    base = own.Base(reference="theirs:1", identity="sha256:a")
-    known, unknown = (planned(tmp_path, base=base, needs=own.Needs(capability=name)) for name in ("7.5", ""))
+    base = custom_base.Base(reference="theirs:1", identity="sha256:a")
+    known, unknown = (planned(tmp_path, base=base, needs=custom_base.Needs(capability=name)) for name in ("7.5", ""))
     assert (known.last.arguments["CAPABILITY"], unknown.last.arguments["CAPABILITY"]) == ("7.5", "")
     assert known.steps[0].reference == unknown.steps[0].reference
 
 
 def test_patches_are_known_for_every_version_of_a_framework() -> None:
     for row in versions.ROWS:
-        assert f"{row.version}:{','.join(row.patches)}" in own.horovod_patches(row.framework).split()
+        assert f"{row.version}:{','.join(row.patches)}" in custom_base.horovod_patches(row.framework).split()
 
 
 def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) -> None:
@@ -115,9 +118,9 @@ def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) ->
         (folder / name).write_bytes(b"wheel")
     (tmp_path / "requirements.txt").write_text("mine\n")
     sources = Sources(find_links=(folder,))
-    base = own.Base(reference="theirs:1", identity="sha256:a")
-    builder = own.builder_context(base, sources, framework="torch", device="cpu")
-    project = own.project_context(sources, project_dir=tmp_path, requirements="requirements.txt", node="x")
+    base = custom_base.Base(reference="theirs:1", identity="sha256:a")
+    builder = custom_base.builder_context(base, sources, framework="torch", device="cpu")
+    project = custom_base.project_context(sources, project_dir=tmp_path, requirements="requirements.txt", node="x")
     assert [entry.path for entry in builder.unhashed if entry.path.endswith(".whl")] == [f"wheels/{ours}"]
     assert [entry.path for entry in project.hashed if entry.path.endswith(".whl")] == [f"wheels/{mine}"]
 
@@ -131,14 +134,14 @@ def test_a_version_beside_a_base_is_refused_with_its_line(tmp_path: Path) -> Non
 
 
 def test_what_a_build_refuses_is_the_error_itself() -> None:
-    tail = stream.Tail(where="at step 9/9: RUN x")
+    tail = engine_stream.Tail(where="at step 9/9: RUN x")
     tail.lines.extend(["noise", "hvdcloud: refused: it has no apt-get", "hvdcloud: next: set image.base"])
-    error = stream.build_error("returned 3", image="image.base theirs:1", tail=tail, pip_hint="")
+    error = engine_stream.build_error("returned 3", image="image.base theirs:1", tail=tail, pip_hint="")
     assert (error.message, error.hint) == ("image.base theirs:1 can't be a node: it has no apt-get", "set image.base")
     # As BuildKit has it: each line behind its step and time.
     tail.lines.clear()
     tail.lines.extend(["#9 0.3 hvdcloud: refused: no Python", "#9 0.3 hvdcloud: next: install it"])
-    error = stream.build_error("returned 3", image="x", tail=tail, pip_hint="")
+    error = engine_stream.build_error("returned 3", image="x", tail=tail, pip_hint="")
     assert (error.message, error.hint) == ("x can't be a node: no Python", "install it")
 
 
@@ -285,9 +288,9 @@ def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_pat
 
 
 def test_a_dockerfile_is_refused_before_a_base_is_looked_for(tmp_path: Path) -> None:
-    from hvdcloud.image.build import build
+    from hvdcloud.image.build.builder import build
 
     (tmp_path / "Dockerfile").write_text("FROM debian\n")
     config = ImageConfig(base="nowhere.invalid/image:1", dockerfile="Dockerfile", requirements=None)
     with pytest.raises(UsageError, match="its image begins with debian"):
-        build(config, project_dir=tmp_path, progress=stream.ignore)
+        build(config, project_dir=tmp_path, progress=engine_stream.ignore)

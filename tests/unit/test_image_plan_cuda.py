@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.image.context import dockerfiles
-from hvdcloud.image.plan import ImagePlan, plan_image
-from hvdcloud.image.versions import ROWS, Row
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
+from hvdcloud.image.plan.versions import ROWS, Row
 
 CUDA_ROWS = [row for row in ROWS if row.cuda]
 

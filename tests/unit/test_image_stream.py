@@ -9,7 +9,7 @@ import pytest
 from requests.exceptions import ChunkedEncodingError
 
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.stream import BuildEvent, follow_build, follow_pull, follow_push, ignore
+from hvdcloud.image.engine_stream import BuildEvent, follow_build, follow_pull, follow_push, ignore
 
 DIGEST = "sha256:" + "ab" * 32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import keras_check
+from hvdcloud.node.run import keras_check
 
 COMMAND = ("python train.py",)
 

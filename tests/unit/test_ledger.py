@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.ledger import Ledger, Verified
+from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
 
 ENTRY = Verified(
     cluster="c", run="r", name="x", generation=1, crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5
@@ -17,19 +17,19 @@ ENTRY = Verified(
 
 def test_what_was_saved_is_there_in_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ledger.json"
-    ledger = Ledger(path)
-    ledger.add(ENTRY)
-    assert ledger.get(cluster="c", run="r", name="x") == ENTRY
+    verified_files = VerifiedFiles(path)
+    verified_files.add(ENTRY)
+    assert verified_files.get(cluster="c", run="r", name="x") == ENTRY
     assert not path.exists()
-    ledger.save()
-    assert Ledger(path).get(cluster="c", run="r", name="x") == ENTRY
-    assert Ledger(path).get(cluster="c", run="r", name="y") is None
+    verified_files.save()
+    assert VerifiedFiles(path).get(cluster="c", run="r", name="x") == ENTRY
+    assert VerifiedFiles(path).get(cluster="c", run="r", name="y") is None
     assert [file.name for file in path.parent.iterdir()] == ["ledger.json"]
 
 
 def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
-    ledgers = [Ledger(path) for _ in range(8)]
+    ledgers = [VerifiedFiles(path) for _ in range(8)]
 
     def work(number: int) -> None:
         for step in range(10):
@@ -41,7 +41,7 @@ def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=30)
-    after = Ledger(path)
+    after = VerifiedFiles(path)
     assert all(after.get(cluster="c", run="r", name=f"{n}-{s}") for n in range(8) for s in range(10))
 
 
@@ -49,8 +49,8 @@ def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
 def test_a_damaged_ledger_knows_nothing_and_heals(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "ledger.json"
     path.write_bytes(damage)
-    ledger = Ledger(path)
-    assert ledger.get(cluster="c", run="r", name="x") is None
-    ledger.add(ENTRY)
-    ledger.save()
-    assert Ledger(path).get(cluster="c", run="r", name="x") == ENTRY
+    verified_files = VerifiedFiles(path)
+    assert verified_files.get(cluster="c", run="r", name="x") is None
+    verified_files.add(ENTRY)
+    verified_files.save()
+    assert VerifiedFiles(path).get(cluster="c", run="r", name="x") == ENTRY

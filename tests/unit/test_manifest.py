@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, open_bucket
 from hvdcloud.checkpoints.manifest import (
     Entry,
     Manifest,
@@ -23,6 +22,7 @@ from hvdcloud.checkpoints.manifest import (
     to_json,
 )
 from hvdcloud.errors import CheckpointError
+from hvdcloud.storage.base import Bucket, open_bucket
 
 RUN = "20261120-101500-abc123"
 ENTRY = Entry(name="a/b.pt", size=3, crc32c="AAAAAA==", generation=17, modified=1.5)

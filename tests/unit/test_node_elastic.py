@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
-from tests.node_cluster import RUN
+from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
+from tests.support.nodes import RUN
 
 pytestmark = needs_namespaces
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import entrypoint
+from hvdcloud.node.boot import entrypoint
 from hvdcloud.remote.keys import new_key_pair
-from tests.guest_attributes import Metadata, metadata_server
-from tests.harness import until
-from tests.node_cluster import REPOSITORY
+from tests.standins.metadata.guest_attributes import Metadata, metadata_server
+from tests.support.harness import until
+from tests.support.nodes import REPOSITORY
 
 
 def start_node(root: Path, metadata: Metadata | None, **environ: str) -> subprocess.Popen[str]:

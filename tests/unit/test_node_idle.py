@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import activity, idle, paths
+from hvdcloud.node import paths
+from hvdcloud.node.boot import activity, idle
+from hvdcloud.node.boot.idle import Answer, Verdict, Watch, verdict
 from hvdcloud.node.files import Lock
-from hvdcloud.node.idle import Answer, Verdict, Watch, verdict
-from tests.node_cluster import RUN, NodeCluster, node_cluster
+from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node import paths
-from hvdcloud.node.keeper import Keeper
-from hvdcloud.node.spec import Spec
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.uploads.loop import UploadLoop
 
 RUN = "20261121-101112-abcdef"
 
@@ -22,7 +22,7 @@ class Node:
         self._monkeypatch = monkeypatch
         with self:
             paths.checkpoints_dir(RUN).mkdir(parents=True)
-        self.keeper = Keeper(
+        self.upload_loop = UploadLoop(
             Spec.from_mapping(
                 {"run": RUN, "cluster": "digits", "node": number, "name": f"digits-{number}", "keep_every": 1,
                  "bucket": (root / "bucket").as_uri(), "slots": 1, "cores": 1, "command": ["true"]}
@@ -44,11 +44,11 @@ class Node:
 
     def flush(self) -> list[str]:
         with self:
-            return list(self.keeper.flush_now().errors)
+            return list(self.upload_loop.flush_now().errors)
 
     def gather(self) -> str:
         with self:
-            return self.keeper.gather()
+            return self.upload_loop.gather()
 
     def files(self) -> dict[str, bytes]:
         with self:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import launcher
+from hvdcloud.node.run import launcher
 
 OURS = str(Path(launcher.__file__).with_name("horovodrun.py"))
 ARGUMENTS = ["--gloo", "-np", "2"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.runlog import Normaliser, RunLog
+from hvdcloud.node.run.log import Normaliser, RunLog
 
 
 def normalised(*pieces: bytes) -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
 from hvdcloud.checkpoints.manifest import events_name, list_runs, load_manifests, samples_name
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, node_cluster
+from hvdcloud.storage.folder import FolderBucket
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 TRAINS = """
 import os, pathlib, time

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import aliases, hosts
-from hvdcloud.node.membership import (
+from hvdcloud.node.elastic.membership import (
     FAILURE_MARGIN_SECONDS,
     FORGIVEN_SECONDS,
     FORM_SECONDS,
@@ -20,6 +19,7 @@ from hvdcloud.node.membership import (
     Membership,
     Place,
 )
+from hvdcloud.node.mesh import aliases, hosts
 
 GLOO = 10.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.outcome import (
+from hvdcloud.node.run.outcome import (
     ElasticEvidence,
     Ended,
     Evidence,
@@ -58,6 +58,15 @@ def evidence(**seen: Any) -> Evidence:
         (
             {"ended": [ended(0, 1, terminated=True), ended(1, 1, at=11.0)], "launcher": 1},
             Outcome("failed", 1, "rank 1 on n1 exited with 1"),
+        ),
+        (
+            {"ended": [ended(0, 143, signal=15, terminated=True), ended(1, 3, at=20.0)], "launcher": 1},
+            Outcome("failed", 3, "rank 1 on n1 exited with 3"),
+        ),
+        # Reports of slow nodes arrive late: what counts is when a rank ended.
+        (
+            {"ended": [ended(0, 7, at=15.0), ended(1, 3, at=10.0)], "launcher": 1},
+            Outcome("failed", 3, "rank 1 on n1 exited with 3"),
         ),
         ({"stopped": True, "ended": [ended(0, 0)]}, Outcome("stopped", None, "stopped on request")),
         ({"ended": [ended(0, 1)], "stopped": True}, Outcome("failed", 1, "rank 0 on n0 exited with 1")),

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node import preemption
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, is_gone, node_cluster, wait_gone
-from tests.preemption_notice import Notices, notices
+from hvdcloud.node.uploads import drain
+from tests.standins.metadata.preemption import Notices, notices
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
 
 # Every rank leaves a file that is whole, and goes on.
 TRAINS = """
@@ -42,7 +42,7 @@ def noticed() -> threading.Event:
 
 
 def watch(server: Notices, noticed: threading.Event) -> None:
-    preemption.Watch(server.url, noticed.set).start()
+    drain.Watch(server.url, noticed.set).start()
 
 
 # -- the notice --------------------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def test_a_server_that_does_not_let_requests_hang_is_not_asked_without_end(
 ) -> None:
     with notices() as server:
         began = time.monotonic()
-        preemption.Watch(server.url, noticed.set, hang_seconds=0.0).start()
+        drain.Watch(server.url, noticed.set, hang_seconds=0.0).start()
         until(lambda: len(server.etags) >= 4, seconds=30, what="four requests")
         # Two at once: for what there is, and for a change. Then it pauses each time, by chance for half as long.
-        assert time.monotonic() - began >= 2 * 0.5 * preemption.FIRST_PAUSE
+        assert time.monotonic() - began >= 2 * 0.5 * drain.FIRST_PAUSE
         server.preempt()
         assert noticed.wait(30)
 
@@ -155,7 +155,7 @@ def events(cluster: NodeCluster) -> list[dict[str, Any]]:
 
 def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[str]:
     """What the first process does before it ends everything."""
-    program = "from hvdcloud.node import preemption; preemption.before_the_end()"
+    program = "from hvdcloud.node.uploads import drain; drain.before_the_end()"
     return subprocess.Popen(
         [sys.executable, "-c", program], env=cluster.environment(node), stdout=subprocess.PIPE, text=True
     )
@@ -206,7 +206,7 @@ def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
         file.write(b"one")
         answer = cluster.verb("n1", "leave", "preempted")["runs"][RUN]
         assert (answer["files"], answer["pending"]) == (1, ["events.pt"])
-        assert preemption.WRITERS_SECONDS < answer["seconds"] < preemption.LEAVE_SECONDS
+        assert drain.WRITERS_SECONDS < answer["seconds"] < drain.LEAVE_SECONDS
         cluster.wait_for_log("node n1: 1 files are in the bucket (")
         cluster.wait_for_log("but not all: events.pt being written")
     cluster.wait_for_log("node n1: all 2 files are in the bucket (")
@@ -216,7 +216,7 @@ def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
 def test_a_container_that_ends_ends_its_part_of_the_run_with_everything_in_the_bucket(cluster: NodeCluster) -> None:
     start(cluster)
     agent = cluster.agent("n1")
-    out, _ = end_of_the_container(cluster, "n1").communicate(timeout=preemption.LEAVE_SECONDS)
+    out, _ = end_of_the_container(cluster, "n1").communicate(timeout=drain.LEAVE_SECONDS)
     assert is_gone(agent), "the agent had its last words"
     assert f"hvdcloud: run {RUN}: node n1: all 1 files are in the bucket (" in out
     state = cluster.wait_done()
@@ -277,7 +277,7 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
         # If it waited for anything, it would do so without end.
-        assert preemption.take_leave("shut down", ending=True, seconds=float("inf")) == {}
+        assert drain.drain("shut down", ending=True, seconds=float("inf")) == {}
 
 
 def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
@@ -286,7 +286,7 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
     start(cluster)
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
-    assert preemption.take_leave("shut down", ending=True, seconds=1.0) == {RUN: {}}
+    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: {}}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -294,11 +294,9 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
 
 def test_what_the_log_says_of_the_checkpoints() -> None:
     saved = {"files": 12, "seconds": 3.21, "pending": [], "errors": []}
-    assert preemption.saved_note("t-x-2", saved) == (
-        "node t-x-2: all 12 files are in the bucket (3.2 s after the notice)"
-    )
+    assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
     saved |= {"pending": ["a", "b", "c", "d"], "errors": ["the bucket is gone", "again"]}
-    assert preemption.saved_note("t-x-2", saved) == (
+    assert drain.saved_note("t-x-2", saved) == (
         "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
         "the bucket is gone"
     )

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from hvdcloud.node.lease import Lease
-from hvdcloud.node.restart import GATHER, RESET, STEP_SECONDS, Restart
+from hvdcloud.node.elastic.restart import GATHER, RESET, STEP_SECONDS, Restart
+from hvdcloud.node.run.lease import Lease
 
 
 class Channel:

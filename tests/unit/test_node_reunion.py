@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.node.outcome import CONSEQUENCE_SECONDS
-from hvdcloud.node.reunion import (
+from hvdcloud.node.elastic.rendezvous import (
     AGAIN_SECONDS,
     HOPELESS_SECONDS,
     IMPORT_SECONDS,
     NEW_SECONDS,
     WAKE_SECONDS,
-    Reunion,
+    Rendezvous,
 )
-from hvdcloud.node.world import Process
-from tests.worlds import end, see, see_all, world
+from hvdcloud.node.elastic.workers import Process
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
+from tests.support.workers import end, see, see_all, world
 
 STEP_SECONDS = 30.0
 
@@ -25,7 +25,7 @@ class Scene:
     def __init__(self, *, met: bool = True, longest_step: float = STEP_SECONDS) -> None:
         self.world = world()
         self.broken: list[float] = []
-        self.reunion = Reunion(self.world, self.broken.append, longest_step=longest_step)
+        self.rendezvous = Rendezvous(self.world, self.broken.append, longest_step=longest_step)
         self.now = 10.0
         if met:
             see_all(self.world, now=self.now)
@@ -34,7 +34,7 @@ class Scene:
     def lose(self, node: str) -> None:
         """As the supervisor does."""
         self.world.forget(node)
-        self.reunion.lost(now=self.now)
+        self.rendezvous.lost(now=self.now)
 
     def hopeless_after(self, seconds: float, *, connecting: bool = False) -> bool:
         """Whether they are given up within these seconds."""
@@ -43,8 +43,8 @@ class Scene:
             self.now += 0.25
             if connecting:
                 see_all(self.world, now=self.now)
-            self.reunion.help(now=self.now)
-            if self.reunion.is_hopeless(now=self.now):
+            self.rendezvous.help(now=self.now)
+            if self.rendezvous.is_hopeless(now=self.now):
                 return True
         return False
 
@@ -64,7 +64,7 @@ def test_what_one_loss_brings_about_breaks_them_once() -> None:
     scene.lose("d-1")
     assert len(scene.broken) == 1
     scene.now += 0.1
-    scene.reunion.lost(now=scene.now)
+    scene.rendezvous.lost(now=scene.now)
     assert len(scene.broken) == 2
 
 
@@ -84,7 +84,7 @@ def test_workers_that_have_not_met_again_lose_the_connections_that_were_new_at_t
 def test_workers_that_have_met_again_keep_their_connections() -> None:
     scene = Scene()
     scene.lose("d-2")
-    scene.reunion.over()
+    scene.rendezvous.over()
     assert not scene.hopeless_after(10 * STEP_SECONDS)
     assert scene.broken == [NEW_SECONDS]
 
@@ -150,7 +150,7 @@ def test_new_workers_do_not_wait_for_each_other_when_all_that_knew_what_was_trai
     scene.world.processes["d-2", 8] = Process(2, "d-2", "d-2-g2", began=scene.now)
     for node in ("d-0", "d-1", "d-2"):
         end(scene.world, node, 1, at=scene.now)
-    scene.reunion.lost(now=scene.now)
+    scene.rendezvous.lost(now=scene.now)
     assert not scene.hopeless_after(CONSEQUENCE_SECONDS - 0.25)
     assert scene.hopeless_after(0.5)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node import logs
-from tests.harness import until
-from tests.node_cluster import RUN, NodeCluster, node_cluster, wait_gone
+from hvdcloud.node.run import follow
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
 
 FOREVER = "import time; print('at work', flush=True); time.sleep(600)"
 SECRET = "hunter2-the-secret"
@@ -254,20 +254,20 @@ def test_the_head_knows_whether_somebody_follows_a_run(cluster: NodeCluster, mon
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
     cluster.start_run(FOREVER)
     cluster.wait_for_log("at work", times=2)
-    assert not logs.is_followed(RUN)
+    assert not follow.is_followed(RUN)
     cluster.start("n0", "logs", RUN).communicate(timeout=30)
     followers = [cluster.start("n0", "logs", RUN, "--follow") for _ in range(2)]
     for follower in followers:
         assert follower.stdout
         follower.stdout.readline()
-    assert logs.is_followed(RUN)
+    assert follow.is_followed(RUN)
     followers[0].kill()
     followers[0].wait()
-    assert logs.is_followed(RUN)
+    assert follow.is_followed(RUN)
     # As when a laptop is gone, and its connection with it.
     assert followers[1].stdout
     followers[1].stdout.close()
-    until(lambda: not logs.is_followed(RUN), seconds=20, what="the last one's end")
+    until(lambda: not follow.is_followed(RUN), seconds=20, what="the last one's end")
 
 
 def test_a_run_whose_supervisor_and_agents_were_all_killed_is_reported_lost(cluster: NodeCluster) -> None:

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
 from hvdcloud.checkpoints.manifest import samples_name
-from hvdcloud.node.keeper import Keeper
-from hvdcloud.node.sample import GpuReader, Sensors, parse_cpu, parse_gpus, parse_memory, parse_network, samples_file
-from hvdcloud.node.sampler import Sampler, Series
-from hvdcloud.node.spec import Spec
+from hvdcloud.node.monitor.sample import (
+    GpuReader,
+    Sensors,
+    parse_cpu,
+    parse_gpus,
+    parse_memory,
+    parse_network,
+    samples_file,
+)
+from hvdcloud.node.monitor.sampler import Sampler, Series
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.uploads.loop import UploadLoop
+from hvdcloud.storage.folder import FolderBucket
 
 STAT = """\
 cpu  1000 50 300 8000 200 10 40 25 7 0
@@ -150,7 +158,7 @@ def test_a_node_that_takes_anothers_place_keeps_what_that_had_said(
     )  # fmt: skip
     for machine, line in (("first", b'{"t": 1}\n'), ("second", b'{"t": 2}\n')):
         monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path / machine))
-        sampler = Sampler(spec, Keeper(spec))
+        sampler = Sampler(spec, UploadLoop(spec))
         samples_file(run).parent.mkdir(parents=True)
         samples_file(run).write_bytes(line)
         sampler._put(bucket)

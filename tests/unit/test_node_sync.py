@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node.sync import Entry, Sync
+from hvdcloud.node.run.sync import Entry, Sync
 
 
 class Laptop:

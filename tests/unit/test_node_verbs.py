@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import hosts, machine, replace
+from hvdcloud.node.boot import machine
+from hvdcloud.node.elastic import replace
+from hvdcloud.node.elastic.probe import worker_problem
 from hvdcloud.node.files import Lock, lock_holder, write_json
-from hvdcloud.node.launcher import launcher_environment
-from hvdcloud.node.private import write_private
-from hvdcloud.node.probe import worker_problem
-from hvdcloud.node.rank import environment_of_rank
-from hvdcloud.node.spec import Spec
-from hvdcloud.node.supervisor import silence_limit
-from tests.node_cluster import RUN, NodeCluster, entry, node_cluster, send_code
+from hvdcloud.node.mesh import hosts
+from hvdcloud.node.run.launcher import launcher_environment
+from hvdcloud.node.run.rank import environment_of_rank
+from hvdcloud.node.run.secrets_file import write_private
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.run.supervisor import silence_limit
+from tests.support.nodes import RUN, NodeCluster, entry, node_cluster, send_code
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.node.world import ALONE_SECONDS, FRESH_SECONDS, PARTING_SECONDS, Process
-from tests.worlds import ADDRESSES, end, see, see_all, world
+from hvdcloud.node.elastic.workers import ALONE_SECONDS, FRESH_SECONDS, PARTING_SECONDS, Process
+from tests.support.workers import ADDRESSES, end, see, see_all, world
 
 
 def test_a_world_has_formed_when_everybody_is_connected_to_everybody() -> None:

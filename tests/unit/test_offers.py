@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce import offers as gce
-from hvdcloud.providers.gce import price_table
-from hvdcloud.providers.gce.offers import Facts, Offer
-from tests.gce_samples import SETTINGS
+from hvdcloud.providers.gce.capacity import offers as gce
+from hvdcloud.providers.gce.capacity.offers import Facts, Offer
+from hvdcloud.providers.gce.money import price_table
+from tests.support.gce_samples import SETTINGS
 
 TODAY = date(2026, 11, 20)
 TABLE: dict[str, Any] = {

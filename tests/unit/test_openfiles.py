@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.openfiles import FileId, being_written
+from hvdcloud.node.uploads.open_files import FileId, being_written
 
 Holder = Callable[[str], None]
 

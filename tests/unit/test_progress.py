@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.lifecycle.progress import LogReader, Position, Progress, ProgressReader
+from hvdcloud.runs.progress import LogReader, Position, Progress, ProgressReader
 
 
 def read(text: str) -> Progress | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hvdcloud
-from hvdcloud.image.provenance import Source, public_url, source_labels, source_of, version_labels
+from hvdcloud.image.plan.provenance import Source, public_url, source_labels, source_of, version_labels
 from hvdcloud.providers import base
 
 GITHUB = {

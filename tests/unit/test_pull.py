@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
 from hvdcloud.checkpoints.fetch import local_paths
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
 from hvdcloud.checkpoints.pull import Progress, PullError, PullResult, pull
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
+from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
 
 
-class World:
+class Workers:
     """A bucket with one run in it, and a disk to pull it to."""
 
     def __init__(self, root: Path) -> None:
@@ -61,9 +61,13 @@ class World:
         )
         self.bucket.write(manifest_name(CLUSTER, RUN, 0), good.replace(b"@@", name.encode()))
 
-    def pull(self, *, ledger: Ledger | None = None) -> PullResult:
+    def pull(self, *, verified_files: VerifiedFiles | None = None) -> PullResult:
         return pull(
-            self.bucket, cluster=CLUSTER, run=RUN, target=self.target, ledger=ledger or Ledger(self.ledger_path)
+            self.bucket,
+            cluster=CLUSTER,
+            run=RUN,
+            target=self.target,
+            verified_files=verified_files or VerifiedFiles(self.ledger_path),
         )
 
     def path(self, name: str) -> Path:
@@ -71,11 +75,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Workers:
+    return Workers(tmp_path)
 
 
-def test_all_files_of_all_nodes_arrive_with_their_times(world: World) -> None:
+def test_all_files_of_all_nodes_arrive_with_their_times(world: Workers) -> None:
     world.put("a.pt", b"a")
     world.put("deep/er/b.pt", b"bb")
     world.put("a.pt", b"other", node=1)
@@ -91,7 +95,7 @@ def test_all_files_of_all_nodes_arrive_with_their_times(world: World) -> None:
     assert world.path("a.pt").stat().st_mtime == 1.5e9
 
 
-def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: World) -> None:
+def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: Workers) -> None:
     world.put("a", b"a")
     world.publish(complete=False)
     assert not world.pull().complete
@@ -103,7 +107,7 @@ def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: World
     assert (third.files, third.fetched, third.bytes_fetched, third.complete) == (2, 1, 2, True)
 
 
-def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: World) -> None:
+def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: Workers) -> None:
     world.put("a", b"right")
     world.publish()
     world.pull()
@@ -114,7 +118,7 @@ def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: Wor
     assert world.path("a").read_bytes() == b"right"
 
 
-def test_progress_reaches_the_end(world: World) -> None:
+def test_progress_reaches_the_end(world: Workers) -> None:
     for number in range(5):
         world.put(str(number), b"12345")
     world.publish()
@@ -124,7 +128,7 @@ def test_progress_reaches_the_end(world: World) -> None:
         cluster=CLUSTER,
         run=RUN,
         target=world.target,
-        ledger=Ledger(world.ledger_path),
+        verified_files=VerifiedFiles(world.ledger_path),
         on_progress=seen.append,
     )
     assert seen[0] == Progress(files_done=0, files_total=5, bytes_done=0, bytes_total=25)
@@ -132,14 +136,14 @@ def test_progress_reaches_the_end(world: World) -> None:
     assert [p.bytes_done for p in seen] == sorted(p.bytes_done for p in seen)
 
 
-def test_a_run_without_checkpoints_says_so(world: World) -> None:
+def test_a_run_without_checkpoints_says_so(world: Workers) -> None:
     with pytest.raises(CheckpointError, match="has no checkpoints") as caught:
         world.pull()
     assert caught.value.code == ExitCode.CHECKPOINT
     assert not world.target.exists()
 
 
-def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: World) -> None:
+def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: Workers) -> None:
     for name in ("a", "bad", "c"):
         world.put(name, b"right")
     world.publish()
@@ -156,12 +160,12 @@ def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: World)
     assert isinstance(caught.value.result.failed[0].error, CorruptObjectError)
     assert caught.value.result.files == 2
     assert sorted(path.name for path in world.path("").iterdir()) == ["a", "c"]
-    ledger = Ledger(world.ledger_path)
-    assert ledger.get(cluster=CLUSTER, run=RUN, name="a")
-    assert ledger.get(cluster=CLUSTER, run=RUN, name="bad") is None
+    verified_files = VerifiedFiles(world.ledger_path)
+    assert verified_files.get(cluster=CLUSTER, run=RUN, name="a")
+    assert verified_files.get(cluster=CLUSTER, run=RUN, name="bad") is None
 
 
-def test_an_object_overwritten_by_somebody_else_is_not_taken_for_ours(world: World) -> None:
+def test_an_object_overwritten_by_somebody_else_is_not_taken_for_ours(world: Workers) -> None:
     world.put("bad", b"right")
     world.put("a", b"right")
     world.publish()
@@ -173,7 +177,7 @@ def test_an_object_overwritten_by_somebody_else_is_not_taken_for_ours(world: Wor
     assert world.path("a").exists()
 
 
-def test_a_missing_object_is_code_9(world: World) -> None:
+def test_a_missing_object_is_code_9(world: Workers) -> None:
     world.put("a", b"right")
     world.publish()
     (world.folder / PREFIX / "a").unlink()
@@ -182,7 +186,7 @@ def test_a_missing_object_is_code_9(world: World) -> None:
     assert caught.value.code == ExitCode.CHECKPOINT
 
 
-def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_announced(world: World) -> None:
+def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_announced(world: Workers) -> None:
     """The node died between the object and the manifest."""
     old = world.put("latest", b"old")
     announced = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"new"), generation=0, modified=2.0)
@@ -206,7 +210,7 @@ def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_
 class MovingBucket:
     """Hands over to a real bucket, and lets a node overwrite a file between our reading the manifest and the object."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Workers) -> None:
         self.world = world
         self.moves = 2
 
@@ -218,11 +222,13 @@ class MovingBucket:
         return getattr(self.world.bucket, name)
 
 
-def test_a_running_node_that_overwrites_meanwhile_is_followed(world: World) -> None:
+def test_a_running_node_that_overwrites_meanwhile_is_followed(world: Workers) -> None:
     world.put("latest", b"version 2")
     world.publish()
     bucket: Bucket = MovingBucket(world)  # type: ignore[assignment]
-    result = pull(bucket, cluster=CLUSTER, run=RUN, target=world.target, ledger=Ledger(world.ledger_path))
+    result = pull(
+        bucket, cluster=CLUSTER, run=RUN, target=world.target, verified_files=VerifiedFiles(world.ledger_path)
+    )
     assert result.files == 1
     assert world.path("latest").read_bytes() == b"version 0"
 
@@ -231,7 +237,7 @@ ESCAPES = ["/etc/evil", "../evil", "../../evil", "a/../../evil", "./evil", "a//e
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_a_name_that_would_escape_is_refused_and_nothing_is_written(world: World, tmp_path: Path, name: str) -> None:
+def test_a_name_that_would_escape_is_refused_and_nothing_is_written(world: Workers, tmp_path: Path, name: str) -> None:
     world.bucket.write("evil", b"evil")
     world.publish_raw(name)
     before = sorted(tmp_path.rglob("*"))
@@ -242,7 +248,7 @@ def test_a_name_that_would_escape_is_refused_and_nothing_is_written(world: World
 
 
 @pytest.mark.parametrize("where", ["folder", "parent", "run"])
-def test_a_symbolic_link_does_not_lead_out_of_the_target(world: World, tmp_path: Path, where: str) -> None:
+def test_a_symbolic_link_does_not_lead_out_of_the_target(world: Workers, tmp_path: Path, where: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     world.put("sub/sub/file", b"data")
@@ -257,7 +263,7 @@ def test_a_symbolic_link_does_not_lead_out_of_the_target(world: World, tmp_path:
     assert list(outside.iterdir()) == []
 
 
-def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(world: World, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(world: Workers, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_bytes(b"data")
     world.put("file", b"data")
@@ -275,7 +281,7 @@ def test_a_link_that_stays_inside_is_fine(tmp_path: Path) -> None:
     assert local_paths(tmp_path, ["link/x"]) == {"link/x": tmp_path / "link" / "x"}
 
 
-def test_too_little_space_is_found_out_before_anything_is_fetched(world: World) -> None:
+def test_too_little_space_is_found_out_before_anything_is_fetched(world: Workers) -> None:
     world.put("a", b"a")
     huge = Entry(name="huge", size=10**18, crc32c="AAAAAA==", generation=1, modified=0.0)
     world.entries[0]["huge"] = huge
@@ -285,7 +291,7 @@ def test_too_little_space_is_found_out_before_anything_is_fetched(world: World) 
     assert not world.path("a").exists()
 
 
-def test_two_pulls_into_one_folder_do_not_meet(world: World) -> None:
+def test_two_pulls_into_one_folder_do_not_meet(world: Workers) -> None:
     world.put("a", b"a")
     world.publish()
 
@@ -298,7 +304,7 @@ def test_two_pulls_into_one_folder_do_not_meet(world: World) -> None:
         cluster=CLUSTER,
         run=RUN,
         target=world.target,
-        ledger=Ledger(world.ledger_path),
+        verified_files=VerifiedFiles(world.ledger_path),
         on_progress=meanwhile,
     )
     assert result.files == 1
@@ -307,8 +313,8 @@ def test_two_pulls_into_one_folder_do_not_meet(world: World) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.checkpoints.verified_files import Ledger
 from hvdcloud.checkpoints.pull import pull
 url, cluster, run, target, ledger = sys.argv[1:]
 result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), ledger=Ledger(Path(ledger)))
@@ -316,7 +322,7 @@ print(result.fetched, flush=True)
 """
 
 
-def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_goes_on(world: World) -> None:
+def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_goes_on(world: Workers) -> None:
     contents = {f"{number:03}": os.urandom(20_000) for number in range(200)}
     contents["big"] = os.urandom(80_000_000)
     for name, data in contents.items():
@@ -342,11 +348,11 @@ def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_goes_on(world: World) -
         assert world.path(name).read_bytes() == data
 
 
-def _files(world: World) -> list[Path]:
+def _files(world: Workers) -> list[Path]:
     return [path for path in world.path("").glob("*") if path.exists()]
 
 
-def _partial_sizes(world: World) -> list[int]:
+def _partial_sizes(world: Workers) -> list[int]:
     sizes: list[int] = []
     for path in world.path("").glob(".*-part"):
         with contextlib.suppress(FileNotFoundError):
@@ -355,9 +361,7 @@ def _partial_sizes(world: World) -> list[int]:
 
 
 def test_pulling_from_a_folder_imports_nothing_of_googles() -> None:
-    code = (
-        "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.checkpoints.bucket import *;"
-    )
+    code = "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.storage.base import *;"
     code += "open_bucket('file:///tmp'); print([name for name in sys.modules if name.startswith('google.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

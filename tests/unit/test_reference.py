@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from hvdcloud import config_file
+from hvdcloud.config import file
 from hvdcloud.errors import ExitCode
 from hvdcloud.providers import base
 from tools import reference
@@ -71,7 +71,7 @@ def test_every_variable_of_ours_is_described() -> None:
         if not {"node", "templates"} & set(path.relative_to(ROOT / "hvdcloud").parts)
         for name in reading.findall(path.read_text(encoding="utf-8"))
     }
-    assert {"HVDCLOUD_STATE_DIR", "HVDCLOUD_BUILDER"} <= read <= set(config_file.ENV_NOT_CONFIG)
+    assert {"HVDCLOUD_STATE_DIR", "HVDCLOUD_BUILDER"} <= read <= set(file.ENV_NOT_CONFIG)
 
 
 def test_what_markdown_would_take_for_markup_stands_for_itself() -> None:

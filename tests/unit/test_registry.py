@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CredentialsError, ExitCode
-from hvdcloud.image.registry import (
+from hvdcloud.image.publish.registry import (
     GOOGLE_REGISTRIES_VARIABLE,
     auth_config,
     google_registry,
@@ -15,7 +15,7 @@ from hvdcloud.image.registry import (
     pinned,
     target_of,
 )
-from tests.google_account import service_account
+from tests.standins.google_account import service_account
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

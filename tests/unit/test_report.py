@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.folder import FolderBucket
 from hvdcloud.checkpoints.manifest import (
     Entry,
     Manifest,
@@ -26,6 +25,7 @@ from hvdcloud.report.metrics import numbers_in, read_metrics
 from hvdcloud.report.page import page
 from hvdcloud.report.plot import nice_ticks, short_time, time_ticks
 from hvdcloud.report.record import RunRecord, read_record
+from hvdcloud.storage.folder import FolderBucket
 
 CRC = "AAAAAA=="
 RUN = "20261121-101112-abcdef"

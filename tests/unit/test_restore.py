@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, manifest_name, run_prefix, to_json
 from hvdcloud.errors import CheckpointError
-from hvdcloud.node.restore import gather, restore
-from hvdcloud.node.uploader import ScanResult, Uploader
+from hvdcloud.node.uploads.restore import gather, restore
+from hvdcloud.node.uploads.uploader import ScanResult, Uploader
+from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]
 
 
-class World:
+class Workers:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.folder = root / "bucket"
@@ -54,11 +54,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Workers:
+    return Workers(tmp_path)
 
 
-def test_the_files_of_all_nodes_come_together_and_the_newest_wins(world: World) -> None:
+def test_the_files_of_all_nodes_come_together_and_the_newest_wins(world: Workers) -> None:
     world.write(RUNS[0], "head", b"0", modified=100)
     world.write(RUNS[0], "both", b"old", modified=100)
     world.write(RUNS[0], "both", b"new", node=1, modified=200)
@@ -76,7 +76,7 @@ def test_the_files_of_all_nodes_come_together_and_the_newest_wins(world: World) 
     assert (directory / "both").stat().st_mtime == 200, "scripts look for the newest by its time"
 
 
-def test_restored_files_are_not_uploaded_again_until_they_change(world: World) -> None:
+def test_restored_files_are_not_uploaded_again_until_they_change(world: Workers) -> None:
     world.write(RUNS[0], "epoch-1", b"1")
     world.write(RUNS[0], "latest", b"1")
     world.finish(RUNS[0])
@@ -89,7 +89,7 @@ def test_restored_files_are_not_uploaded_again_until_they_change(world: World) -
     assert [entry.name for entry in manifest.files] == ["latest"]
 
 
-def test_a_run_that_saved_nothing_new_hands_on_what_it_was_given(world: World) -> None:
+def test_a_run_that_saved_nothing_new_hands_on_what_it_was_given(world: Workers) -> None:
     world.write(RUNS[0], "epoch-1", b"1")
     world.finish(RUNS[0])
     world.restore(RUNS[0], RUNS[1])
@@ -101,7 +101,7 @@ def test_a_run_that_saved_nothing_new_hands_on_what_it_was_given(world: World) -
     assert (world.directory(RUNS[3]) / "epoch-1").read_bytes() == b"1"
 
 
-def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: World) -> None:
+def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: Workers) -> None:
     world.write(RUNS[0], "a", b"1")
     world.write(RUNS[0], "b", b"1")
     world.finish(RUNS[0])
@@ -119,7 +119,7 @@ def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: Wo
     assert world.finish(RUNS[1]).uploaded == ["b"]
 
 
-def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: World) -> None:
+def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: Workers) -> None:
     with pytest.raises(CheckpointError, match="has no checkpoints"):
         world.restore(RUNS[0], RUNS[1])
     world.write(RUNS[0], "a", b"1")
@@ -131,7 +131,7 @@ def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: World) -> Non
     assert not (world.directory(RUNS[1]) / "a").exists()
 
 
-def test_what_a_lost_node_had_announced_and_sent_is_restored(world: World) -> None:
+def test_what_a_lost_node_had_announced_and_sent_is_restored(world: Workers) -> None:
     def announced(name: str, data: bytes) -> Entry:
         return Entry(name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=0, modified=500.0)
 
@@ -155,7 +155,7 @@ def test_what_a_lost_node_had_announced_and_sent_is_restored(world: World) -> No
     assert (world.directory(RUNS[2]) / "latest").read_bytes() == b"new"
 
 
-def test_a_name_that_would_escape_is_refused(world: World, tmp_path: Path) -> None:
+def test_a_name_that_would_escape_is_refused(world: Workers, tmp_path: Path) -> None:
     entry = Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)
     data = to_json(Manifest(cluster=CLUSTER, run=RUNS[0], node=1, complete=True, files=[entry]))
     for name in (b"@node-1//etc/evil", b"@node-1/../../evil"):
@@ -165,7 +165,7 @@ def test_a_name_that_would_escape_is_refused(world: World, tmp_path: Path) -> No
     assert list(tmp_path.rglob("evil")) == []
 
 
-def test_gathering_brings_every_node_to_the_newest_of_all(world: World) -> None:
+def test_gathering_brings_every_node_to_the_newest_of_all(world: Workers) -> None:
     for node, modified in ((0, 100), (1, 300), (2, 200)):
         world.write(RUNS[0], "latest", f"of {node}".encode(), node=node, modified=modified)
         world.write(RUNS[0], f"own-{node}", b"x", node=node, modified=modified)
@@ -180,7 +180,7 @@ def test_gathering_brings_every_node_to_the_newest_of_all(world: World) -> None:
     assert world.gather(RUNS[0]) == 4
 
 
-def test_gathering_keeps_what_is_newer_here_and_fetches_nothing_where_nothing_is(world: World) -> None:
+def test_gathering_keeps_what_is_newer_here_and_fetches_nothing_where_nothing_is(world: Workers) -> None:
     assert world.gather(RUNS[0]) == 0
     world.write(RUNS[0], "latest", b"of 1", node=1, modified=100)
     world.finish(RUNS[0], 1)
@@ -189,7 +189,7 @@ def test_gathering_keeps_what_is_newer_here_and_fetches_nothing_where_nothing_is
     assert world.files(RUNS[0]) == {"latest": b"of 0"}
 
 
-def test_gathering_goes_on_from_what_the_run_was_given(world: World) -> None:
+def test_gathering_goes_on_from_what_the_run_was_given(world: Workers) -> None:
     world.write(RUNS[0], "epoch-1", b"1", modified=100)
     world.finish(RUNS[0])
     for node in (0, 1):

@@ -14,8 +14,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from hvdcloud.image import packages
-from hvdcloud.image.sbom import Contents, Package, document, packages_of
+from hvdcloud.image.publish import packages
+from hvdcloud.image.publish.sbom import Contents, Package, document, packages_of
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 VENV = "/opt/venv/lib/python3.11/site-packages"

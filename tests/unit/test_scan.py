@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import ImageError
-from hvdcloud.image.scan import scan
+from hvdcloud.image.publish.scan import scan
 
 # https://trivy.dev/latest/docs/configuration/reporting/#json
 TRIVY = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.cli.screen import Looks, bar, draw
-from hvdcloud.lifecycle.observe import NodeView, RunView, View
-from hvdcloud.lifecycle.progress import Position, ProgressReader
-from hvdcloud.report.elastic import Member
+from hvdcloud.lifecycle.top import NodeView, RunView, View
+from hvdcloud.runs.elastic import Member
+from hvdcloud.runs.progress import Position, ProgressReader
 
 GB = 1_000_000_000
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config import Config
+from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.setup import yaml_values
-from hvdcloud.lifecycle.setup_choices import SetupOptions, choose_variables, find_project
-from hvdcloud.terraform.run import WorkFolder, find_terraform
-from tests.google_account import service_account
+from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project
+from hvdcloud.setup.setup import yaml_values
+from hvdcloud.setup.terraform import WorkFolder, find_terraform
+from tests.standins.google_account import service_account
 
 DEFAULTS = {
     "project": "lab-42",

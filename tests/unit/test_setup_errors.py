@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.terraform.errors import AlreadyThereError, Diagnostic, begun_here, plain_diagnostics, terraform_error
+from hvdcloud.setup.terraform_errors import (
+    AlreadyThereError,
+    Diagnostic,
+    begun_here,
+    plain_diagnostics,
+    terraform_error,
+)
 
 NETWORK = "google_compute_network.hvdcloud"
 BUCKET = "google_storage_bucket.checkpoints"

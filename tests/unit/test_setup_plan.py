@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdcloud.terraform.plan import Action, describe_all, read_plan
+from hvdcloud.setup.terraform_plan import Action, describe_all, read_plan
 
 
 def entry(address: str, actions: list[str], **change: Any) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud.cluster.record import ClusterState, write_private
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.proxy import Proxy
 from hvdcloud.remote.ssh import Session
-from hvdcloud.state import ClusterState, write_private
-from tests.harness import until
-from tests.node_cluster import wait_gone
+from tests.support.harness import until
+from tests.support.nodes import wait_gone
 
 HOST_KEY = new_key_pair("host").public.rpartition(" ")[0]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud.cluster.record import ClusterState, Journal, default_bucket, state_root, write_private
 from hvdcloud.errors import UsageError
-from hvdcloud.state import ClusterState, Journal, default_bucket, state_root, write_private
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
     bucket = Path(default_bucket("digits").removeprefix("file://"))
     bucket.mkdir()
     state.journal.record("up")
-    state.ledger.write_text("{}")
+    state.verified_files.write_text("{}")
     write_private(state.key_file, "secret")
     state.save({"id": "abc"})
     state.forget()
@@ -120,7 +120,7 @@ def test_two_commands_never_change_one_cluster_at_once() -> None:
 
 def test_a_killed_command_leaves_no_lock() -> None:
     program = (
-        "import sys, time; from hvdcloud.state import ClusterState\n"
+        "import sys, time; from hvdcloud.cluster.record import ClusterState\n"
         "with ClusterState('digits').lock('up'): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

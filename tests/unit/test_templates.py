@@ -13,8 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 
 import hvdcloud
-from hvdcloud.config import Config
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import Config
 from hvdcloud.lifecycle.init import TEMPLATES
 from hvdcloud.remote.code import list_code
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
-from hvdcloud.checkpoints.checksum import crc32c_of_bytes
-from hvdcloud.checkpoints.folder import FolderBucket
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.node.uploader import ScanResult, Uploader
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
+from hvdcloud.node.uploads.uploader import ScanResult, Uploader
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
+from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.folder import FolderBucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -320,8 +320,8 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
 PROCESS = """
 import sys, time
 from pathlib import Path
-from hvdcloud.checkpoints.bucket import open_bucket
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.storage.base import open_bucket
+from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)
 up = Uploader(open_bucket(url), cluster=cluster, run=run, node=0, directory=Path(directory), quiet_seconds=0)
@@ -353,7 +353,11 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
         killed_inside += process.returncode == -signal.SIGKILL
         # A pull of what is there now finds only whole files.
         result = pull(
-            bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / f"ledger{attempt}")
+            bucket,
+            cluster=CLUSTER,
+            run=RUN,
+            target=tmp_path / "pulled",
+            verified_files=VerifiedFiles(tmp_path / f"ledger{attempt}"),
         )
         latest = (result.path / "latest.pt").read_bytes()
         assert latest in (b"good" * 1000, (directory / "latest.pt").read_bytes())
@@ -363,7 +367,9 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
     assert manifest_of(bucket).complete
     assert len(files_of(bucket)) == 301
     assert list(temporary.iterdir()) == [], "what the killed ones left is swept"
-    result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", ledger=Ledger(tmp_path / "ledger"))
+    result = pull(
+        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
+    )
     assert result.complete
     for path in directory.iterdir():
         assert (result.path / path.name).read_bytes() == path.read_bytes()

@@ -16,9 +16,9 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.checkpoints.bucket import open_bucket
 from hvdcloud.checkpoints.manifest import Manifest, log_name, manifest_name, state_name, to_json
-from hvdcloud.config import Config
+from hvdcloud.cluster.record import write_private
+from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import CheckpointError, HvdcloudError, NodeError
 from hvdcloud.lifecycle import logs
@@ -28,8 +28,8 @@ from hvdcloud.providers.base import Cluster, Leftover, Node, NodeState
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
-from hvdcloud.state import write_private
-from tests.harness import until
+from hvdcloud.storage.base import open_bucket
+from tests.support.harness import until
 
 RUN = "20261121-101112-abcdef"
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}

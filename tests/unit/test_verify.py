@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.bucket import Bucket, open_bucket
-from hvdcloud.checkpoints.ledger import Ledger
 from hvdcloud.checkpoints.pull import pull
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.verify import unverified
-from hvdcloud.node.uploader import Uploader
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.storage.base import Bucket, open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 
 
-class World:
+class Workers:
     def __init__(self, root: Path) -> None:
         self.bucket: Bucket = open_bucket(f"file://{root}/bucket")
         self.directory = root / "node" / RUN
@@ -32,16 +32,16 @@ class World:
         self.uploader.finish(time.monotonic() + 30)
 
     def pull(self) -> None:
-        pull(self.bucket, cluster=CLUSTER, run=RUN, target=self.target, ledger=Ledger(self.ledger_path))
+        pull(self.bucket, cluster=CLUSTER, run=RUN, target=self.target, verified_files=VerifiedFiles(self.ledger_path))
 
     def unverified(self) -> dict[str, str]:
-        found = unverified(self.bucket, cluster=CLUSTER, run=RUN, ledger=Ledger(self.ledger_path))
+        found = unverified(self.bucket, cluster=CLUSTER, run=RUN, verified_files=VerifiedFiles(self.ledger_path))
         return {item.name: item.reason for item in found}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Workers:
+    world = Workers(tmp_path)
     (world.directory / "a").write_bytes(b"aaa")
     (world.directory / "b").write_bytes(b"bbb")
     return world
@@ -50,7 +50,7 @@ def world(tmp_path: Path) -> World:
 MANIFEST = f"{CLUSTER}/{RUN}/.hvdcloud/manifest-0.json"
 
 
-def test_nothing_is_missing_once_all_is_uploaded_and_pulled(world: World) -> None:
+def test_nothing_is_missing_once_all_is_uploaded_and_pulled(world: Workers) -> None:
     assert world.unverified() == {MANIFEST: "no node has written a manifest"}
     world.uploader.scan()
     assert world.unverified() == {
@@ -64,7 +64,7 @@ def test_nothing_is_missing_once_all_is_uploaded_and_pulled(world: World) -> Non
     assert world.unverified() == {}
 
 
-def test_what_happens_to_the_files_afterwards_is_noticed(world: World) -> None:
+def test_what_happens_to_the_files_afterwards_is_noticed(world: Workers) -> None:
     world.finish()
     world.pull()
     a, b = world.target / RUN / "a", world.target / RUN / "b"
@@ -80,7 +80,7 @@ def test_what_happens_to_the_files_afterwards_is_noticed(world: World) -> None:
     assert world.unverified() == {}
 
 
-def test_a_newer_one_in_the_bucket_counts(world: World) -> None:
+def test_a_newer_one_in_the_bucket_counts(world: Workers) -> None:
     world.finish()
     world.pull()
     (world.directory / "a").write_bytes(b"new")
@@ -90,10 +90,10 @@ def test_a_newer_one_in_the_bucket_counts(world: World) -> None:
     assert world.unverified() == {}
 
 
-def test_the_ledger_of_another_cluster_or_run_does_not_count(world: World, tmp_path: Path) -> None:
+def test_the_ledger_of_another_cluster_or_run_does_not_count(world: Workers, tmp_path: Path) -> None:
     world.finish()
     world.pull()
     other = tmp_path / "other.json"
     other.write_text(world.ledger_path.read_text().replace(RUN, "20261120-101500-ffffff", 1))
-    found = unverified(world.bucket, cluster=CLUSTER, run=RUN, ledger=Ledger(other))
+    found = unverified(world.bucket, cluster=CLUSTER, run=RUN, verified_files=VerifiedFiles(other))
     assert len(found) == 1

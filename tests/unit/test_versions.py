@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from hvdcloud.errors import ExitCode, UsageError
-from hvdcloud.image import versions
-from hvdcloud.image.context import dockerfiles, locked
-from hvdcloud.image.versions import ROWS, Row, check_fits, find
-from hvdcloud.providers.gce import catalog
+from hvdcloud.image.plan import versions
+from hvdcloud.image.plan.context import dockerfiles, locked
+from hvdcloud.image.plan.versions import ROWS, Row, check_fits, find
+from hvdcloud.providers.gce.money import catalog
 
 CUDA_ROWS = [row for row in ROWS if row.cuda]
 GPUS = [

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hvdcloud.config_file import load_config
+from hvdcloud.config.file import load_config
+from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
 from hvdcloud.errors import UsageError
-from hvdcloud.yaml_edit import Change, edit_file, set_keys
 
 GCE = {
     "provider": "gce",

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, InterruptedByUserError
-from hvdcloud.image import registry, stream
+from hvdcloud.image import engine_stream
 from hvdcloud.image.cloudbuild.client import RUNNING, CloudBuild
+from hvdcloud.image.cloudbuild.error_catalogue import PUSH_ROLE, READ_LOG_ROLE
 from hvdcloud.image.cloudbuild.log import BuildLog
 from hvdcloud.image.cloudbuild.request import Names, Source, build_request, content_tag, names_of
-from hvdcloud.image.cloudbuild.rules import PUSH_ROLE, READ_LOG_ROLE
 from hvdcloud.image.cloudbuild.source import FOLDER, merged, send
-from hvdcloud.image.stream import BuildEvent, Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.publish import registry
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.gcs import GcsBucket
-    from hvdcloud.config import ImageConfig
-    from hvdcloud.image.plan import ImagePlan, Step
+    from hvdcloud.config.model import ImageConfig
+    from hvdcloud.image.plan.steps import ImagePlan, Step
+    from hvdcloud.storage.gcs import GcsBucket
 
 POLL_SECONDS = 1.0
 LATE_LOG_SECONDS = 5.0
@@ -244,7 +245,7 @@ def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog)
     step = steps.get(failed.get("id", ""))
     if step is not None and log.tail.lines:
         text = log.tail.lines.pop().removeprefix("ERROR: ")
-        return stream.build_error(text, image=step.what, tail=log.tail, pip_hint=step.pip_hint)
+        return engine_stream.build_error(text, image=step.what, tail=log.tail, pip_hint=step.pip_hint)
     return ImageError(
         f"{where} failed ({status}): {detail or _last(said) or 'it does not say why'}", hint=url, details=said
     )

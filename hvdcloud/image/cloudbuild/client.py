@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from hvdcloud.credentials import google_credentials
-from hvdcloud.image.cloudbuild.rules import CATALOGUE
-from hvdcloud.providers.gce.errors import ApiError, answer_error
-from hvdcloud.providers.gce.transport import RETRY_SECONDS, OnRetry, Transport
+from hvdcloud.google.credentials import google_credentials
+from hvdcloud.google.errors import ApiError, answer_error
+from hvdcloud.google.http import RETRY_SECONDS, OnRetry, Transport
+from hvdcloud.image.cloudbuild.error_catalogue import CATALOGUE
 
 ENDPOINT = "https://cloudbuild.googleapis.com"
 RUNNING = frozenset({"STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING"})

@@ -16,12 +16,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.bucket import BucketUnreachableError
 from hvdcloud.image.cloudbuild.request import DOCKER
-from hvdcloud.image.stream import BuildEvent, Progress, Tail, lines_of, short
+from hvdcloud.image.engine_stream import BuildEvent, Progress, Tail, lines_of, short
+from hvdcloud.storage.base import BucketUnreachableError
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.gcs import GcsBucket
+    from hvdcloud.storage.gcs import GcsBucket
 
 _BEGIN = re.compile(r'Starting Step #\d+ - "(.+)"')
 _PREFIX = re.compile(r'Step #\d+(?: - "[^"]*")?: ?')

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.image import registry
-from hvdcloud.image.cache import tag_of
-from hvdcloud.image.plan import ImagePlan, Step
+from hvdcloud.image.build.registry_cache import tag_of
+from hvdcloud.image.plan.steps import ImagePlan, Step
+from hvdcloud.image.publish import registry
 
 DOCKER = "gcr.io/cloud-builders/docker"
 TIMEOUT = "7200s"

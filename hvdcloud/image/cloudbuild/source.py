@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.bucket import PreconditionError, disk_error
-from hvdcloud.image.context import Context, Entry
-from hvdcloud.image.stream import BuildEvent, Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.storage.base import PreconditionError, disk_error
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.bucket import Bucket, ObjectInfo
+    from hvdcloud.storage.base import Bucket, ObjectInfo
 
 FOLDER = ".hvdcloud/builds"
 """Below the bucket's URL; what is in it may be deleted at any time that no build runs."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.providers.gce.provider import GceProvider
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
-    from hvdcloud.providers.gce.client import ComputeClient
+    from hvdcloud.config.model import Config
+    from hvdcloud.providers.gce.api.client import ComputeClient
 
 __all__ = ["GceProvider", "connect"]
 
@@ -22,7 +22,7 @@ def connect(config: Config, *, on_retry: Callable[[str], None]) -> GceProvider:
     """
 
     def client() -> ComputeClient:
-        from hvdcloud.providers.gce.client import connect_client
+        from hvdcloud.providers.gce.api.client import connect_client
 
         connected = connect_client(project=config.gce.project, endpoint=config.gce.endpoint)
         connected.on_retry = on_retry

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
+from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import (
     LABEL_CLUSTER,
     Cluster,
@@ -18,7 +19,7 @@ from hvdcloud.providers.base import (
     Leftover,
     Listing,
     Node,
-    NodeSight,
+    NodeBucket,
     OnProgress,
     Plan,
     Problem,
@@ -26,21 +27,23 @@ from hvdcloud.providers.base import (
     UnseenError,
     ignore_progress,
 )
-from hvdcloud.providers.gce import firewall, growth, plan, prices, reach
-from hvdcloud.providers.gce.client import ComputeClient
-from hvdcloud.providers.gce.create import Creation, GcePlan
-from hvdcloud.providers.gce.destroy import Sweep
-from hvdcloud.providers.gce.errors import ApiError
-from hvdcloud.providers.gce.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
-from hvdcloud.providers.gce.ready import Boots, parse_status
+from hvdcloud.providers.gce import ssh_access
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
+from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, look
+from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.ops import scale_out
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan
+from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.ops.ready import Boots, parse_status
+from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, groups, settings_of
-from hvdcloud.providers.gce.survey import VMS, Resource, Survey, look
-from hvdcloud.providers.gce.view import Viewpoint, Way
 from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.config import GceConfig, LimitsConfig
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
+    from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000
 NAMED_ZONES = 8
@@ -70,7 +73,7 @@ class GceProvider:
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
         """Settings that contradict each other, names that are taken, quotas, permissions."""
-        problems = reach.check_iap() if self._config.ssh.source == reach.IAP else []
+        problems = ssh_access.check_iap() if self._config.ssh.source == ssh_access.IAP else []
         if not spec.bucket.startswith("gs://"):
             problems.append(
                 Problem(
@@ -113,7 +116,7 @@ class GceProvider:
                 method=f"POST {collection}/zones/{zones[0]}/instances/bulkInsert",
                 body=body,
             )
-            for body in plan.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
+            for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
         ]
         return GcePlan(
             spec=spec,
@@ -127,9 +130,9 @@ class GceProvider:
             vm_image=vm_image,
         )
 
-    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """VMs see a bucket, and another storage endpoint, under the names that the laptop uses."""
-        return NodeSight(bucket=bucket, bucket_endpoint=bucket_endpoint)
+        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -137,18 +140,18 @@ class GceProvider:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
-        return sorted(map(self._viewpoint.node, instances), key=lambda node: node.index)
+        return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; its firewall rules are there."""
         return self._plan_growth(spec, indices, self._look(spec.name))
 
-    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], survey: Survey) -> GcePlan:
+    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
         settings = self._settings
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
         now = datetime.now(timezone.utc)
-        return growth.plan_growth(spec, settings, survey, indices, vm_image=image, now=now)
+        return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
         self,
@@ -159,9 +162,9 @@ class GceProvider:
         on_progress: OnProgress = ignore_progress,
     ) -> Sequence[Node]:
         """What stands stopped in the way goes first; then all VMs in the cluster's zone, or none."""
-        survey = self._look(spec.name)
-        plan = self._plan_growth(spec, indices, survey)
-        if stopped := growth.in_the_way(spec, survey, indices):
+        inventory = self._look(spec.name)
+        plan = self._plan_growth(spec, indices, inventory)
+        if stopped := scale_out.in_the_way(spec, inventory, indices):
             sweep = Sweep(
                 self._client,
                 spec.name,
@@ -178,25 +181,25 @@ class GceProvider:
     def set_size(self, name: str, nodes: int) -> None:
         """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
         with _explained(f"label the VMs of {name}"):
-            growth.set_size(self._client, name, self._look(name), nodes)
+            scale_out.set_size(self._client, name, self._look(name), nodes)
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
-        boots = Boots(self._client, self._viewpoint, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
+        boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
         with _explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
-    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
         """The bulkInserts for these nodes, one for each kind, in the head's zone."""
         if cluster.head is None or cluster.ends is None or not indices:
             return None
         settings = self._settings
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
-        return growth.orders(
+        return scale_out.vm_templates(
             spec,
             settings,
             indices,
@@ -220,12 +223,12 @@ class GceProvider:
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
-        survey = self._look(name)
-        if survey.instances or survey.disks or survey.firewalls or survey.creating(name):
-            return self._viewpoint.cluster(name, survey)
-        if survey.unseen:
+        inventory = self._look(name)
+        if inventory.instances or inventory.disks or inventory.firewalls or inventory.creating(name):
+            return self._mapper.cluster(name, inventory)
+        if inventory.unseen:
             raise UnseenError(
-                f"nothing of {name} was found, but {', '.join(survey.unseen)} did not answer",
+                f"nothing of {name} was found, but {', '.join(inventory.unseen)} did not answer",
                 hint="run the command again, or look by hand: gcloud compute instances list "
                 f"--project {self._client.project} --filter=labels.{LABEL_CLUSTER}={name}",
             )
@@ -238,19 +241,19 @@ class GceProvider:
         """
         deadline = time.monotonic() + APPEAR_SECONDS
         while True:
-            survey = self._look(None)
-            clusters = self._viewpoint.clusters(survey)
-            if not survey.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
-                return Listing(clusters=tuple(clusters), unseen=survey.unseen)
+            inventory = self._look(None)
+            clusters = self._mapper.clusters(inventory)
+            if not inventory.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
+                return Listing(clusters=tuple(clusters), unseen=inventory.unseen)
             time.sleep(APPEAR_PAUSE_SECONDS)
 
-    def _look(self, name: str | None) -> Survey:
-        survey = look(self._client, name)
+    def _look(self, name: str | None) -> Inventory:
+        inventory = look(self._client, name)
         with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
-            if VMS in survey.failures:
-                raise survey.failures[VMS]
+            if VMS in inventory.failures:
+                raise inventory.failures[VMS]
         # Whoever may not see disks can still delete VMs.
-        return survey.with_failures_unseen()
+        return inventory.with_failures_unseen()
 
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
@@ -281,7 +284,7 @@ class GceProvider:
 
     @cached_property
     def _settings(self) -> Settings:
-        source = reach.caller_source(self._config.ssh.source)
+        source = ssh_access.caller_source(self._config.ssh.source)
         return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
 
     @cached_property
@@ -291,15 +294,15 @@ class GceProvider:
             return self._client.firewalls()
 
     @cached_property
-    def _viewpoint(self) -> Viewpoint:
+    def _mapper(self) -> ResourceMapper:
         source = self._config.ssh.source
-        if source == reach.IAP:
+        if source == ssh_access.IAP:
             way = Way.IAP
-        elif source == reach.AUTO or plan.is_public(source):
+        elif source == ssh_access.AUTO or request.is_public(source):
             way = Way.EXTERNAL
         else:
             way = Way.INTERNAL
-        return Viewpoint(project=self._client.project, way=way)
+        return ResourceMapper(project=self._client.project, way=way)
 
 
 def _vms(names: Sequence[str]) -> str:
@@ -333,9 +336,9 @@ def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[li
             found.append(
                 _Offer(
                     zone=zone,
-                    seconds=plan.allowed_seconds(settings, nodes=nodes, zone=zone),
-                    dollars_per_hour=plan.dollars_per_hour(settings, nodes=nodes, zone=zone),
-                    worst_case_dollars=plan.worst_case_dollars(settings, nodes=nodes, zone=zone),
+                    seconds=request.allowed_seconds(settings, nodes=nodes, zone=zone),
+                    dollars_per_hour=request.dollars_per_hour(settings, nodes=nodes, zone=zone),
+                    worst_case_dollars=request.worst_case_dollars(settings, nodes=nodes, zone=zone),
                 )
             )
         except UsageError as error:
@@ -358,7 +361,7 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
             f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
         )
     if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
-        what = plan.unpriced(settings, nodes=nodes, zone=unknown[0])
+        what = request.unpriced(settings, nodes=nodes, zone=unknown[0])
         where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
         yield f"the price table does not know {what}{where}; what it costs is not counted"
     dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
@@ -372,7 +375,7 @@ def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str]
         return
     yield from prices.notices()
     yield f"prices are estimates, as of {prices.as_of()}"
-    regions = dict.fromkeys(plan.region_of(offer.zone) for offer in offers)
+    regions = dict.fromkeys(request.region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
             f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
@@ -386,7 +389,7 @@ def _kinds(settings: Settings, offer: _Offer, *, nodes: int) -> Iterator[str]:
     if len(alike) == 1:
         return
     for group in reversed(alike):
-        each = plan.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
+        each = request.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
         price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
         who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce import catalog
+from hvdcloud.providers.gce.money import catalog
 
 if TYPE_CHECKING:
-    from hvdcloud.config import GceConfig, LimitsConfig
+    from hvdcloud.config.model import GceConfig, LimitsConfig
 
 Spot: TypeAlias = Literal["workers", "all", "none"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.providers.local.provider import LocalProvider
 
 if TYPE_CHECKING:
-    from hvdcloud.config import Config
+    from hvdcloud.config.model import Config
 
 __all__ = ["LocalProvider", "connect"]
 

@@ -28,21 +28,22 @@ from hvdcloud.providers.base import (
     Leftover,
     Listing,
     Node,
+    NodeBucket,
     NodeProgress,
-    NodeSight,
     NodeState,
     OnProgress,
     Plan,
     Problem,
     ignore_progress,
 )
-from hvdcloud.providers.local import plan, view
+from hvdcloud.providers.local import requests as plan
+from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.state import Journal
+    from hvdcloud.cluster.record import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "
@@ -82,9 +83,9 @@ class LocalProvider:
         """One network and a container for each node. Running them costs nothing."""
         return plan.make_plan(spec, idle_seconds=self._idle_seconds)
 
-    def sight(self, *, bucket: str, bucket_endpoint: str | None) -> NodeSight:
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """A folder is mounted into the node; a server on this machine's loopback has another name there."""
-        return plan.sight(bucket=bucket, bucket_endpoint=bucket_endpoint)
+        return plan.bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class LocalProvider:
             raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
         return self._make(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
 
-    def orders(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
         """A container cannot make others."""
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:

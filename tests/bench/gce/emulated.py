@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.bench.measure import BenchError
 from tests.bench.workplace import REPOSITORY
-from tests.emulator import BootDelays, Delays
+from tests.standins.compute import BootDelays, Delays
 
 ENDING_SECONDS = 20
 
 
 class EmulatorProcess:
-    """A context: `python -m tests.emulator` whose VMs are records.
+    """A context: `python -m tests.standins.compute` whose VMs are records.
 
     Attributes:
         folder: for whoever measures; gone at the end.
@@ -32,7 +32,7 @@ class EmulatorProcess:
         self.folder = Path(self._temporary.name)
         key = self.folder / "key.json"
         self.environment = {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}
-        argv = [sys.executable, "-m", "tests.emulator", "--port", "0", "--credentials", str(key)]
+        argv = [sys.executable, "-m", "tests.standins.compute", "--port", "0", "--credentials", str(key)]
         # Ctrl-C is for the benchmark, which then ends the emulator.
         self._process = subprocess.Popen(
             argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True

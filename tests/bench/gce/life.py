@@ -12,12 +12,12 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hvdcloud.config import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.cluster.record import Journal
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.client import connect_client
+from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.remote.keys import new_key_pair
-from hvdcloud.state import Journal
 from tests.bench.gce import PROJECT, ZONE, mark
 
 READY_SECONDS = 120.0

@@ -16,14 +16,14 @@ from typing import Any
 
 import yaml
 
-from hvdcloud.config import ImageConfig
-from hvdcloud.image.plan import plan_image
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.plan.steps import plan_image
 from tests.bench.images import report
 from tests.bench.images.layers import sizes
 from tests.bench.measure import BenchError, output, run
 from tests.bench.workplace import BUILD_SECONDS, HERE, HVDCLOUD
-from tests.engines import SecondEngine, second_engine
-from tests.registry import running_registry
+from tests.standins.registry import running_registry
+from tests.support.engines import SecondEngine, second_engine
 
 ROWS = ("torch/cpu", "tensorflow/cpu", "torch/cuda")
 WARM_BUILDS = 5

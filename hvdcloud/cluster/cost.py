@@ -1,0 +1,124 @@
+"""What a run came to in money."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hvdcloud.units import dollars, seconds, size, small_dollars
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.run import RunResult
+    from hvdcloud.providers.base import Cluster
+    from hvdcloud.storage.base import Bucket
+
+CLOUD_BUCKET = "gs://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of a cluster from its creation until it was gone, by the price table."""
+
+    dollars: float
+    dollars_per_hour: float
+    """Of all nodes, when they were last seen."""
+    seconds: float
+    nodes: int
+    per_epoch: float | None = None
+    epochs: int | None = None
+    """That the last run printed; None: it printed none that is recognised."""
+    per_step: float | None = None
+    steps: int | None = None
+    bucket_bytes: int | None = None
+    """Of the cluster's runs; None: there is no bucket that costs, or it was not read."""
+    bucket_dollars_per_month: float | None = None
+
+    @property
+    def summary(self) -> str:
+        """`cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h; …`, for people."""
+        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        parts = [
+            f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {dollars(self.dollars_per_hour)}/h"
+        ]
+        for per, count, unit in ((self.per_epoch, self.epochs, "epoch"), (self.per_step, self.steps, "step")):
+            if per is not None and count is not None:
+                article = "an" if unit == "epoch" else "a"
+                parts.append(f"{small_dollars(per)} {article} {unit} ({count:,} {unit}{'s' if count > 1 else ''})")
+        if self.bucket_bytes and self.bucket_dollars_per_month is not None:
+            month = dollars(self.bucket_dollars_per_month)
+            parts.append(f"checkpoints: {size(self.bucket_bytes)} in the bucket, {month} a month")
+        return "; ".join(parts)
+
+
+class Meter:
+    """Counts what a cluster costs after it was last seen, as if all its nodes ran until it is gone: an upper bound.
+
+    Args:
+        now: the clock, in seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._seen: Cluster | None = None
+        self._at = 0.0
+
+    def observe(self, cluster: Cluster) -> None:
+        """The cluster as its provider has just described it."""
+        self._seen, self._at = cluster, self._now()
+
+    def read(
+        self, *, run: RunResult | None = None, bucket: Bucket | None = None, runs: Sequence[str] = ()
+    ) -> Cost | None:
+        """What it has cost until now.
+
+        Args:
+            run: what was done for that money.
+            bucket: where its checkpoints stay.
+            runs: whose checkpoints those are.
+
+        Returns:
+            None if nothing is known, or it costs nothing.
+        """
+        cluster = self._seen
+        if cluster is None or not cluster.dollars_per_hour:
+            return None
+        now = self._now()
+        paid_until = max(self._at, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
+        total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
+        done = run.progress if run else None
+        epochs = done.count if done and done.unit == "epoch" else None
+        steps = done.count if done and done.unit == "step" else None
+        kept = _size(bucket, cluster.name, runs) if bucket is not None else None
+        return Cost(
+            dollars=total,
+            dollars_per_hour=cluster.dollars_per_hour,
+            seconds=now - (cluster.costs_since or cluster.created).timestamp(),
+            nodes=len(cluster.nodes),
+            per_epoch=total / epochs if epochs else None,
+            epochs=epochs,
+            per_step=total / steps if steps else None,
+            steps=steps,
+            bucket_bytes=kept,
+            bucket_dollars_per_month=None if kept is None else _dollars_per_month(kept),
+        )
+
+
+def _size(bucket: Bucket, cluster: str, runs: Sequence[str]) -> int | None:
+    from hvdcloud.checkpoints.manifest import run_prefix
+    from hvdcloud.errors import HvdcloudError
+
+    if not bucket.url.startswith(CLOUD_BUCKET):
+        return None
+    try:
+        return sum(item.size for run in runs for item in bucket.list(run_prefix(cluster, run)))
+    except HvdcloudError:
+        # Everything is safe and gone by now; for want of this number nothing fails.
+        return None
+
+
+def _dollars_per_month(size_bytes: int) -> float:
+    from hvdcloud.providers.gce.money import prices
+
+    return prices.bucket_dollars_per_month(size_bytes=size_bytes)

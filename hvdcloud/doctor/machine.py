@@ -1,0 +1,285 @@
+"""What `hvdcloud doctor` looks at on this machine, whoever makes the nodes: engine, image, files, ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.doctor.engine import Check, Finding, Once, failed, fine, unknown, unwritable, warning
+from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+    from hvdcloud.image.plan.steps import ImagePlan, Step
+    from hvdcloud.lifecycle.context import Context
+
+_ENGINE_SECONDS = 10
+_DEBIAN = "debian:bookworm-slim"
+"""What our images are built on (dockerfiles/)."""
+# From nothing, on two cores: minutes, and GB while it is built (tests/bench/results/images.md; README).
+_EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
+_LAYER = (1, 2)
+_SPARE_GB = 2
+_INTERPRETERS = ("python", "bash", "sh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Image:
+    """What there is of the image that the nodes are to run."""
+
+    plan: ImagePlan
+    missing: tuple[Step, ...]
+    """What would have to be built, in order."""
+    base: str | None
+    """`image.base`."""
+
+    @property
+    def effort(self) -> tuple[int, int]:
+        """Minutes and GB that building it takes, about."""
+        if not self.missing:
+            return 0, 0
+        if all("builder" not in step.reference for step in self.missing):
+            return _LAYER
+        row = self.plan.row
+        return _EFFORT["cuda" if row is not None and row.cuda else "cpu"]
+
+
+def machine_checks(context: Context) -> Sequence[Check]:
+    """Those of this machine, with what they share."""
+    return list(_checks(context))
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    config = context.config
+    image = Once(lambda: _look_at_image(context))
+    if config.provider == "gce":
+        yield Check(name="GPU and image", look=lambda: _fit(config), explained_by=("machine",))
+    yield Check(name="engine", look=_engine)
+    needs, registry = (("engine", "credentials"), ("registry",)) if config.provider == "gce" else (("engine",), ())
+    yield Check(name="image", look=lambda: _image(context, image()), needs=needs, explained_by=registry)
+    yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
+    yield Check(name="files", look=lambda: _files(config))
+    if config.run.secrets:
+        yield Check(name="secrets", look=lambda: _secrets(config.run.secrets))
+    yield Check(name="ssh", look=_ssh)
+    yield Check(name="state", look=lambda: _state(context.state.dir))
+
+
+def _fit(config: Config) -> Finding:
+    """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
+    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, gpu_of
+
+    check_gpus(config)
+    if said := device_mismatch(config):
+        what, _, hint = said.partition("; " if "; " in said else ": ")
+        return warning(what, hint=hint)
+    gpu, image = gpu_of(config), config.image
+    if gpu is None:
+        return fine(f"no GPU, and image.device is {image.device}")
+    if image.base is not None:
+        return unknown(f"only image.base {image.base} knows whether it has code for {gpu.name}")
+    return fine(f"the image has code for {gpu.name} (compute capability {gpu.compute_capability})")
+
+
+def _engine() -> Finding:
+    with _connected() as client:
+        version, info = client.version(), client.info()
+    return fine(
+        f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
+        f"{info.get('NCPU', '?')} core(s), {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
+    )
+
+
+# --- the image ------------------------------------------------------------------------------------------------------
+
+
+def _look_at_image(context: Context) -> _Image:
+    from hvdcloud.image.plan import custom_base
+    from hvdcloud.image.plan.steps import plan_image
+    from hvdcloud.lifecycle.build import needs_of
+
+    config = context.config.image
+    with _connected() as client:
+        api: Any = client.api
+        base = None
+        if config.base is not None:
+            base = custom_base.find(api, config.base) or custom_base.Base(reference=config.base, identity="")
+        plan = plan_image(config, project_dir=context.config.project_dir, base=base, needs=needs_of(context.config))
+        missing = () if _has(api, plan.reference) else tuple(_missing(api, plan, plan.last))
+        return _Image(plan=plan, missing=missing, base=config.base)
+
+
+def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
+    if _has(api, step.reference):
+        return
+    for earlier in plan.steps:
+        if earlier.reference in step.needs:
+            yield from _missing(api, plan, earlier)
+    yield step
+
+
+def _unreachable(api: Any, found: _Image) -> str:
+    """Says which image that is not ours is neither in the engine nor at its registry."""
+    from docker.errors import APIError, DockerException
+
+    from hvdcloud.image.publish import registry
+
+    donors = [step.arguments["CUDA_DONOR"] for step in found.missing if "CUDA_DONOR" in step.arguments]
+    for reference in dict.fromkeys([found.base or _DEBIAN, *donors]):
+        if _has(api, reference):
+            continue
+        try:
+            api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
+        except (APIError, DockerException) as error:
+            said = getattr(error, "explanation", None) or error
+            return f"it is built on {reference}, which is neither in the engine nor to be had: {said}"
+    return ""
+
+
+def _image(context: Context, found: _Image) -> Finding:
+    """Whether nodes can run it now, or what is to be done for that."""
+    reference = found.plan.reference
+    if context.config.provider == "local":
+        if not found.missing:
+            return fine(f"{reference} is there")
+        return _to_build(found, hint="hvdcloud build; launch does it by itself")
+    from hvdcloud.image.publish import registry
+
+    repository = context.config.image.repository
+    if repository is None:
+        return unknown("not checked: image.repository is not set")
+    target = registry.target_of(reference, repository)
+    digest = registry.published(reference, repository) or registry.digest_at_registry(target)
+    if digest is not None:
+        return fine(f"{target} is at the registry: {digest[:19]}")
+    if found.missing:
+        return _to_build(found, hint="hvdcloud build --push (or --remote); launch does it by itself")
+    return warning(f"{reference} is built, but not at the registry yet", hint="hvdcloud push; launch does it by itself")
+
+
+def _to_build(found: _Image, *, hint: str) -> Finding:
+    with _connected() as client:
+        unreachable = _unreachable(client.api, found)
+    if unreachable:
+        return failed(
+            f"{found.plan.reference} is not built yet, and cannot be: {unreachable}",
+            hint="check the network and the engine's proxy; `docker pull` shows more",
+            error=ImageError,
+        )
+    minutes, gigabytes = found.effort
+    return warning(f"{found.plan.reference} is not built yet: about {minutes} min and {gigabytes} GB", hint=hint)
+
+
+def _disk(image: Once[_Image]) -> Finding:
+    """Whether the engine has room for what is to be built."""
+    with _connected() as client:
+        root = Path(str(client.info().get("DockerRootDir", "")))
+    try:
+        free = shutil.disk_usage(root).free / 1e9
+    except OSError:
+        return unknown(f"the engine keeps its images in {root}, which cannot be seen from here")
+    needed = _SPARE_GB
+    # What is wrong with the image, its own check tells.
+    with contextlib.suppress(HvdcloudError):
+        needed += image().effort[1]
+    if free < needed:
+        return warning(
+            f"{free:.1f} GB free in {root}; the image may need {needed} GB",
+            hint="docker system df shows what takes the room; docker system prune frees some",
+        )
+    return fine(f"{free:.0f} GB free in {root}")
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _files(config: Config) -> Finding:
+    """Whether what `run` starts is in the project's folder."""
+    words = shlex.split(config.run.command)
+    script = _script(words)
+    if script is None:
+        return fine(f"run.command: {config.run.command}")
+    if not (config.project_dir / script).is_file():
+        return failed(
+            f"run.command starts {script}, which is not in {config.project_dir}",
+            hint="correct run.command in hvdcloud.yaml, or write the file",
+            error=UsageError,
+        )
+    return fine(f"run.command: {config.run.command}; {script} is there")
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """The project's file that a command line starts; None: it starts something else, or it cannot be told."""
+    first = PurePath(words[0])
+    if words[0].startswith("./"):
+        return words[0]
+    if first.name.rstrip("0123456789.") in _INTERPRETERS and len(words) > 1 and words[1].endswith((".py", ".sh")):
+        return None if PurePath(words[1]).is_absolute() else words[1]
+    return None
+
+
+def _secrets(names: Sequence[str]) -> Finding:
+    """Whether they are set. Their values are nobody's business."""
+    absent = [name for name in names if name not in os.environ]
+    if absent:
+        return failed(
+            f"run.secrets: {', '.join(absent)} not set in this environment",
+            hint=f"export {absent[0]}=…, or take it out of run.secrets",
+            error=UsageError,
+        )
+    return fine(f"{', '.join(names)} are set")
+
+
+def _ssh() -> Finding:
+    """The client of `hvdcloud ssh`; a run does without."""
+    found = shutil.which("ssh")
+    if found is None:
+        return warning("no ssh on this machine's PATH", hint="install OpenSSH's client; only `hvdcloud ssh` needs it")
+    return fine(found)
+
+
+def _state(folder: Path) -> Finding:
+    """Whether keys and pinned host keys can be kept."""
+    why = unwritable(folder)
+    if not why:
+        return fine(str(folder))
+    return failed(
+        f"{folder} cannot be made or written: {why}",
+        hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
+        error=UsageError,
+    )
+
+
+# --- the engine -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[Any]:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    from hvdcloud import engine
+
+    with contextlib.closing(engine.connect(timeout=_ENGINE_SECONDS)) as client:
+        try:
+            yield client
+        except (DockerException, RequestException) as error:
+            raise NodeError(
+                f"the Docker engine does not answer as it should: {error}", hint=engine.START_HINT
+            ) from error
+
+
+def _has(api: Any, reference: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        api.inspect_image(reference)
+    except ImageNotFound:
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""Errors of the Compute API, however they arrive: an HTTP answer, an operation that failed, no answer at all.
+
+Standard library only. What they mean stands in rules.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.error_catalogue import CATALOGUE, Action, Rule
+
+__all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]
+
+_TITLES = {
+    "cloudbilling": "Cloud Billing",
+    "cloudresourcemanager": "Resource Manager",
+    "compute": "Compute",
+    "iam": "IAM",
+    "serviceusage": "Service Usage",
+    "storage": "Cloud Storage",
+    "token": "token",
+}
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A call that the Compute API refused, that never arrived, or an operation that ended with an error.
+
+    Args:
+        message: the API's own words.
+        status: the HTTP status; None: no answer came, or an operation did not tell one.
+        reason: `errors[].reason` of an answer, or `connectionError`, `timeout`.
+        code: an operation's error code, or an answer's ErrorInfo reason.
+        metadata: of the answer's ErrorInfo: permission, activationUrl …
+        quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
+        project: where it happened.
+        service: the API that said so, as in its address: `compute`, `serviceusage`.
+        catalogue: what it may mean, for the user; Cloud Build has its own.
+    """
+
+    message: str
+    status: int | None = None
+    reason: str = ""
+    code: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    quota: Mapping[str, Any] = field(default_factory=dict)
+    project: str = ""
+    service: str = "compute"
+    catalogue: tuple[Rule, ...] = CATALOGUE
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.message}"
+
+    @property
+    def label(self) -> str:
+        """In a word, for a table or a line of progress: `ZONE_RESOURCE_POOL_EXHAUSTED`, `503 backendError`."""
+        return self.code or " ".join(str(part) for part in (self.status, self.reason) if part) or "error"
+
+    @property
+    def rule(self) -> Rule:
+        """The catalogue's first line that holds; the last one always does."""
+        names = frozenset({self.code, self.reason} - {""})
+        message = self.message
+        if self.quota:
+            # The machine-readable part says more than the wording: a quota without a region is the project's.
+            scope = "" if self.region else "globally"
+            message = f"{self.quota.get('metricName', '')} {scope} {message}"
+        return next(rule for rule in self.catalogue if rule.holds(names, message, self.status))
+
+    @property
+    def action(self) -> Action:
+        """What to do about it."""
+        return self.rule.action
+
+    @property
+    def region(self) -> str | None:
+        """The region that a quota belongs to, or that the error names."""
+        told = self.quota.get("dimensions", {}).get("region")
+        return told or _found(r"\bregions?[ /]'?([a-z]+-[a-z]+\d+)\b", self.message)
+
+    @property
+    def zone(self) -> str | None:
+        """The zone that the error names."""
+        return _found(r"\bzones?[ /]'?(?:projects/[^/]+/zones/)?([a-z]+-[a-z]+\d+-[a-z])\b", self.message)
+
+    @property
+    def permission(self) -> str | None:
+        """What the caller would need: `compute.instances.create`."""
+        return self.metadata.get("permission") or _found(r"Required '([^']+)' permission", self.message)
+
+    @property
+    def metric(self) -> str | None:
+        """The quota that is exceeded: `NVIDIA_T4_GPUS`."""
+        # `compute.googleapis.com/nvidia_t4_gpus`, whose older name stands in the limit's: NVIDIA-T4-GPUS-per-project-….
+        told = str(self.quota.get("metricName", "")).rpartition("/")[2].upper()
+        return told or _found(r"Quota '([^']+)' exceeded", self.message)
+
+    @property
+    def cause(self) -> str:
+        """Why, in one sentence without a full stop."""
+        return (self.rule.cause or "{message}").format_map(self._words())
+
+    @property
+    def hint(self) -> str:
+        """The next thing to do."""
+        return self.rule.hint.format_map(self._words())
+
+    def as_user_error(self, *, doing: str) -> HvdcloudError:
+        """For the command line.
+
+        Args:
+            doing: what was tried, as a verb and its object: `create 4 VMs in us-central1-a`.
+        """
+        details = "" if self.message in self.cause else f"{self.label}: {self.message}"
+        return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint, details=details)
+
+    def _words(self) -> dict[str, str]:
+        limit = self.quota.get("limit", _found(r"Limit: (\d+(?:\.\d+)?)", self.message))
+        place = f"zone {self.zone}" if self.zone else f"region {self.region}" if self.region else "this place"
+        return {
+            "api": _TITLES.get(self.service, self.service),
+            "service": f"{self.service}.googleapis.com",
+            "label": self.label,
+            "login": login_hint(),
+            "message": " ".join(self.message.split()).rstrip("."),
+            "project": self.project or "PROJECT",
+            "metric": self.metric or "of this kind",
+            "limit": f"{float(limit):g}" if limit is not None else "unknown",
+            "permission": self.permission or "the permission",
+            "url": self.metadata.get("activationUrl")
+            or f"https://console.cloud.google.com/apis/library/{self.service}.googleapis.com?project={self.project}",
+            "place": place,
+        }
+
+
+def answer_error(status: int, body: bytes | str, *, project: str = "", service: str = "compute") -> ApiError:
+    """What an HTTP answer of 400 or more says. A body that is not the API's JSON, such as a proxy's page, is kept."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else body
+    try:
+        error = json.loads(text)["error"]
+        message, items = str(error.get("message", "")), error.get("errors") or [{}]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ApiError(message=text.strip()[:500] or f"HTTP {status}", status=status, project=project, service=service)
+    info: Mapping[str, Any] = next(
+        (
+            detail
+            for detail in error.get("details", [])
+            if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo")
+        ),
+        {},
+    )
+    return ApiError(
+        message=message,
+        status=status,
+        reason=str(items[0].get("reason", "")),
+        code=str(info.get("reason", "")),
+        metadata=info.get("metadata", {}),
+        project=project,
+        service=service,
+    )
+
+
+def operation_errors(operation: Mapping[str, Any]) -> list[ApiError]:
+    """Every error of an operation that is DONE; an empty list means that it succeeded.
+
+    An operation may have failed without any HTTP status, so `error.errors` decides; one that has only a status has
+    failed as well.
+    """
+    status = operation.get("httpErrorStatusCode")
+    project = _found(r"/projects/([^/]+)/", str(operation.get("selfLink", ""))) or ""
+    errors = operation.get("error", {}).get("errors", [])
+    if not errors and status is not None and status >= 400:
+        errors = [{"message": operation.get("httpErrorMessage") or operation.get("statusMessage") or f"HTTP {status}"}]
+    return [_operation_error(error, status=status, project=project) for error in errors]
+
+
+def _operation_error(error: Mapping[str, Any], *, status: int | None, project: str) -> ApiError:
+    details: Sequence[Mapping[str, Any]] = error.get("errorDetails", [])
+    quota: Mapping[str, Any] = next((detail["quotaInfo"] for detail in details if "quotaInfo" in detail), {})
+    info: Mapping[str, Any] = next((detail["errorInfo"] for detail in details if "errorInfo" in detail), {})
+    return ApiError(
+        message=error.get("message") or error.get("code") or "no message",
+        status=status,
+        reason=info.get("reason", ""),
+        code=error.get("code", ""),
+        metadata=info.get("metadatas", {}),
+        quota=quota,
+        project=project,
+    )
+
+
+def _found(pattern: str, text: str) -> str | None:
+    match = re.search(pattern, text)
+    return match.group(1) if match else None

@@ -1,0 +1,230 @@
+"""`build`: from hvdcloud.yaml's image section to an image in the Docker engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud import engine
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build import registry_cache
+from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
+from hvdcloud.image.build.classic import ClassicBuilder
+from hvdcloud.image.build.lock import alone
+from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.plan import custom_base
+from hvdcloud.image.plan.provenance import source_labels
+from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import ImageConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """An image that is in the engine.
+
+    Attributes:
+        reference: what to run: `hvdcloud/project:HASH`. HASH stands for the content: projects with the same share it.
+        image_id: the engine's id.
+        digest: the registry's (`sha256:…`), if this very image was pushed to or pulled from `image.repository`.
+        cached: nothing was built, because the image was there.
+        seconds: how long it took.
+        steps: Dockerfile steps that the engine went through, those that it had in its cache included.
+    """
+
+    reference: str
+    image_id: str
+    digest: str | None
+    cached: bool
+    seconds: float
+    steps: int
+
+
+def build(
+    image_config: ImageConfig,
+    *,
+    project_dir: Path,
+    progress: Progress,
+    cache_from: str | None = None,
+    cache_to: str | None = None,
+    needs: custom_base.Needs | None = None,
+) -> BuildResult:
+    """Builds the image, unless it is there already.
+
+    Args:
+        image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
+        progress: called for every step and every line of output.
+        cache_from: `HOST/PATH[:TAG]`, a repository: what it has of the images needed is pulled instead of built.
+        cache_to: `HOST/PATH`: what it lacks of the images that the engine has is sent there, for `cache_from`.
+        needs: what `image.base` has to be able to do.
+
+    Raises:
+        UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
+            repository.
+        NodeError, CredentialsError: the engine, see `engine.connect`.
+        ImageError: `image.base` can't be pulled or can't be a node, or a step failed; `details` has its last lines.
+    """
+    started = time.monotonic()
+    source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
+    # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
+    base = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
+    plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    with contextlib.closing(engine.connect()) as client:
+        # Not all of docker-py's methods have types.
+        api: Any = client.api
+        if base is not None:
+            base = custom_base.have(api, base.reference, progress=progress)
+            plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+        built = carry_out(
+            api,
+            plan,
+            progress=progress,
+            source=source,
+            target=target,
+            repository=image_config.repository,
+            labels=lambda: source_labels(project_dir, os.environ),
+        )
+    return replace(built, seconds=time.monotonic() - started)
+
+
+def carry_out(
+    api: Any,
+    plan: ImagePlan,
+    *,
+    progress: Progress,
+    source: registry_cache.Cache | None = None,
+    target: registry_cache.Cache | None = None,
+    repository: str | None = None,
+    labels: Callable[[], Mapping[str, str]] = dict,
+) -> BuildResult:
+    """Builds what a plan says, as far as neither the engine nor a cache has it.
+
+    Args:
+        api: docker-py's low-level client.
+        progress: called for every step and every line of output.
+        source: where images are taken from instead of built.
+        target: where images are sent.
+        repository: where the result's digest is looked for.
+        labels: more labels for a project's own image; asked for when it is built. No part of its content.
+
+    Raises:
+        ImageError, UsageError: as `build`.
+    """
+    started = time.monotonic()
+    work = _Work(api=api, plan=plan, progress=progress, labels=labels)
+    image_id = _image_id(api, plan.reference)
+    if image_id is None:
+        # Not the engine's own ID: engines that share /etc/docker have the same.
+        with alone(progress, engine=os.environ.get("DOCKER_HOST", "")):
+            # Another process may have built it while this one waited.
+            image_id = _image_id(api, plan.reference) or work.do(source)
+    if target is not None:
+        registry_cache.store(api, target, plan=plan, progress=progress)
+    return BuildResult(
+        reference=plan.reference,
+        image_id=image_id,
+        digest=_digest(api, image_id, repository=repository),
+        cached=not work.built,
+        seconds=time.monotonic() - started,
+        steps=work.steps,
+    )
+
+
+def image_reference(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> str:
+    """The reference that `build` gives the image; no engine is asked, except for what tag `image.base` stands for.
+
+    Raises:
+        UsageError: no such framework and device, or a file that the configuration names is not there.
+        ImageError: `image.base` is not in the engine.
+        NodeError, CredentialsError: the engine, see `engine.connect`.
+    """
+    base = None
+    if image_config.base and not custom_base.is_pinned(image_config.base):
+        with contextlib.closing(engine.connect()) as client:
+            base = custom_base.find(client.api, image_config.base)
+        if base is None:
+            raise ImageError(
+                f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
+            )
+    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs).reference
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """Builds the steps of a plan, each only if its image is neither here nor in the cache."""
+
+    api: Any
+    plan: ImagePlan
+    progress: Progress
+    labels: Callable[[], Mapping[str, str]]
+    built: int = 0
+    steps: int = 0
+    _cache: registry_cache.Reader | None = None
+    _builder: ClassicBuilder | BuildKitBuilder | None = None
+
+    def do(self, source: registry_cache.Cache | None) -> str:
+        """Returns the id of the image wanted."""
+        with contextlib.ExitStack() as stack:
+            if source is not None:
+                self._cache = registry_cache.Reader(self.api, source, plan=self.plan, progress=self.progress)
+                stack.callback(self._cache.tidy)
+            self._have(self.plan.last)
+        return _tagged(self.api, self.plan.last.reference, self.plan.reference)
+
+    def _have(self, step: Step) -> None:
+        if _image_id(self.api, step.reference) is not None:
+            return
+        if self._cache is not None and self._cache.take(step):
+            return
+        for earlier in self.plan.steps:
+            if earlier.reference in step.needs:
+                self._have(earlier)
+        last = 0
+
+        def count(event: BuildEvent) -> None:
+            nonlocal last
+            last = event.step if event.kind == "step" else last
+            self.progress(event)
+
+        if step is self.plan.last:
+            step = self.plan.labelled(self.labels()).last
+        self.progress(BuildEvent(kind="image", text=step.what))
+        # Looked for when there is something to build, and once.
+        self._builder = self._builder or find_builder(self.api) or ClassicBuilder(self.api)
+        try:
+            self._builder.build(step, progress=count)
+        finally:
+            self.steps += last
+        self.built += 1
+
+
+def _image_id(api: Any, reference: str) -> str | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        return str(api.inspect_image(reference)["Id"])
+    except ImageNotFound:
+        return None
+
+
+def _digest(api: Any, image_id: str, *, repository: str | None) -> str | None:
+    if repository is None:
+        return None
+    for known in api.inspect_image(image_id).get("RepoDigests") or []:
+        name, _, digest = known.partition("@")
+        if name == repository:
+            return str(digest)
+    return None
+
+
+def _tagged(api: Any, image: str, reference: str) -> str:
+    """Gives an image that is there another name; returns its id."""
+    repository, _, tag = reference.rpartition(":")
+    api.tag(image, repository, tag)
+    return str(api.inspect_image(reference)["Id"])

@@ -1,0 +1,303 @@
+"""BuildKit, where engine and docker command have it: one step of a plan, with downloads that are cached.
+
+docker-py has no BuildKit. The Dockerfiles know nothing of it either: the classic builder has to build the same images.
+So what makes use of BuildKit, its cache mounts, is put into them here, on their way to the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hvdcloud import engine
+from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.image.build.buildkit_output import PlainLog
+from hvdcloud.image.build.classic import SILENCE_SECONDS
+from hvdcloud.image.engine_stream import Progress
+from hvdcloud.image.plan.context import Context, Entry, dockerfiles
+from hvdcloud.image.plan.sources import download_arguments
+from hvdcloud.image.plan.steps import Step
+
+BUILDER_VARIABLE = "HVDCLOUD_BUILDER"
+"""`classic` or `buildkit`: which of the engine's builders builds. Not set: BuildKit where it is there."""
+# The first engine whose own BuildKit understands cache mounts: Docker 20.10.
+_API_VERSION = "1.41"
+# Later commands have BuildKit in a plugin, buildx, and without it none at all.
+_COMMANDS_WITH_BUILDKIT = ((20, 10), (23, 0))
+_DETECTION_SECONDS = 10
+_CANCEL_SECONDS = 2.0
+_RUN = re.compile(r"(?P<run>\s*RUN)(?P<flags>(?:\s+--\S+)*)\s+(?!\[)(?P<command>\S.*)", re.IGNORECASE)
+_DOWNLOADS = re.compile(r"\bapt-get\b|\bpip\b|/opt/build/")
+_CACHED = (
+    "--mount=type=cache,target=/mnt,id=hvdcloud-downloads --mount=type=bind,source=buildkit,target=/media "
+    'export PATH="/media:$PATH"; '
+)
+
+
+class BuildKitBuilder:
+    """Builds images with stages side by side and downloads that survive a build."""
+
+    def __init__(self, api: Any, *, command: Sequence[str], environment: dict[str, str]) -> None:
+        """Builds on one engine.
+
+        Args:
+            api: docker-py's low-level client, of the engine that the command builds on.
+            command: the docker command that builds.
+            environment: its variables.
+        """
+        self._api = api
+        self._command = tuple(command)
+        self._environment = environment
+
+    def build(self, step: Step, *, progress: Progress) -> str:
+        """Builds a step's image; returns its id.
+
+        Raises:
+            ImageError: an instruction failed; `details` has its last lines.
+        """
+        from docker.errors import ImageNotFound
+
+        arguments = {**download_arguments(os.environ), **step.arguments}
+        command = [*self._command, "--progress=plain", "--file", step.dockerfile, "--tag", step.reference]
+        if step.target:
+            command += ["--target", step.target]
+        # By name, with the value in the environment: a package index may have its password in its URL.
+        for name in arguments:
+            command += ["--build-arg", name]
+        for name, value in step.labels.items():
+            command += ["--label", f"{name}={value}"]
+        log = PlainLog(image=step.what, pip_hint=step.pip_hint, progress=progress)
+        environment = {**self._environment, **arguments}
+        if _run([*command, "-"], environment=environment, context=with_cache(step), log=log, what=step.what):
+            raise log.error()
+        try:
+            return str(self._api.inspect_image(step.reference)["Id"])
+        except ImageNotFound:
+            raise ImageError(
+                f"BuildKit built {step.what}, but the engine does not have it",
+                hint=f"{BUILDER_VARIABLE}=classic hvdcloud build",
+            ) from None
+
+
+def find_builder(api: Any) -> BuildKitBuilder | None:
+    """BuildKit, if the engine and the first `docker` on PATH have it; None if not, or if the user wants none.
+
+    Takes two starts of the docker command at most, less than 0.1 s.
+
+    Raises:
+        UsageError: HVDCLOUD_BUILDER is something else than a builder, or asks for BuildKit where there is none.
+    """
+    wanted = os.environ.get(BUILDER_VARIABLE, "")
+    if wanted not in ("", "classic", "buildkit"):
+        raise UsageError(
+            f"{BUILDER_VARIABLE}={wanted} is no builder", hint="set it to classic or buildkit, or unset it"
+        )
+    if wanted == "classic":
+        return None
+    try:
+        return _buildkit(api)
+    except UsageError:
+        if wanted == "buildkit":
+            raise
+        return None
+
+
+def _buildkit(api: Any) -> BuildKitBuilder:
+    from docker.utils import version_lt
+
+    server = api.version()
+    parts = [part.get("Name") for part in server.get("Components") or []]
+    # Podman answers as an engine does, but has no BuildKit.
+    if "Engine" not in parts or server.get("Os") == "windows" or version_lt(server["ApiVersion"], _API_VERSION):
+        raise _none(f"the engine {' '.join([*map(str, parts[:1]), str(server.get('Version'))])} has none")
+    docker = shutil.which("docker")
+    if docker is None:
+        raise _none("there is no docker command on PATH")
+    environment = engine.command_environment()
+    if _says([docker, "buildx", "version"], environment) is not None:
+        # The engine's own BuildKit, whichever builder `docker buildx use` chose: others don't see the engine's images.
+        own = ["--builder", environment.get("DOCKER_CONTEXT", "default"), "--load"]
+        # Without them there is one image, as with the classic builder, and not an index of an image and a document.
+        environment["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
+        environment.pop("SOURCE_DATE_EPOCH", None)
+        return BuildKitBuilder(api, command=[docker, "buildx", "build", *own], environment=environment)
+    said = _says([docker, "--version"], environment) or ""
+    version = re.match(r"Docker version (\d+)\.(\d+)", said)
+    first, end = _COMMANDS_WITH_BUILDKIT
+    if version is None or not first <= (int(version[1]), int(version[2])) < end:
+        raise _none(f"{docker} ({said.strip() or 'it does not say its version'}) has no buildx")
+    environment["DOCKER_BUILDKIT"] = "1"
+    return BuildKitBuilder(api, command=[docker, "build"], environment=environment)
+
+
+def _none(why: str) -> UsageError:
+    return UsageError(
+        f"{BUILDER_VARIABLE}=buildkit, but there is no BuildKit: {why}",
+        hint=f"install Docker's buildx plugin (docker-buildx-plugin), or unset {BUILDER_VARIABLE}",
+    )
+
+
+def _says(command: list[str], environment: dict[str, str]) -> str | None:
+    """What a command prints; None if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DETECTION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+# --- cached downloads ----------------------------------------------------------------------------------------------
+
+
+def with_cache(step: Step) -> Context:
+    """A step's context, whose Dockerfile keeps downloads in BuildKit's cache; a user's own is sent as it is."""
+    folder = dockerfiles()
+    [given] = (entry for entry in step.context.hashed if entry.path == step.dockerfile)
+    if given.source is not None and given.source.parent != folder:
+        return step.context
+    text = given.source.read_bytes() if given.source else given.content or b""
+    rendered = Entry(path=given.path, content=with_cache_mounts(text.decode()).encode())
+    wrappers = [
+        Entry(path=f"buildkit/{wrapper.name}", source=wrapper, executable=True)
+        for wrapper in (folder / "buildkit").iterdir()
+    ]
+    return replace(
+        step.context,
+        hashed=tuple(rendered if entry is given else entry for entry in step.context.hashed),
+        unhashed=(*step.context.unhashed, *wrappers),
+    )
+
+
+def with_cache_mounts(dockerfile: str) -> str:
+    """A Dockerfile for the classic builder with BuildKit's cache mounts: what it builds is the same.
+
+    Every RUN that calls apt-get or pip gets a cache at /mnt, and first on its PATH, at /media, the two of
+    dockerfiles/buildkit/, which keep their downloads there. /mnt and /media are in every Linux and empty (Filesystem
+    Hierarchy Standard 3.0, 3.11 and 3.12): a mount elsewhere would leave its empty folder in the image, and one at
+    /var/cache/apt would hide that folder from the RUN that empties it.
+    """
+    lines = dockerfile.splitlines(keepends=True)
+    begun = 0
+    while begun < len(lines):
+        end = _end(lines, begun)
+        run = _RUN.match(lines[begun])
+        text = "".join(line for line in lines[begun:end] if not line.lstrip().startswith("#"))
+        if run and _DOWNLOADS.search(text):
+            command = lines[begun][run.start("command") :]
+            lines[begun] = f"{run['run']}{run['flags']} {_CACHED}{command}"
+        begun = end
+    return "".join(lines)
+
+
+def _end(lines: Sequence[str], begun: int) -> int:
+    """The number of the line after an instruction; comments and empty lines do not end one."""
+    for number in range(begun, len(lines)):
+        line = lines[number].strip()
+        goes_on = line.endswith("\\") or (number > begun and (not line or line.startswith("#")))
+        if not goes_on:
+            return number + 1
+    return len(lines)
+
+
+# --- the docker command --------------------------------------------------------------------------------------------
+
+
+def _run(command: list[str], *, environment: dict[str, str], context: Context, log: PlainLog, what: str) -> int:
+    """Sends the context to a docker command and reads what it prints; returns its exit code.
+
+    Whatever ends this early, such as Ctrl-C, ends the command, and with it the build.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # The terminal's Ctrl-C is ours to pass on, once.
+        start_new_session=True,
+    )
+    try:
+        sender = _Sender(process, context)
+        sender.start()
+        for line in _lines(process, what=what):
+            log.read(line)
+        exit_code = process.wait()
+        sender.join()
+        if sender.error is not None:
+            raise sender.error
+        return exit_code
+    finally:
+        _stop(process)
+
+
+class _Sender(threading.Thread):
+    """Writes a context into a process's standard input."""
+
+    def __init__(self, process: subprocess.Popen[bytes], context: Context) -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self._context = context
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        assert self._process.stdin is not None
+        # A command that reads no further has ended, and says why.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            try:
+                for chunk in self._context.stream():
+                    pipe.write(chunk)
+            except BrokenPipeError:
+                raise
+            except Exception as error:  # noqa: BLE001 # raised again by the thread that waits for this one
+                self.error = error
+
+
+def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
+    assert process.stdout is not None
+    unfinished = b""
+    while True:
+        if not select.select([process.stdout], [], [], SILENCE_SECONDS)[0]:
+            raise ImageError(
+                f"the build of {what} has said nothing for {SILENCE_SECONDS} s",
+                hint="docker info shows whether the engine still runs; then try again",
+            )
+        chunk = os.read(process.stdout.fileno(), 1 << 16)
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+        if not chunk:
+            yield unfinished.decode(errors="replace")
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends the command and its plugin. A build whose command is gone is cancelled by the engine.
+
+    One SIGINT asks it to cancel the build, which Docker 20.10's does not always do.
+    """
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_CANCEL_SECONDS)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -1,0 +1,72 @@
+"""The engine's classic builder, which every engine has: one step of a plan through docker-py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from hvdcloud.errors import ImageError
+from hvdcloud.image import engine_stream
+from hvdcloud.image.engine_stream import Progress
+from hvdcloud.image.plan.sources import download_arguments
+from hvdcloud.image.plan.steps import Step
+
+# Compiling Horovod and unpacking a framework say nothing for minutes.
+SILENCE_SECONDS = 1800
+
+
+class ClassicBuilder:
+    """Builds images one instruction after the other, each a container of its own."""
+
+    def __init__(self, api: Any) -> None:
+        """Args: api: docker-py's low-level client; not all of its methods have types."""
+        self._api = api
+
+    def build(self, step: Step, *, progress: Progress) -> str:
+        """Builds a step's image; returns its id.
+
+        Raises:
+            ImageError: an instruction failed; `details` has its last lines.
+        """
+        if not step.throw_away:
+            return self._run(step, target=step.target, tag=step.reference, progress=progress)
+        # The throw-away stage first, to know which image has to be thrown away.
+        stage = self._run(step, target=step.throw_away, tag=None, progress=progress)
+        image_id = self._run(step, target=step.target, tag=step.reference, progress=progress)
+        self._throw_away(stage)
+        return image_id
+
+    def _run(self, step: Step, *, target: str, tag: str | None, progress: Progress) -> str:
+        from docker.errors import APIError
+
+        try:
+            items = self._api.build(
+                fileobj=step.context.stream(),
+                custom_context=True,
+                dockerfile=step.dockerfile,
+                tag=tag,
+                target=target or None,
+                buildargs={**download_arguments(os.environ), **step.arguments},
+                labels=dict(step.labels) if tag else {},
+                use_config_proxy=True,
+                rm=True,
+                forcerm=True,
+                timeout=SILENCE_SECONDS,
+                decode=True,
+            )
+            with contextlib.closing(items):
+                return engine_stream.follow_build(items, image=step.what, pip_hint=step.pip_hint, progress=progress)
+        except APIError as error:
+            full = engine_stream.disk_full(str(error.explanation or error), image=step.what)
+            raise full or ImageError(
+                f"the Docker engine refused to build {step.what}: {error.explanation or error}",
+                hint="docker info shows whether the engine is well; then try again",
+            ) from error
+
+    def _throw_away(self, image_id: str) -> None:
+        from docker.errors import APIError
+
+        # It only costs space: an engine that keeps it, for whatever reason, has built the image all the same.
+        with contextlib.suppress(APIError):
+            self._api.remove_image(image_id)

@@ -1,0 +1,237 @@
+"""A registry as the cache of builds: what one engine built, another with nothing on its disk need not build again.
+
+A CI job starts on an empty engine. The images that a project's image is made of have tags that stand for their content,
+so finding one of them at a registry is as good as having built it:
+
+    REPOSITORY:HASH               the project's image, under the same tag as `hvdcloud push` gives it
+    REPOSITORY:base-ROW-HASH      the base image
+    REPOSITORY:builder-ROW-HASH   the builder image, with which a changed requirement is installed
+
+Reading (`--cache-from`) and writing (`--cache-to`) are two options, as docker's are: a build of somebody's pull request
+reads the cache without the right to write it, and `--push` sends what nodes run, not the gigabyte of the builder image.
+A cache only saves time: what can't be read is built, what can't be written is a warning. Whoever may write to the
+repository decides what is in the images of those who read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError, ImageError, UsageError
+from hvdcloud.image import engine_stream
+from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
+from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.push import push
+
+_OURS = "hvdcloud/"
+_PROJECT = "project"
+# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+")
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_PASSWORD_IN_URL = re.compile(r"://[^/\s@]+@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A repository that holds images, each under a tag for its content.
+
+    Attributes:
+        repository: `HOST/PATH`.
+        tag: one more that may hold the image wanted; "": none.
+    """
+
+    repository: str
+    tag: str = ""
+
+
+def cache_from(text: str | None) -> Cache | None:
+    """What `--cache-from HOST/PATH[:TAG]` names.
+
+    Raises:
+        UsageError: that is no repository.
+    """
+    return None if text is None else _parsed(text, option="--cache-from")
+
+
+def cache_to(text: str | None) -> Cache | None:
+    """What `--cache-to HOST/PATH` names.
+
+    Raises:
+        UsageError: that is no repository, or it has a tag: there are as many tags as images.
+    """
+    if text is None:
+        return None
+    cache = _parsed(text, option="--cache-to")
+    if cache.tag:
+        raise UsageError(
+            f"--cache-to {text} names a tag, but a cache has one for each image", hint=f"--cache-to {cache.repository}"
+        )
+    return cache
+
+
+class Reader:
+    """Takes images from a cache instead of building them.
+
+    Args:
+        api: docker-py's low-level client.
+        plan: whose images are wanted. The last one may also have the plan's tag there, or the cache's own.
+        progress: also hears why the cache is of no use.
+    """
+
+    def __init__(self, api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> None:
+        self._api = api
+        self._cache = cache
+        self._plan = plan
+        self._progress = progress
+        self._spare: list[str] = []
+
+    def take(self, step: Step) -> bool:
+        """Pulls a step's image, if the cache has it, and gives it the step's name."""
+        return any(self._pulled(step, f"{self._cache.repository}:{tag}") for tag in self._tags(step))
+
+    def tidy(self) -> None:
+        """Removes the names under which images were pulled, and with them those that were of no use.
+
+        Not sooner: even the wrong image has layers that the next one to be pulled needs.
+        """
+        for name in self._spare:
+            _remove(self._api, name)
+
+    def _tags(self, step: Step) -> list[str]:
+        first = [self._cache.tag, self._plan.digest] if step is self._plan.last else []
+        return list(dict.fromkeys(tag for tag in (*first, tag_of(step)) if tag))
+
+    def _pulled(self, step: Step, name: str) -> bool:
+        was_here = _labels(self._api, name) is not None
+        try:
+            _pull(self._api, name, progress=self._progress)
+        except HvdcloudError as error:
+            self._say(f"not from the cache: {error.message}")
+            return False
+        labels = _labels(self._api, name) or {}
+        # Other labels say where an image comes from, not what it is.
+        wanted = labels.get(LABEL) == step.labels.get(LABEL)
+        if wanted:
+            self._say(f"from the cache: {name}, {step.what}")
+            self._api.tag(name, *_split(step.reference))
+        else:
+            self._say(f"not from the cache: {name} holds something else than {step.what}")
+        # The image wanted keeps its name at the registry, by which its digest is known.
+        if not was_here and not (wanted and step is self._plan.last):
+            self._spare.append(name)
+        return wanted
+
+    def _say(self, text: str) -> None:
+        self._progress(BuildEvent(kind="output", text=text))
+
+
+def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> None:
+    """Sends the images of a plan to the cache, those that the engine has and the cache has not."""
+    for step in plan.steps:
+        if _labels(api, step.reference) is None:
+            continue
+        name = f"{cache.repository}:{tag_of(step)}"
+        try:
+            if _is_missing(name):
+                _refuse_passwords(api, step)
+                progress(BuildEvent(kind="image", text=f"{step.what}, to the cache as {name}"))
+                _push(api, step, name, progress=progress)
+        except HvdcloudError as error:
+            progress(BuildEvent(kind="warning", text=f"{step.what} is not in the cache: {error.message}; {error.hint}"))
+
+
+def _parsed(text: str, *, option: str) -> Cache:
+    path, tag = _split(text)
+    if "@" in text or not _PATH.fullmatch(path) or (tag and not _TAG.fullmatch(tag)):
+        raise UsageError(
+            f"{option} {text!r} is no repository",
+            hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache",
+        )
+    return Cache(repository=path, tag=tag)
+
+
+def tag_of(step: Step) -> str:
+    """What a step's image is called at a registry: `builder-ROW-HASH`, or HASH alone if it is a project's."""
+    path, tag = _split(step.reference)
+    kind = path.removeprefix(_OURS)
+    return tag if kind == _PROJECT else f"{kind}-{tag}"
+
+
+def _split(reference: str) -> tuple[str, str]:
+    from docker.utils import parse_repository_tag
+
+    path, tag = parse_repository_tag(reference)
+    return path, tag or ""
+
+
+def _pull(api: Any, name: str, *, progress: Progress) -> None:
+    from docker.errors import APIError, DockerException
+
+    path, tag = _split(name)
+    try:
+        items = api.pull(
+            path, tag=tag, stream=True, decode=True, auth_config=registry.auth_config(registry.host_of(name))
+        )
+        engine_stream.follow_pull(items, reference=name, progress=progress)
+    except APIError as error:
+        raise ImageError(f"{name}: {error.explanation or error}", hint="hvdcloud build tries again") from error
+    except DockerException as error:
+        raise ImageError(f"{name}: {error}", hint=f"docker login {registry.host_of(name)}") from error
+
+
+def _is_missing(name: str) -> bool:
+    from requests.exceptions import RequestException
+
+    try:
+        return registry.digest_at_registry(name) is None
+    except RequestException as error:
+        host = registry.host_of(name)
+        raise ImageError(f"{host} does not answer: {error}", hint=f"check that {host} is up") from error
+
+
+def _push(api: Any, step: Step, name: str, *, progress: Progress) -> None:
+    was_here = _labels(api, name) is not None
+    told: set[str] = set()
+
+    def tell_once(event: BuildEvent) -> None:
+        if event.text not in told:
+            told.add(event.text)
+            progress(event)
+
+    try:
+        push(step.reference, name, progress=tell_once)
+    finally:
+        if not was_here:
+            _remove(api, name)
+
+
+def _remove(api: Any, name: str) -> None:
+    """Removes a name; the image stays if it has another."""
+    from docker.errors import APIError
+
+    # Somebody may have removed it, or be using it.
+    with contextlib.suppress(APIError):
+        api.remove_image(name)
+
+
+def _refuse_passwords(api: Any, step: Step) -> None:
+    """An image's history has its build arguments, PIP_INDEX_URL among them."""
+    if any(_PASSWORD_IN_URL.search(layer.get("CreatedBy") or "") for layer in api.history(step.reference)):
+        raise ImageError(
+            "its history holds the password of a package index",
+            hint="name an index without one in PIP_INDEX_URL and PIP_EXTRA_INDEX_URL to have it cached",
+        )
+
+
+def _labels(api: Any, reference: str) -> dict[str, str] | None:
+    """An image's labels; None if the engine has no such image."""
+    from docker.errors import ImageNotFound
+
+    try:
+        return dict(api.inspect_image(reference)["Config"].get("Labels") or {})
+    except ImageNotFound:
+        return None

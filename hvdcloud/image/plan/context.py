@@ -1,0 +1,374 @@
+"""What goes into an image, and the names that follow from it. Nothing here talks to the engine or changes a file.
+
+An image's tag holds a hash of everything that decides its content, so an image that is there need not be built. What
+only decides where things are downloaded from (CA bundle, package index, proxy) is not part of the hash.
+
+Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
+the project's own, which adds its requirements. dockerfiles/ says what is in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hvdcloud.errors import UsageError
+from hvdcloud.image.plan.sources import Sources
+from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
+
+PACKAGE = Path(__file__).resolve().parents[2]
+# What the node program consists of, below hvdcloud/.
+NODE_PROGRAM = ("__init__.py", "errors.py", "storage", "checkpoints", "node")
+BUILDER_DOCKERFILE = "dockerfiles/builder.Dockerfile"
+BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
+PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"
+# The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
+MTIME = 946_684_800  # 2000-01-01
+_CHUNK = 1 << 20
+_INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]\s*(\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file, or with `content=None` and no source a folder, of a build context.
+
+    Attributes:
+        path: in the context.
+        source: the file on this disk that has the content; read when the context is sent.
+        content: the content itself.
+        link: the file is a symbolic link to this.
+        identity: stands for the content in the hash, for files too large to be read each time; "" reads it.
+    """
+
+    path: str
+    source: Path | None = None
+    content: bytes | None = None
+    link: str | None = None
+    executable: bool = False
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What is sent to the engine for one build.
+
+    Attributes:
+        hashed: the files that decide what is in the image.
+        unhashed: those that only help to build it.
+        salt: what decides it without being a file: versions, the machine, the image below.
+    """
+
+    hashed: tuple[Entry, ...]
+    unhashed: tuple[Entry, ...] = ()
+    salt: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change if and only if `hashed` or `salt` does."""
+        total = hashlib.sha256()
+        for value in self.salt:
+            total.update(f"salt {len(value)} {value}\n".encode())
+        for entry in sorted(self.hashed, key=lambda entry: entry.path):
+            identity = entry.identity or _hash(entry)
+            total.update(f"{entry.path} {entry.executable:d} {identity}\n".encode())
+        return total.hexdigest()[:12]
+
+    def stream(self) -> Iterator[bytes]:
+        """The context as a tar file, the same bytes whoever sends it; files are read as they are sent."""
+        entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
+        for folder in sorted(
+            {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
+        ):
+            yield _header(folder, size=None, executable=True)
+        for entry in entries:
+            if entry.link is not None:
+                yield _header(entry.path, size=0, executable=True, link=entry.link)
+            elif entry.source is None and entry.content is None:
+                yield _header(entry.path, size=None, executable=True)
+            elif entry.content is not None:
+                yield _header(entry.path, size=len(entry.content), executable=entry.executable)
+                yield entry.content + _padding(len(entry.content))
+            else:
+                yield from _stream_file(entry)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _hash(entry: Entry) -> str:
+    if entry.link is not None:
+        return f"link {entry.link}"
+    if entry.source is None:
+        return hashlib.sha256(entry.content or b"").hexdigest()
+    total = hashlib.sha256()
+    with entry.source.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+def _stream_file(entry: Entry) -> Iterator[bytes]:
+    assert entry.source is not None
+    with entry.source.open("rb") as file:
+        size = entry.source.stat().st_size
+        yield _header(entry.path, size=size, executable=entry.executable)
+        left = size
+        while left:
+            chunk = file.read(min(left, _CHUNK))
+            if not chunk:
+                raise UsageError(f"{entry.source} became shorter while it was read", hint="hvdcloud build tries again")
+            left -= len(chunk)
+            yield chunk
+    yield _padding(size)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _header(path: str, *, size: int | None, executable: bool, link: str = "") -> bytes:
+    info = tarfile.TarInfo(path)
+    info.type = tarfile.SYMTYPE if link else tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    info.linkname = link
+    info.size = size or 0
+    info.mode = 0o755 if executable else 0o644
+    info.mtime = MTIME
+    return info.tobuf(format=tarfile.PAX_FORMAT)
+
+
+# --- what is in which image --------------------------------------------------------------------------------------
+
+
+def dockerfiles() -> Path:
+    """The folder with the Dockerfiles: inside an installed hvdcloud, or in the repository it runs from."""
+    for folder in (PACKAGE / "dockerfiles", PACKAGE.parent / "dockerfiles"):
+        if (folder / "builder.Dockerfile").is_file():
+            return folder
+    raise UsageError(
+        f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}",
+        hint="install hvdcloud again: pip install --force-reinstall hvdcloud",
+    )
+
+
+def builder_context(row: Row, sources: Sources) -> Context:
+    """For the image with compilers, pip, the framework and Horovod."""
+    folder = dockerfiles()
+    names = [Path(BUILDER_DOCKERFILE).name, *(f"locks/{lock}" for lock in _locks(row))]
+    names += sorted(f"build/{script.name}" for script in (folder / "build").iterdir())
+    names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
+    files = tuple(dockerfile_entry(folder, name) for name in names)
+    pinned = _pinned(folder, row)
+    wheels = [
+        wheel
+        for wheel in local_wheels(sources)
+        if project_of(wheel) in pinned and (project_of(wheel) != row.project or _is_framework(wheel, row))
+    ]
+    return Context(
+        hashed=files,
+        unhashed=(
+            ca_entry(sources),
+            Entry(path="dockerfiles/patches"),
+            Entry(path="wheels"),
+            *(wheel_entry(wheel) for wheel in wheels),
+        ),
+        salt=(
+            *(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
+            *row.capabilities,
+            *(f"{name}={value}" for name, value in row.environment),
+        ),
+    )
+
+
+def base_context(row: Row, sources: Sources, *, builder: str) -> Context:
+    """For the image that nodes run.
+
+    Args:
+        builder: reference of the builder image, whose tag stands for its content.
+    """
+    folder = dockerfiles()
+    names = [Path(BASE_DOCKERFILE).name]
+    names += sorted(f"files/{file.name}" for file in (folder / "files").iterdir() if file.is_file())
+    return Context(
+        hashed=(*(dockerfile_entry(folder, name) for name in names), *node_program()),
+        salt=(row.label, builder, sources.machine, row.cuda, row.nccl),
+    )
+
+
+def project_context(row: Row, sources: Sources, *, project_dir: Path, requirements: str, base: str) -> Context:
+    """For a project's own image.
+
+    Args:
+        requirements: the file, below `project_dir`; files that it names with -r or -c come along.
+        base: reference of the base image.
+
+    Raises:
+        UsageError: a file is not there, or not below `project_dir`.
+    """
+    folder = dockerfiles()
+    # What the base image has is not needed again, and TensorFlow's other name stands for what it has.
+    there = _pinned(folder, row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
+    wheels = [wheel for wheel in local_wheels(sources) if project_of(wheel) not in there]
+    constraints = "\n".join(_constraints(folder, row)) + "\n"
+    return Context(
+        hashed=(
+            dockerfile_entry(folder, Path(PROJECT_DOCKERFILE).name),
+            Entry(path="constraints.txt", content=constraints.encode()),
+            *requirement_files(project_dir, requirements),
+            *(wheel_entry(wheel) for wheel in wheels),
+        ),
+        unhashed=(ca_entry(sources), Entry(path="wheels")),
+        salt=(base, requirements),
+    )
+
+
+def has_requirements(project_dir: Path, requirements: str | None) -> bool:
+    """Whether there is anything to install: a file with nothing but comments needs no image of its own.
+
+    Raises:
+        UsageError: the file is not there.
+    """
+    if requirements is None:
+        return False
+    lines = _requirements_file(project_dir, requirements).read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
+
+
+def has_framework(row: Row, sources: Sources) -> bool:
+    """Whether the framework's own wheel is among the user's: then its index is not asked at all."""
+    return any(_is_framework(wheel, row) for wheel in local_wheels(sources))
+
+
+def dockerfile_entry(folder: Path, name: str) -> Entry:
+    """A file below `dockerfiles()`."""
+    # Not the file's own mode: a wheel of hvdcloud need not have kept it.
+    executable = name.startswith("build/") or name in ("files/hvdcloud-node", "own/prepare.sh")
+    return Entry(path=f"dockerfiles/{name}", source=folder / name, executable=executable)
+
+
+def node_program() -> Iterator[Entry]:
+    """The part of hvdcloud that runs on nodes."""
+    for name in NODE_PROGRAM:
+        path = PACKAGE / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            yield Entry(path=f"hvdcloud/{file.relative_to(PACKAGE).as_posix()}", source=file)
+
+
+def ca_entry(sources: Sources) -> Entry:
+    """The CA certificates that downloads are checked with; empty where none are needed."""
+    if sources.ca_bundle is None:
+        return Entry(path="ca-bundle.crt", content=b"")
+    return Entry(path="ca-bundle.crt", source=sources.ca_bundle)
+
+
+# --- requirements --------------------------------------------------------------------------------------------------
+
+
+def _requirements_file(project_dir: Path, requirements: str) -> Path:
+    path = project_dir / requirements
+    if not path.is_file():
+        raise UsageError(
+            f"{path} is not there, but image.requirements names it",
+            hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml",
+        )
+    return path
+
+
+def requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
+    """The file and those it names, as `project/…` with the same relative paths."""
+    root = project_dir.resolve()
+    found: dict[str, Entry] = {}
+    waiting = [_requirements_file(project_dir, requirements).resolve()]
+    while waiting:
+        path = waiting.pop()
+        if root not in path.parents:
+            raise UsageError(
+                f"{path} is not below the project's folder {root}, so it can't be part of the image's build",
+                hint="move it into the project, or name what it names in image.requirements' own file",
+            )
+        name = path.relative_to(root).as_posix()
+        if name in found:
+            continue
+        if not path.is_file():
+            raise UsageError(
+                f"{path} is not there, but {requirements} includes it", hint="create it, or take the line out"
+            )
+        content = path.read_bytes()
+        found[name] = Entry(path=f"project/{name}", content=content)
+        for line in content.decode("utf-8", errors="replace").splitlines():
+            include = _INCLUDE.match(line)
+            if include and "://" not in include[1]:
+                waiting.append((path.parent / include[1]).resolve())
+    return list(found.values())
+
+
+def _constraints(folder: Path, row: Row) -> Iterator[str]:
+    """For pip: what a requirement may not replace."""
+    yield row.package
+    yield f"horovod=={row.horovod}"
+    yield from row.constraints
+    for name, version in locked(folder / "locks" / row.lock):
+        if name == "numpy":
+            major = int(version.partition(".")[0])
+            yield f"numpy>={major},<{major + 1}"
+        elif name.startswith("nvidia-nccl-"):
+            yield f"{name}=={version}"
+
+
+# --- local wheels --------------------------------------------------------------------------------------------------
+
+
+def locked(lock: Path) -> Iterator[tuple[str, str]]:
+    """Projects of a lock, each with its one version."""
+    for line in lock.read_text(encoding="utf-8").splitlines():
+        name, equals, version = line.partition("==")
+        if equals and not line.startswith("#"):
+            yield _normalized(name), version.strip()
+
+
+def _pinned(folder: Path, row: Row) -> set[str]:
+    """Projects that builder and base install, each at one version."""
+    return {row.project, *(name for lock in _locks(row) for name, _ in locked(folder / "locks" / lock))}
+
+
+def _locks(row: Row) -> tuple[str, ...]:
+    return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
+
+
+def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> list[Path]:
+    """The wheels that this version of Python could install, in order; None: any version."""
+    # Of two wheels with one name the first folder's counts, as with pip.
+    found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in folder.glob("*.whl")}
+    return [found[name] for name in sorted(found) if _fits(name, sources.machine, python)]
+
+
+def _fits(name: str, machine: str, python: str | None) -> bool:
+    """Whether a wheel's tags may fit the image's Python; pip has the last word."""
+    parts = name.removesuffix(".whl").split("-")
+    if len(parts) < 5:
+        return False
+    tag, platform = parts[-3], parts[-1]
+    mine = f"cp{python.replace('.', '')}" if python else tag
+    fits_python = parts[-2] == "abi3" or not {mine, "py3", "py2.py3"}.isdisjoint({tag, *tag.split(".")})
+    return fits_python and (platform == "any" or ("linux" in platform and platform.endswith(machine)))
+
+
+def _is_framework(wheel: Path, row: Row) -> bool:
+    project, _, version = row.package.partition("==")
+    return wheel.name.startswith(f"{project.replace('-', '_')}-{version}-")
+
+
+def wheel_entry(wheel: Path) -> Entry:
+    """A local wheel."""
+    # Reading gigabytes for a hash would take longer than everything else; a file that is replaced has another time.
+    stat = wheel.stat()
+    return Entry(path=f"wheels/{wheel.name}", source=wheel, identity=f"{stat.st_size} {stat.st_mtime_ns}")
+
+
+def project_of(wheel: Path) -> str:
+    """The name of what it installs, as package indexes spell it."""
+    return _normalized(wheel.name.partition("-")[0])
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,220 @@
+"""`image.base`: an image that is not ours, and what is sent to the engine to make a node of it.
+
+Its content is not known before it is built from, so what depends on that (its Python, its framework's version, whether
+it has Horovod and Open MPI) is found out inside the build: dockerfiles/own/.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.plan import context, versions
+from hvdcloud.image.plan.sources import Sources
+from hvdcloud.image.publish import registry
+
+if TYPE_CHECKING:
+    from docker.errors import APIError
+
+BUILDER_DOCKERFILE = "dockerfiles/own-builder.Dockerfile"
+DOCKERFILE = "dockerfiles/own.Dockerfile"
+# The image's Python, under a name that is the same in every image: written by dockerfiles/own/prepare.py.
+PYTHON = "/opt/hvdcloud/python"
+CONSTRAINTS = "/opt/own/constraints.txt"
+LOCKS = ("horovod.txt", "node.txt", "tools.txt")
+_FILES = ("check_horovod.py", "hvdcloud-node", "hvdcloud_requirements.pth", "hvdcloud_requirements.py", "sshd_config")
+_DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """An image that is not ours.
+
+    Attributes:
+        reference: as hvdcloud.yaml names it.
+        identity: stands for its content: the digest in the reference, else the engine's id.
+    """
+
+    reference: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an image that is not ours has to be able to do; hvdcloud's own images are known to.
+
+    Attributes:
+        controller: `run.controller`: what Horovod has to work with.
+        capability: compute capability of the nodes' GPUs, if they are known: `7.5`.
+    """
+
+    controller: str = "gloo"
+    capability: str = ""
+
+
+def pinned(reference: str) -> Base:
+    """The image of a reference that says which bytes it means; no engine is asked.
+
+    Raises:
+        UsageError: it is a tag, which may stand for something else tomorrow.
+    """
+    digest = _DIGEST.search(reference)
+    if digest is None:
+        raise UsageError(
+            f"image.base is {reference}, a tag: only an engine that has the image knows what is in it",
+            hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest",
+        )
+    return Base(reference=reference, identity=digest[1])
+
+
+def is_pinned(reference: str) -> bool:
+    """Whether a reference says which bytes it means."""
+    return _DIGEST.search(reference) is not None
+
+
+def find(api: Any, reference: str) -> Base | None:
+    """The image in the engine; None if it is not there.
+
+    Raises:
+        ImageError: the engine does not take the reference.
+    """
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        found = api.inspect_image(reference)
+    except ImageNotFound:
+        return None
+    except APIError as error:
+        raise _unusable(reference, error) from error
+    return pinned(reference) if is_pinned(reference) else Base(reference=reference, identity=str(found["Id"]))
+
+
+def have(api: Any, reference: str, *, progress: Progress) -> Base:
+    """The image in the engine, pulled if it is not there: as with Docker's own FROM, a newer one is not looked for.
+
+    Raises:
+        ImageError: it can't be pulled.
+        CredentialsError: it is in a registry of Google's, and there are no credentials.
+    """
+    found = find(api, reference)
+    if found is None:
+        progress(BuildEvent(kind="image", text=f"{reference}, which is pulled"))
+        _pull(api, reference, progress=progress)
+        found = find(api, reference)
+    if found is None:
+        raise ImageError(f"{reference} was pulled and is not there", hint=f"docker pull {reference} shows why")
+    return found
+
+
+def _pull(api: Any, reference: str, *, progress: Progress) -> None:
+    from docker.errors import APIError, DockerException
+    from docker.utils import parse_repository_tag
+    from requests.exceptions import RequestException
+
+    repository, tag = parse_repository_tag(reference)
+    credentials = registry.auth_config(registry.host_of(reference))
+    try:
+        items = api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials)
+        for item in items:
+            if "error" in item:
+                raise _not_pulled(reference, str(item["error"]))
+            if "id" in item:
+                progress(BuildEvent(kind="output", text=f"{item['id']}: {item.get('status', '')}"))
+    except APIError as error:
+        raise _not_pulled(reference, str(error.explanation or error)) from error
+    except (DockerException, RequestException) as error:
+        raise _not_pulled(reference, str(error)) from error
+
+
+def _not_pulled(reference: str, why: str) -> ImageError:
+    host = registry.host_of(reference)
+    where = "" if host == "docker.io" else f" {host}"
+    return ImageError(
+        f"image.base: {reference} is not in the engine and can't be pulled: {why}",
+        hint=f"correct image.base in hvdcloud.yaml; if the image is private: docker login{where}; "
+        f"`docker pull {reference}` tries it alone",
+    )
+
+
+def _unusable(reference: str, error: APIError) -> ImageError:
+    return ImageError(
+        f"image.base: the engine can't use {reference}: {error.explanation or error}",
+        hint="correct image.base in hvdcloud.yaml",
+    )
+
+
+# --- what is sent -------------------------------------------------------------------------------------------------
+
+
+def builder_context(base: Base, sources: Sources, *, framework: str, device: str) -> context.Context:
+    """For the copy of the image that has compilers."""
+    folder = context.dockerfiles()
+    names = [Path(BUILDER_DOCKERFILE).name, "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
+    names += [f"locks/{lock}" for lock in LOCKS]
+    names += sorted(f"patches/{file.name}" for file in (folder / "patches").iterdir())
+    return context.Context(
+        hashed=tuple(context.dockerfile_entry(folder, name) for name in names),
+        unhashed=(
+            context.ca_entry(sources),
+            context.Entry(path="wheels"),
+            *(context.wheel_entry(wheel) for wheel in _wheels(sources, wanted=True)),
+        ),
+        salt=(base.identity, framework, device, horovod_patches(framework), sources.machine),
+    )
+
+
+def node_context(base: Base, *, builder: str, needs: Needs) -> context.Context:
+    """For the image as a node.
+
+    Args:
+        builder: reference of the copy with compilers, whose tag stands for its content.
+    """
+    folder = context.dockerfiles()
+    names = [Path(DOCKERFILE).name, "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES)]
+    return context.Context(
+        hashed=(*(context.dockerfile_entry(folder, name) for name in names), *context.node_program()),
+        salt=(base.identity, builder, needs.controller, needs.capability),
+    )
+
+
+def project_context(sources: Sources, *, project_dir: Path, requirements: str, node: str) -> context.Context:
+    """For the layer with a project's requirements.
+
+    Raises:
+        UsageError: a file is not there, or not below `project_dir`.
+    """
+    folder = context.dockerfiles()
+    return context.Context(
+        hashed=(
+            context.dockerfile_entry(folder, Path(context.PROJECT_DOCKERFILE).name),
+            # What the image has is known in the image only.
+            context.Entry(path="constraints.txt", content=f"-c {CONSTRAINTS}\n".encode()),
+            *context.requirement_files(project_dir, requirements),
+            *(context.wheel_entry(wheel) for wheel in _wheels(sources, wanted=False)),
+        ),
+        unhashed=(context.ca_entry(sources), context.Entry(path="wheels")),
+        salt=(node, requirements),
+    )
+
+
+def horovod_patches(framework: str) -> str:
+    """Versions of the framework, each with the patches that Horovod needs from there on: `2.1:a 2.9:a,b`."""
+    rows = [row for row in versions.ROWS if row.framework == framework]
+    return " ".join(sorted({f"{row.version}:{','.join(row.patches)}" for row in rows}))
+
+
+def _wheels(sources: Sources, *, wanted: bool) -> list[Path]:
+    """Local wheels: those of the locks' projects, or all others but the frameworks', which the image brings."""
+    folder = context.dockerfiles()
+    pinned = {name for lock in LOCKS for name, _ in context.locked(folder / "locks" / lock)}
+    frameworks = {row.project for row in versions.ROWS}
+    wheels = context.local_wheels(sources, python=None)
+    return [
+        wheel
+        for wheel in wheels
+        if (project := context.project_of(wheel)) not in frameworks and (project in pinned) is wanted
+    ]

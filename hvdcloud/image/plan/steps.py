@@ -1,0 +1,317 @@
+"""What has to be built for an image: a few Dockerfiles, one on top of the other. Nothing here asks an engine.
+
+Whoever carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and need not do those
+whose image is there: a reference's tag stands for the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.image.plan import context, custom_base, dockerfile, versions
+from hvdcloud.image.plan.provenance import version_labels
+from hvdcloud.image.plan.sources import Sources, find_sources
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import ImageConfig
+
+# Containers inherit an image's labels: none of those that mark a cluster's objects may be here.
+LABEL = "hvdcloud-image"
+CONTROLLERS = ("gloo", "mpi")
+_FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
+_FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One image and how it is built.
+
+    Attributes:
+        reference: its name, with a tag that stands for its content.
+        what: it in words, for messages.
+        context: what is sent to the builder.
+        dockerfile: path in the context.
+        target: the stage that is the image; "": the last one.
+        arguments: those that decide the content, and the framework's index.
+        labels: of the image.
+        pip_hint: what to do if it is pip that fails.
+        needs: references of the images of earlier steps that it is built from.
+        throw_away: a stage whose image the classic builder leaves behind without a name; "": none.
+    """
+
+    reference: str
+    what: str
+    context: context.Context
+    dockerfile: str
+    target: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pip_hint: str = _FIX_DOWNLOADS
+    needs: tuple[str, ...] = ()
+    throw_away: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePlan:
+    """The image that is wanted, and what it is made of.
+
+    Attributes:
+        reference: the image's name: `hvdcloud/project:HASH`.
+        digest: HASH, which stands for the content.
+        row: its versions; None for an image that is not ours (`image.base`), whose versions are its own.
+        steps: in the order in which they are built. The last one's image is the one wanted, maybe under another name.
+    """
+
+    reference: str
+    digest: str
+    row: versions.Row | None
+    steps: tuple[Step, ...]
+
+    @property
+    def last(self) -> Step:
+        return self.steps[-1]
+
+    def labelled(self, labels: Mapping[str, str]) -> ImagePlan:
+        """The same plan; more labels for the last image, unless it is a base image, which projects share."""
+        if self.last.reference != self.reference:
+            return self
+        last = replace(self.last, labels={**self.last.labels, **labels})
+        return replace(self, steps=(*self.steps[:-1], last))
+
+
+def plan_image(
+    image_config: ImageConfig,
+    *,
+    project_dir: Path,
+    machine: str | None = None,
+    base: custom_base.Base | None = None,
+    needs: custom_base.Needs | None = None,
+) -> ImagePlan:
+    """What to build for the `image` section of hvdcloud.yaml.
+
+    Args:
+        image_config: its paths are relative to `project_dir`.
+        machine: the processor that it is for, as in wheel names. None: this machine's.
+        base: what `image.base` is in the engine. None: its reference says so, with a digest.
+        needs: what an image that is not ours has to be able to do.
+
+    Raises:
+        UsageError: no such framework, device and version, or a file that the configuration names is not there or will
+            not do.
+    """
+    row = None
+    if image_config.base is None:
+        row = versions.find(image_config.framework, image_config.device, image_config.version)
+        if row.cuda and image_config.cuda_donor:
+            row = replace(row, donor=image_config.cuda_donor, toolkit="")
+    sources = find_sources(
+        find_links=image_config.find_links,
+        ca_bundle=image_config.ca_bundle,
+        project_dir=project_dir,
+        machine=machine,
+    )
+    file = image_config.requirements
+    if file is not None and not context.has_requirements(project_dir, file):
+        file = None
+    # Before anything is built: it may be refused.
+    user = dockerfile.read(project_dir, image_config.dockerfile) if image_config.dockerfile is not None else None
+    if row is not None:
+        needs = None
+        builder = _builder(row, sources)
+        steps = [builder, _base(row, sources, builder=builder)]
+        if file is not None:
+            steps.append(_project(row, sources, builder=builder, base=steps[-1], project_dir=project_dir, file=file))
+    else:
+        assert image_config.base
+        base, needs = base or custom_base.pinned(image_config.base), needs or custom_base.Needs()
+        builder = _own_builder(base, sources, image_config)
+        steps = [builder, _own(base, image_config, builder=builder, needs=needs)]
+        if file is not None:
+            steps.append(_own_project(sources, builder=builder, node=steps[-1], project_dir=project_dir, file=file))
+    if user is not None:
+        steps.append(_user(user, below=steps[-1], project_dir=project_dir))
+        steps.append(_checked(steps[-1], controllers=(needs.controller,) if needs else CONTROLLERS))
+    digest = steps[-1].context.digest()
+    return ImagePlan(reference=f"hvdcloud/project:{digest}", digest=digest, row=row, steps=tuple(steps))
+
+
+def _builder(row: versions.Row, sources: Sources) -> Step:
+    """The image with the compilers: with a name of its own it survives `docker image prune`."""
+    sent = context.builder_context(row, sources)
+    arguments = {
+        "FRAMEWORK": row.framework,
+        "FRAMEWORK_PACKAGE": row.package,
+        "FRAMEWORK_LOCK": row.lock,
+        "HOROVOD_VERSION": row.horovod,
+        "HOROVOD_SHA256": row.horovod_sha256,
+        "HOROVOD_PATCHES": " ".join(row.patches),
+        **_index(row, sources),
+    }
+    if row.environment:
+        arguments["FRAMEWORK_ENVIRONMENT"] = " ".join(f"{name}={value}" for name, value in row.environment)
+    if row.cuda:
+        arguments["CAPABILITIES"] = " ".join(row.capabilities)
+    if row.donor:
+        arguments["CUDA_DONOR"] = row.donor
+    if row.toolkit:
+        arguments["TOOLKIT_LOCK"] = row.toolkit
+    return Step(
+        reference=f"hvdcloud/builder:{row.label}-{sent.digest()}",
+        what=f"the compilers, {row.framework} and Horovod",
+        context=sent,
+        dockerfile=context.BUILDER_DOCKERFILE,
+        target="builder",
+        arguments=arguments,
+        throw_away="horovod",
+    )
+
+
+def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
+    sent = context.base_context(row, sources, builder=builder.reference)
+    digest = sent.digest()
+    arguments = {"BUILDER": builder.reference}
+    if row.cuda:
+        arguments |= {
+            "CUDA": row.cuda,
+            "NCCL": row.nccl,
+            "CAPABILITIES": " ".join(row.capabilities),
+            "NVIDIA_VISIBLE_DEVICES": "all",
+        }
+    return Step(
+        reference=f"hvdcloud/base:{row.label}-{digest}",
+        what="the base image",
+        context=sent,
+        dockerfile=context.BASE_DOCKERFILE,
+        arguments=arguments,
+        labels={LABEL: digest, **_versions(row)},
+        needs=(builder.reference,),
+    )
+
+
+def _versions(row: versions.Row) -> dict[str, str]:
+    """Labels that say what is in a base image, and so in all that is built on it."""
+    return version_labels(
+        {
+            row.framework: row.package.partition("==")[2],
+            "horovod": row.horovod,
+            "python": versions.PYTHON_VERSION,
+            "cuda": row.cuda,
+            "nccl": row.nccl,
+            "keras": row.keras,
+        }
+    )
+
+
+def _project(row: versions.Row, sources: Sources, *, builder: Step, base: Step, project_dir: Path, file: str) -> Step:
+    sent = context.project_context(row, sources, project_dir=project_dir, requirements=file, base=base.reference)
+    digest = sent.digest()
+    arguments = {"BUILDER": builder.reference, "BASE": base.reference, "REQUIREMENTS": file, **_index(row, sources)}
+    return Step(
+        reference=f"hvdcloud/project:{digest}",
+        what=f"the layer for {file}",
+        context=sent,
+        dockerfile=context.PROJECT_DOCKERFILE,
+        arguments=arguments,
+        labels={LABEL: digest},
+        pip_hint=_FIX_REQUIREMENTS,
+        needs=(builder.reference, base.reference),
+        throw_away="requirements",
+    )
+
+
+def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageConfig) -> Step:
+    """A copy of the user's image with compilers and what a node needs; kept like our own builder."""
+    framework, device = image_config.framework, image_config.device
+    row = versions.ROWS[0]
+    sent = custom_base.builder_context(base, sources, framework=framework, device=device)
+    return Step(
+        reference=f"hvdcloud/own-builder:{framework}-{device}-{sent.digest()}",
+        what=f"image.base {base.reference}",
+        context=sent,
+        dockerfile=custom_base.BUILDER_DOCKERFILE,
+        arguments={
+            "OWN": base.reference,
+            "FRAMEWORK": framework,
+            "DEVICE": device,
+            "HOROVOD_VERSION": row.horovod,
+            "HOROVOD_SHA256": row.horovod_sha256,
+            "HOROVOD_PATCHES": custom_base.horovod_patches(framework),
+        },
+    )
+
+
+def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, needs: custom_base.Needs) -> Step:
+    sent = custom_base.node_context(base, builder=builder.reference, needs=needs)
+    digest = sent.digest()
+    return Step(
+        reference=f"hvdcloud/own:{image_config.framework}-{image_config.device}-{digest}",
+        what=f"image.base {base.reference}",
+        context=sent,
+        dockerfile=custom_base.DOCKERFILE,
+        arguments={
+            "BUILDER": builder.reference,
+            "OWN": base.reference,
+            "CONTROLLER": needs.controller,
+            "CAPABILITY": needs.capability,
+        },
+        labels={LABEL: digest},
+        needs=(builder.reference,),
+    )
+
+
+def _own_project(sources: Sources, *, builder: Step, node: Step, project_dir: Path, file: str) -> Step:
+    sent = custom_base.project_context(sources, project_dir=project_dir, requirements=file, node=node.reference)
+    digest = sent.digest()
+    return Step(
+        reference=f"hvdcloud/project:{digest}",
+        what=f"the layer for {file}",
+        context=sent,
+        dockerfile=context.PROJECT_DOCKERFILE,
+        arguments={
+            "BUILDER": builder.reference,
+            "BASE": node.reference,
+            "REQUIREMENTS": file,
+            "PYTHON": custom_base.PYTHON,
+        },
+        labels={LABEL: digest},
+        pip_hint=_FIX_REQUIREMENTS,
+        needs=(builder.reference, node.reference),
+        throw_away="requirements",
+    )
+
+
+def _user(user: dockerfile.UserDockerfile, *, below: Step, project_dir: Path) -> Step:
+    sent = dockerfile.user_context(user, project_dir=project_dir, base=below.reference)
+    return Step(
+        reference=f"hvdcloud/user:{sent.digest()}",
+        what=f"image.dockerfile {user.path}",
+        context=sent,
+        dockerfile=user.path,
+        arguments={dockerfile.BASE_ARGUMENT: below.reference},
+        pip_hint=f"correct {user.path}, then `hvdcloud build` again",
+        needs=(below.reference,),
+        throw_away=user.last_thrown_away,
+    )
+
+
+def _checked(user: Step, *, controllers: tuple[str, ...]) -> Step:
+    """The user's image once more, proven to be a node; what starts there is ours."""
+    sent = dockerfile.checked_context(user.reference, controllers=controllers)
+    digest = sent.digest()
+    return Step(
+        reference=f"hvdcloud/project:{digest}",
+        what=user.what,
+        context=sent,
+        dockerfile=dockerfile.CHECKED_DOCKERFILE,
+        arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
+        labels={LABEL: digest},
+        needs=(user.reference,),
+    )
+
+
+def _index(row: versions.Row, sources: Sources) -> dict[str, str]:
+    """Where the framework's wheel comes from; if the user has it, its index is not asked at all."""
+    return {"FRAMEWORK_INDEX_URL": row.index} if row.index and not context.has_framework(row, sources) else {}

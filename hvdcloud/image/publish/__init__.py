@@ -1,0 +1,1 @@
+"""What happens to an image at its registry: push, digest, software bill of materials, scan."""

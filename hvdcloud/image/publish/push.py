@@ -1,0 +1,90 @@
+"""`push`: an image of the engine to any registry."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from hvdcloud import engine
+from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.google.credentials import login_hint
+from hvdcloud.image import engine_stream
+from hvdcloud.image.engine_stream import Progress
+from hvdcloud.image.publish import registry
+
+# A registry that takes in a layer of gigabytes may say nothing while it looks it through.
+SILENCE_SECONDS = 600
+
+
+def push(reference: str, repository: str, *, progress: Progress) -> str:
+    """Pushes `reference` and returns the digest (`sha256:…`) that the registry gave it: what nodes are to run.
+
+    Credentials are those of `docker login`, credential helpers included; for Google's registries a new access token of
+    the Application Default Credentials.
+
+    Args:
+        reference: the image in the engine, with a tag.
+        repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
+        progress: called as layers arrive.
+
+    Raises:
+        UsageError: `repository` is no repository name.
+        CredentialsError: the docker configuration's credentials can't be read, or Google's are missing or refused.
+        ImageError: the image is not there, or the registry refused or can't be reached.
+        NodeError: no engine.
+    """
+    target = registry.target_of(reference, repository)
+    with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
+        _tag(client, reference, repository, target)
+        host = registry.host_of(target)
+        if not registry.google_registry(host):
+            return _send(client, target, credentials=None, progress=progress)
+        try:
+            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
+        except ImageError as error:
+            if not registry.says_refused(error.message):
+                raise
+        # A token ends after an hour, maybe in the middle of a push; layers that have arrived are not sent twice.
+        try:
+            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
+        except ImageError as error:
+            if not registry.says_refused(error.message):
+                raise
+            hint = f"{login_hint()}; {registry.ROLE_HINT}"
+            raise CredentialsError(error.message, hint=hint, details=error.details) from error
+
+
+def _tag(client: Any, reference: str, repository: str, target: str) -> None:
+    from docker.errors import APIError, ImageNotFound
+    from docker.utils import parse_repository_tag
+
+    try:
+        client.api.tag(reference, *parse_repository_tag(target))
+    except ImageNotFound:
+        raise ImageError(f"there is no image {reference} to push", hint="hvdcloud build") from None
+    except APIError as error:
+        # Engines disagree on whose error that is: 20.10 answers 500.
+        if not error.is_client_error() and "invalid reference format" not in str(error):
+            raise engine_stream.push_error(str(error.explanation or error), reference=target) from error
+        raise UsageError(
+            f"image.repository {repository!r} is no repository: {error.explanation}",
+            hint="write HOST/PATH in lower case, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+        ) from error
+
+
+def _send(client: Any, target: str, *, credentials: dict[str, str] | None, progress: Progress) -> str:
+    from docker.errors import APIError, DockerException
+    from docker.utils import parse_repository_tag
+
+    path, tag = parse_repository_tag(target)
+    try:
+        items = client.api.push(path, tag=tag, stream=True, decode=True, auth_config=credentials)
+        with contextlib.closing(items):
+            return engine_stream.follow_push(items, reference=target, progress=progress)
+    except APIError as error:
+        raise engine_stream.push_error(str(error.explanation or error), reference=target) from error
+    except DockerException as error:
+        host = registry.host_of(target)
+        raise CredentialsError(
+            f"the docker configuration's credentials for {host} can't be read: {error}", hint=f"docker login {host}"
+        ) from error

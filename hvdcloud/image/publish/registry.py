@@ -1,0 +1,174 @@
+"""What is asked of registries besides pushing: a token for Google's, and which digest a tag stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from hvdcloud import engine
+from hvdcloud.errors import CredentialsError, ImageError
+from hvdcloud.google.credentials import login_hint
+
+GOOGLE_REGISTRIES_VARIABLE = "HVDCLOUD_GOOGLE_REGISTRIES"
+"""More hosts, separated by commas, that take a Google access token: mirrors and proxies."""
+ROLE_HINT = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+def host_of(reference: str) -> str:
+    """The registry in an image's reference or a repository's name: `us-central1-docker.pkg.dev`, `127.0.0.1:5000`."""
+    from docker.auth import resolve_repository_name
+
+    host: str = resolve_repository_name(reference)[0]
+    return host
+
+
+def google_registry(host: str) -> bool:
+    """Whether the registry takes a Google access token as password."""
+    others = [name.strip() for name in os.environ.get(GOOGLE_REGISTRIES_VARIABLE, "").split(",")]
+    return host == "gcr.io" or host.endswith(("-docker.pkg.dev", ".gcr.io")) or (bool(host) and host in others)
+
+
+def auth_config(host: str) -> dict[str, str] | None:
+    """Credentials for docker-py, with a token that is new: it lasts for an hour. Nothing is written anywhere.
+
+    Returns:
+        None for a registry that is not Google's: docker-py then takes those of `docker login`.
+
+    Raises:
+        CredentialsError: there are no Google credentials, or they give no token.
+    """
+    if not google_registry(host):
+        return None
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    try:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+        credentials.refresh(Request())  # type: ignore[no-untyped-call] # theirs
+    except (GoogleAuthError, OSError, ValueError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
+    return {"username": "oauth2accesstoken", "password": str(credentials.token)}
+
+
+def target_of(reference: str, repository: str) -> str:
+    """Where an image of the engine goes: `HOST/PATH:TAG`.
+
+    Args:
+        reference: the image, with its tag.
+        repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
+    """
+    from docker.utils import parse_repository_tag
+
+    path, own_tag = parse_repository_tag(repository)
+    return f"{path}:{own_tag or parse_repository_tag(reference)[1] or 'latest'}"
+
+
+def pinned(reference: str, digest: str) -> str:
+    """`HOST/PATH@sha256:…`: the same bytes for ever, whatever becomes of the tag."""
+    from docker.utils import parse_repository_tag
+
+    return f"{parse_repository_tag(reference)[0]}@{digest}"
+
+
+def digest_at_registry(reference: str) -> str | None:
+    """The digest that a tag stands for now, as the engine hears it from the registry.
+
+    Args:
+        reference: `HOST/PATH:TAG`.
+
+    Returns:
+        None if there is no such tag.
+
+    Raises:
+        CredentialsError: the registry refused.
+        ImageError: the registry cannot be reached.
+        NodeError: no engine.
+    """
+    from docker.errors import APIError, DockerException
+
+    host = host_of(reference)
+    credentials = auth_config(host)
+    try:
+        with _api() as api:
+            found = api.inspect_distribution(reference, auth_config=credentials)
+    except APIError as error:
+        said = str(error.explanation or error)
+        if _is_missing(error, said):
+            return None
+        if error.status_code in (401, 403) or says_refused(said):
+            raise CredentialsError(
+                f"{host} does not say what {reference} is: {said}",
+                hint=f"{login_hint()}; {ROLE_HINT}" if credentials else f"docker login {host}",
+            ) from error
+        raise ImageError(
+            f"{host} does not say what {reference} is: {said}",
+            hint=f"check that {host} is up and image.repository is right, then try again",
+        ) from error
+    except DockerException as error:
+        raise CredentialsError(
+            f"the docker configuration's credentials for {host} can't be read: {error}", hint=f"docker login {host}"
+        ) from error
+    return str(found["Descriptor"]["digest"])
+
+
+def says_refused(said: str) -> bool:
+    """Whether a registry did not take the credentials; the engine passes its answer on in words alone."""
+    said = said.lower()
+    return any(words in said for words in ("unauthorized", "authentication required", "denied", "no basic auth"))
+
+
+def _is_missing(error: Any, said: str) -> bool:
+    return error.status_code == 404 or "manifest unknown" in said or "name unknown" in said
+
+
+def published(reference: str, repository: str) -> str | None:
+    """The digest under which nodes can run an image of the engine, if the registry still has what was pushed from here.
+
+    Args:
+        reference: the image in the engine.
+        repository: as for `push`.
+
+    Returns:
+        None if it has to be pushed first: never pushed from here, or not at the registry any more.
+
+    Raises:
+        ImageError: the tag at the registry stands for something else than what this engine pushed last.
+        CredentialsError: the registry refused.
+        NodeError: no engine.
+    """
+    target = target_of(reference, repository)
+    ours = _pushed(reference, target)
+    if not ours:
+        return None
+    there = digest_at_registry(target)
+    if there is None or there in ours:
+        return there
+    raise ImageError(
+        f"the tag {target} has moved: it was pushed from elsewhere and is now {there}, not {', '.join(sorted(ours))}",
+        hint="hvdcloud push makes it this project's image again; or set another image.repository",
+    )
+
+
+def _pushed(reference: str, target: str) -> set[str]:
+    """The digests that the engine remembers for an image in the target's repository."""
+    from docker.errors import ImageNotFound
+    from docker.utils import parse_repository_tag
+
+    path = parse_repository_tag(target)[0]
+    with _api() as api:
+        try:
+            remembered = api.inspect_image(reference).get("RepoDigests") or ()
+        except ImageNotFound:
+            return set()
+    return {digest for name, _, digest in (entry.partition("@") for entry in remembered) if name == path}
+
+
+@contextlib.contextmanager
+def _api() -> Iterator[Any]:
+    with contextlib.closing(engine.connect()) as client:
+        yield client.api

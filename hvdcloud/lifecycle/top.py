@@ -1,0 +1,299 @@
+"""A cluster as it is at every moment: its nodes, its newest run, what that costs. What `hvdcloud top` shows.
+
+Each node has a thread that asks it over one kept connection, and the provider has one. Whoever looks gets what is known
+by then, at once: a node that does not answer is waited for by its own thread only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.remote.ssh import Session
+from hvdcloud.runs.elastic import Member, is_elastic, members, restarts, told, world
+from hvdcloud.runs.progress import LogReader, Position
+
+if TYPE_CHECKING:
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Cluster, Node
+
+EVERY_SECONDS = 2.0
+PROVIDER_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+SILENT_SECONDS = 4.5
+"""After this long without an answer a node is said not to give one."""
+MOST_LINES = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node."""
+
+    name: str
+    state: str
+    """As the provider sees it; `gone` if it no longer does."""
+    silent: float | None
+    """Seconds without an answer, once there are too many of them."""
+    trouble: str
+    """Why there is none, if that is known; or why there are no figures of its GPUs."""
+    sample: Mapping[str, Any]
+    member: Member | None = None
+    """What an elastic run that goes on says of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """The newest run."""
+
+    run: str
+    state: str
+    """starting | running | finishing, or how it ended"""
+    reason: str
+    ranks: int
+    seconds: float
+    position: Position | None
+    numbers: Mapping[str, float]
+    checkpoint_files: int | None
+    """In the bucket; None: the run goes on, and that is not counted before its end."""
+    world: int | None = None
+    """How many ranks train now; None: the run is not elastic, or has ended."""
+    restarts: int = 0
+    """How often horovodrun was started again."""
+    members: Sequence[Member] = ()
+    """The nodes of an elastic run that goes on."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something to stop."""
+        return self.state in ("starting", "running", "finishing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything at one moment."""
+
+    name: str
+    provider: str
+    whole: bool
+    gone: bool
+    """The provider no longer has it."""
+    age_seconds: float
+    dollars_so_far: float
+    dollars_per_hour: float
+    worst_case_dollars: float | None
+    """None: nothing ends it."""
+    nodes: Sequence[NodeView]
+    run: RunView | None
+    events: Sequence[tuple[float, str]]
+    """Seconds since the epoch, and what happened."""
+    log: Sequence[str]
+    notice: str
+    """What the provider has to say; empty if it answers."""
+
+
+class Observer:
+    """Watches a cluster until it is closed.
+
+    Args:
+        context: whose cluster; its provider is asked by a thread of ours alone.
+        cluster: as it is now.
+    """
+
+    def __init__(self, context: Context, cluster: Cluster) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._cluster = cluster
+        self._seen = time.time()
+        self._gone = False
+        self._notice = ""
+        self._watches: dict[str, _Watch] = {}
+
+    def __enter__(self) -> Observer:
+        self._follow_nodes(self._cluster)
+        threading.Thread(target=self._ask_provider, name="provider", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for watch in list(self._watches.values()):
+            watch.close()
+
+    def view(self) -> View:
+        """What is known; never waits."""
+        with self._lock:
+            cluster, seen, gone, notice = self._cluster, self._seen, self._gone, self._notice
+            watches = dict(self._watches)
+        there = {} if gone else {node.name: node.state.value for node in cluster.nodes}
+        now = time.time()
+        paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
+        since = 0.0 if gone else max(0.0, now - paid_until)
+        ordered = sorted(watches.values(), key=lambda watch: watch.node.index)
+        head = ordered[0] if ordered and ordered[0].node.index == 0 else None
+        run, events, log = head.run_view() if head is not None else (None, [], [])
+        taking_part = {member.name: member for member in run.members} if run is not None else {}
+        return View(
+            name=cluster.name,
+            provider=cluster.provider,
+            whole=cluster.whole and not gone,
+            gone=gone,
+            age_seconds=now - cluster.created.timestamp(),
+            dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
+            dollars_per_hour=cluster.dollars_per_hour,
+            worst_case_dollars=cluster.worst_case_dollars,
+            nodes=[
+                watch.view(there.get(watch.node.name, "gone"), taking_part.get(watch.node.name)) for watch in ordered
+            ],
+            run=run,
+            events=events,
+            log=log,
+            notice=notice,
+        )
+
+    def _follow_nodes(self, cluster: Cluster) -> None:
+        for node in cluster.nodes:
+            watch = self._watches.get(node.name)
+            if watch is None or (watch.node.id, watch.node.address, watch.node.state) != (
+                node.id,
+                node.address,
+                node.state,
+            ):
+                fresh = _Watch(node, Session(node, self._context.state), before=watch)
+                with self._lock:
+                    self._watches[node.name] = fresh
+                if watch is not None:
+                    watch.close()
+                fresh.start()
+
+    def _ask_provider(self) -> None:
+        while not self._ending.wait(PROVIDER_SECONDS):
+            try:
+                found = self._context.look()
+            except HvdcloudError as error:
+                self._note(error.message)
+            except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why
+                self._note(f"{type(error).__name__}: {error}")
+            else:
+                with self._lock:
+                    self._notice, self._gone = "", found is None
+                    if found is not None:
+                        self._cluster, self._seen = found, time.time()
+                if found is not None:
+                    self._follow_nodes(found)
+
+    def _note(self, text: str) -> None:
+        with self._lock:
+            self._notice = text
+
+
+class _Watch:
+    """Asks one node, again and again."""
+
+    def __init__(self, node: Node, session: Session, *, before: _Watch | None) -> None:
+        self.node = node
+        self._session = session
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._answer: dict[str, Any] = before._answer if before is not None else {}
+        self._heard = time.monotonic()
+        self._trouble = ""
+        self._run: str | None = None
+        self._offset = 0
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._reader = LogReader(elastic=False)
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, name=f"watch {self.node.name}", daemon=True).start()
+
+    def close(self) -> None:
+        self._ending.set()
+        # In a thread: a connection to a frozen machine may take its time to close.
+        threading.Thread(target=self._session.close, daemon=True).start()
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            began = time.monotonic()
+            try:
+                verb = "look" if not self._offset else f"look --offset {self._offset}"
+                answer = self._session.call(verb, timeout=ANSWER_SECONDS)
+            except HvdcloudError as error:
+                with self._lock:
+                    self._trouble = error.message
+                self._session.close()
+            except Exception as error:  # noqa: BLE001 - closed under us, or a bug: the node's line says it
+                with self._lock:
+                    self._trouble = f"{type(error).__name__}: {error}"
+            else:
+                with self._lock:
+                    self._take(answer)
+            self._ending.wait(max(0.2, EVERY_SECONDS - (time.monotonic() - began)))
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        self._answer, self._heard, self._trouble = answer, time.monotonic(), ""
+        if answer.get("run") != self._run:
+            another = self._run is not None
+            self._run, self._offset = answer.get("run"), 0
+            self._lines.clear()
+            self._reader = LogReader(elastic=False)
+            if another:
+                # Its log was asked for from where the other run's had ended; the next answer has all of it.
+                return
+        log = answer.get("log")
+        if not log:
+            return
+        if not self._offset:
+            # With the log comes the state, which an answer of a moment earlier may have lacked.
+            self._reader = LogReader(elastic=is_elastic(answer["state"]))
+        self._offset = int(log["offset"])
+        self._lines += str(log["text"]).splitlines()
+        self._reader.feed(str(log["text"]).encode())
+
+    def view(self, state: str, member: Member | None) -> NodeView:
+        with self._lock:
+            silent = time.monotonic() - self._heard
+            sample = self._answer.get("sample") or {}
+            return NodeView(
+                name=self.node.name,
+                state=state,
+                silent=silent if silent > SILENT_SECONDS else None,
+                trouble=self._trouble or str(sample.get("trouble") or ""),
+                sample=sample,
+                member=member,
+            )
+
+    def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str]]:
+        with self._lock:
+            answer, lines = self._answer, list(self._lines)
+            position, numbers = self._reader.position, dict(self._reader.numbers)
+            silent = time.monotonic() - self._heard
+        state = answer.get("state")
+        if not isinstance(state, dict):
+            return None, [], lines
+        done = state["state"] == "done"
+        now = float(answer["now"]) + silent
+        began, ended = float(state["started"]), state.get("ended")
+        checkpoints = state.get("checkpoints") or {}
+        view = RunView(
+            run=str(state["run"]),
+            state=str(state.get("result")) if done else str(state["state"]),
+            reason=str(state.get("reason") or ""),
+            ranks=int(state["np"]),
+            seconds=max(0.0, float(ended or now) - began),
+            position=position,
+            numbers=numbers,
+            checkpoint_files=int(checkpoints.get("files") or 0) if done else None,
+            world=None if done else world(state),
+            restarts=restarts(state),
+            members=[] if done else members(state),
+        )
+        events = [(began, "started")]
+        events += [(float(event["t"]), told(event)) for event in answer.get("events") or ()]
+        if done and ended:
+            said = view.reason.startswith(view.state) or not view.reason
+            events.append((float(ended), view.state if said else f"{view.state}: {view.reason}"))
+        return view, events, lines

@@ -1,0 +1,110 @@
+"""What goes on on this node, as far as it should keep the node alive: a run, or somebody from outside.
+
+The time of the last sign of it is in a file, because three kinds of process need it: the entrypoint, which looks;
+verbs that the laptop calls; and other nodes, which ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hvdcloud.node import paths
+from hvdcloud.node.files import lock_holder, read_json, write_json
+from hvdcloud.node.run import state
+
+_ESTABLISHED = "01"
+_MAPPED = bytes(10) + b"\xff\xff"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def mark() -> None:
+    """Something is going on now."""
+    # On a full disk the entrypoint, which looks itself, still sees runs and connections.
+    with contextlib.suppress(OSError):
+        write_json(paths.activity_file(), {"seen": time.monotonic()})
+
+
+def idle_seconds() -> float | None:
+    """How long nothing has gone on; None where nobody watches."""
+    seen = (read_json(paths.activity_file()) or {}).get("seen")
+    return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
+
+
+def now(tables: Iterable[str] = _TABLES) -> str | None:
+    """What goes on at this moment, in words; None: nothing.
+
+    Args:
+        tables: files with this machine's TCP connections.
+    """
+    if (run := state.active_run()) is not None:
+        return f"run {run}"
+    for lock in paths.volatile_dir().glob("*.agent"):
+        if lock_holder(lock) is not None:
+            return f"the agent of run {lock.stem}"
+    callers = callers_on(paths.SSH_PORT, map(_read, tables))
+    strangers = callers - set(_mesh("addresses")) if callers else set()
+    return f"an SSH connection from {min(strangers)}" if strangers else None
+
+
+def mesh() -> list[str]:
+    """The names of the cluster's nodes, head first; empty before `join`."""
+    return _mesh("nodes")
+
+
+def remember_mesh(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
+    """These are the cluster's nodes, head first; what comes from them is not from outside.
+
+    Their addresses are looked up now: the entrypoint, which asks for them later, must not wait for a name service.
+
+    Args:
+        addresses: IPv4, of those that are known, by name.
+    """
+    found = []
+    for name in nodes:
+        with contextlib.suppress(OSError):
+            found.append(addresses.get(name) or socket.gethostbyname(name))
+    write_json(paths.mesh_file(), {"nodes": list(nodes), "addresses": found})
+
+
+def _mesh(key: str) -> list[str]:
+    value = (read_json(paths.mesh_file()) or {}).get(key)
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def callers_on(port: int, tables: Iterable[str]) -> set[str]:
+    """The addresses from which connections to a local TCP port are established.
+
+    Args:
+        port: of this machine.
+        tables: the text of /proc/net/tcp and /proc/net/tcp6 (proc(5)): addresses are hexadecimal, in words of the
+            machine's byte order.
+    """
+    wanted = f"{port:04X}"
+    found = set()
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 3 and fields[3] == _ESTABLISHED and fields[1].rpartition(":")[2] == wanted:
+                found.add(_address(fields[2].rpartition(":")[0]))
+    return found
+
+
+def _address(text: str) -> str:
+    words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
+    raw = b"".join(struct.pack("=I", word) for word in words)
+    if raw.startswith(_MAPPED):
+        raw = raw[len(_MAPPED) :]
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        # No IPv6 here.
+        return ""

@@ -1,0 +1,211 @@
+"""What nodes ask of the Compute API, as their service account: to delete VMs of their own cluster, or to make one anew.
+
+Each question goes to the project and the zone of this VM. Standard library only.
+https://cloud.google.com/compute/docs/reference/rest/v1/instances
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlencode
+
+from hvdcloud.node.boot import machine
+
+ENDPOINT = "https://compute.googleapis.com"
+DELETE_SECONDS = 60.0
+"""How long an API that is busy, broken or out of reach is asked again."""
+_CALL_SECONDS = 20.0
+_AT_ONCE = 16
+_LONGEST_PAUSE = 8.0
+_METADATA = {"Metadata-Flavor": "Google"}
+_PASSES = {"rateLimitExceeded", "userRateLimitExceeded", "resourceNotReady"}
+
+
+class RefusedError(Exception):
+    """Asking again is no use.
+
+    Args:
+        said: by the API.
+        status: its HTTP status; 0: it was not even asked.
+        reason: its word for that, such as `notFound`.
+    """
+
+    def __init__(self, said: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(said)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_gone(self) -> bool:
+        """The thing that was asked for is not there."""
+        return self.status == 404 and self.reason == "notFound"
+
+
+class BusyError(Exception):
+    """Asking again may help."""
+
+
+class Compute:
+    """The Compute API in the zone of this VM."""
+
+    def __init__(self) -> None:
+        facts = machine.facts()
+        self._server = str(facts.get("metadata") or "").rstrip("/")
+        self._endpoint = str(facts.get("compute_endpoint") or ENDPOINT).rstrip("/")
+        self._lock = threading.Lock()
+        self._token = ""
+        self._place = ""
+        # Neither the metadata server nor a private endpoint is behind the proxy that an image may name.
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls())
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        deadline: float,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Ask until there is an answer.
+
+        Args:
+            method: of HTTP.
+            path: below the zone: `instances/digits-1`.
+            deadline: `time.monotonic()` value after which it is not asked again.
+            query: the same for every attempt, so that with a requestId a lost answer makes no second operation.
+            body: of the request.
+
+        Raises:
+            RefusedError: the answer is no.
+            BusyError: there was none in time.
+        """
+        pause = 0.2
+        while True:
+            try:
+                return self._ask(method, path, query or {}, body)
+            except (BusyError, OSError, http.client.HTTPException, ValueError) as error:
+                if time.monotonic() + pause >= deadline:
+                    raise BusyError(str(error) or type(error).__name__) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None) -> dict[str, Any]:
+        place, token = self._identity()
+        tail = f"?{urlencode(query)}" if query else ""
+        headers = {"Authorization": f"Bearer {token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(
+            f"{self._endpoint}/compute/v1/{place}/{path}{tail}",
+            method=method,
+            headers=headers,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        try:
+            with self._opener.open(request, timeout=_CALL_SECONDS) as response:
+                answer = json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            raise self._judged(error) from None
+        return answer if isinstance(answer, dict) else {}
+
+    def _judged(self, error: urllib.error.HTTPError) -> RefusedError | BusyError:
+        with error:
+            message, reason = _explained(error.read(65536))
+        said = f"{error.code} {reason}: {message}" if reason else f"{error.code} {message or error.reason}"
+        if error.code == 401:
+            with self._lock:
+                self._token = ""
+        busy = error.code in (401, 408, 412, 429) or error.code >= 500 or reason in _PASSES
+        # A thing that is being changed can be asked for later; one that is there already, not.
+        busy = busy or (error.code == 409 and reason != "alreadyExists")
+        return BusyError(said) if busy else RefusedError(said, status=error.code, reason=reason)
+
+    def _identity(self) -> tuple[str, str]:
+        """`projects/P/zones/Z` and an access token."""
+        with self._lock:
+            if not self._place:
+                project = self._metadata("project/project-id")
+                zone = self._metadata("instance/zone").rpartition("/")[2]
+                self._place = f"projects/{project}/zones/{zone}"
+            if not self._token:
+                self._token = str(json.loads(self._metadata("instance/service-accounts/default/token"))["access_token"])
+            return self._place, self._token
+
+    def _metadata(self, path: str) -> str:
+        request = urllib.request.Request(f"{self._server}/computeMetadata/v1/{path}", headers=_METADATA)
+        try:
+            with self._opener.open(request, timeout=_CALL_SECONDS) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 404:
+                    raise RefusedError("the VM has no service account") from None
+                raise BusyError(f"the metadata server says {error.code}") from None
+
+
+class Deletion:
+    """Deletes VMs in the zone of this one.
+
+    Allowed by `compute.instances.delete` alone, so an operation's end is not waited for.
+    """
+
+    def __init__(self, compute: Compute | None = None) -> None:
+        self._compute = compute or Compute()
+
+    def delete(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
+        """Ask for the deletion of VMs, all at once; gone already is success.
+
+        Args:
+            names: of the VMs.
+            seconds: how long to go on asking.
+
+        Returns:
+            Those that will not be deleted, each with the reason.
+        """
+        if not names:
+            return {}
+        deadline = time.monotonic() + seconds
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+            reasons = pool.map(lambda name: self._delete(name, deadline), names)
+            return {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+
+    def _delete(self, name: str, deadline: float) -> str:
+        try:
+            self._compute.call("DELETE", f"instances/{name}", query={"requestId": str(uuid.uuid4())}, deadline=deadline)
+        except RefusedError as error:
+            return "" if error.is_gone else str(error)
+        except BusyError as error:
+            return str(error)
+        return ""
+
+
+def _explained(body: bytes) -> tuple[str, str]:
+    """Message and reason of one of Google's error documents; what is not one is quoted."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
+        error: dict[str, Any] = json.loads(body)["error"]
+        return str(error["message"]), str(error["errors"][0]["reason"])
+    return body.decode(errors="replace").strip()[:200], ""
+
+
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    # An image of the user's own may have no CA certificates; the bucket's client brings some.
+    with contextlib.suppress(ImportError, OSError):
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context

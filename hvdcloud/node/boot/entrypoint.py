@@ -1,0 +1,300 @@
+"""`entrypoint`: a node's first process: keys, sshd, and the word that the node is ready.
+
+What the node publishes are lines on standard output: `hvdcloud-status {"status": …}`, where the local provider reads
+them through the engine. `ready` carries the public host key, so that whoever reads it can pin it.
+
+Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same JSON becomes the guest attribute
+`hvdcloud/status` of the VM (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.files import write_json
+
+if TYPE_CHECKING:
+    from hvdcloud.node.boot.idle import Watch
+
+SSHD = "/usr/sbin/sshd"
+SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
+HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
+DRIVER = Path("/usr/local/nvidia/lib64")
+"""Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
+LDCONFIG = "/sbin/ldconfig"
+METADATA_VARIABLE = "HVDCLOUD_METADATA"
+ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
+READY_SECONDS = 20.0
+PUBLISH_SECONDS = 30.0
+"""How long a metadata server that does not answer is asked again."""
+_POLL_SECONDS = 0.01
+_TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
+_WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
+_METADATA_STEP = "metadata"
+_ATTRIBUTE = "/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
+_NOT_THE_IMAGES = {"HOME", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "_"}
+
+
+class _StepError(Exception):
+    """A step of the start that failed."""
+
+    def __init__(self, step: str, cause: str) -> None:
+        super().__init__(cause)
+        self.step = step
+
+
+def main() -> int:
+    """Be the container's first process until it is told to end, or sshd ends.
+
+    Returns:
+        0 after SIGTERM, else 1.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    try:
+        publish({"status": "starting"})
+        _step("authorized key", _authorize)
+        _step("node.json", _write_node_file)
+        _step("left-overs", _forget_dead_runs)
+        _step("GPU driver", _find_driver)
+        host_key = _step("host key", _host_key)
+        sshd = _step("sshd", _start_sshd)
+        if not _wait_until_ready(sshd):
+            return _power_off(sshd)
+        publish({"status": "ready", "host_key": host_key})
+        watch = _step("idle limit", _watch)
+    except _StepError as error:
+        return _fail(error)
+    while True:
+        received = _next_signal(watch)
+        if received in _TOLD_TO_END:
+            return _power_off(sshd)
+        ended = _reap()
+        if sshd in ended:
+            return _fail(_StepError("sshd", "sshd ended"))
+        if watch is not None:
+            watch.ended(ended)
+            watch.look()
+
+
+def _watch() -> Watch | None:
+    """Who notices that nothing goes on here, if that is to have consequences."""
+    if not os.environ.get("HVDCLOUD_IDLE"):
+        return None
+    from hvdcloud.node.boot.idle import Watch
+
+    return Watch.wanted()
+
+
+def _next_signal(watch: Watch | None) -> int | None:
+    """Wait for a signal; None where it was time to look around before one came."""
+    if watch is None:
+        return signal.sigwait(_WAITED_FOR)
+    received = signal.sigtimedwait(_WAITED_FOR, watch.seconds())
+    return received.si_signo if received is not None else None
+
+
+def publish(status: dict[str, Any]) -> None:
+    """One line for whoever watches this node come up, and the VM's guest attribute if it is one.
+
+    Raises:
+        _StepError: the metadata server did not take it, so nobody outside can know.
+    """
+    _print(status)
+    if server := os.environ.get(METADATA_VARIABLE):
+        _put(server, json.dumps(status).encode())
+
+
+def _print(status: dict[str, Any]) -> None:
+    sys.stdout.write(f"hvdcloud-status {json.dumps(status)}\n")
+    sys.stdout.flush()
+
+
+def _put(server: str, body: bytes) -> None:
+    """Set the guest attribute; a server that is busy, broken or not there yet is asked again.
+
+    Raises:
+        _StepError: it refused, or the time is up.
+    """
+    import http.client
+    from urllib.parse import urlsplit
+
+    deadline = time.monotonic() + PUBLISH_SECONDS
+    pause = 0.1
+    while True:
+        connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)
+        try:
+            connection.request("PUT", _ATTRIBUTE, body=body, headers={"Metadata-Flavor": "Google"})
+            response = connection.getresponse()
+            said = f"{response.status} {response.read(200).decode(errors='replace').strip()}"
+            if response.status < 300:
+                return
+            final = response.status < 500 and response.status != 429
+        except (OSError, http.client.HTTPException) as error:
+            said, final = str(error) or type(error).__name__, False
+        finally:
+            connection.close()
+        if signal.sigpending() & _TOLD_TO_END:
+            return
+        if final or time.monotonic() >= deadline:
+            raise _StepError(_METADATA_STEP, f"{server} does not take the node's status: {said}")
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def _fail(error: _StepError) -> int:
+    status = {"status": "failed", "step": error.step, "error": str(error)}
+    if error.step == _METADATA_STEP:
+        _print(status)
+        return 1
+    try:
+        publish(status)
+    except _StepError as unheard:
+        sys.stderr.write(f"{unheard}\n")
+    return 1
+
+
+def _step(name: str, action: Any) -> Any:
+    try:
+        return action()
+    except (OSError, ValueError) as error:
+        raise _StepError(name, str(error)) from error
+
+
+def _authorize() -> None:
+    given = [line.strip() for line in os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip().splitlines()]
+    if not given or not all(_is_public_key(line) for line in given):
+        raise ValueError("HVDCLOUD_AUTHORIZED_KEY does not hold one public key a line")
+    folder = paths.ssh_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    file = folder / "authorized_keys"
+    # A restarted node keeps the mesh key that `join` put there.
+    lines = file.read_text().splitlines() if file.exists() else []
+    if new := [line for line in given if line not in lines]:
+        file.write_text("".join(f"{each}\n" for each in [*new, *lines]))
+    file.chmod(0o600)
+
+
+def _is_public_key(line: str) -> bool:
+    """Whether it is one in OpenSSH's one-line form, without options before it."""
+    kind, _, rest = line.partition(" ")
+    try:
+        content = base64.b64decode(rest.partition(" ")[0], validate=True)
+    except ValueError:
+        return False
+    # The key's binary form begins with its kind once more, after four bytes of length (RFC 4253, 6.6).
+    return bool(kind) and content[4:].startswith(kind.encode()) and len(content) > 4 + len(kind)
+
+
+def _write_node_file() -> None:
+    cores = os.environ.get("HVDCLOUD_CORES")
+    image = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _NOT_THE_IMAGES and not name.startswith("HVDCLOUD_")
+    }
+    write_json(
+        paths.node_file(),
+        {
+            "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
+            "cores": int(cores) if cores else None,
+            "environment": image,
+            # SSH sessions do not see the container's environment.
+            "metadata": os.environ.get(METADATA_VARIABLE),
+            "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
+        },
+        mode=0o600,
+    )
+
+
+def _forget_dead_runs() -> None:
+    """After a restart of the container: no run survived it, so nobody needs its secrets and sockets."""
+    shutil.rmtree(paths.volatile_dir(), ignore_errors=True)
+    paths.volatile_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _host_key() -> str:
+    if not HOST_KEY.exists():
+        keygen = os.posix_spawnp(
+            "ssh-keygen",
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(HOST_KEY)],
+            os.environ,
+            setsigmask=(),
+        )
+        _, status = os.waitpid(keygen, 0)
+        if os.waitstatus_to_exitcode(status) != 0:
+            raise OSError("ssh-keygen failed")
+    kind, key = HOST_KEY.with_name(HOST_KEY.name + ".pub").read_text().split()[:2]
+    return f"{kind} {key}"
+
+
+def _find_driver() -> None:
+    """Take a mounted GPU driver into the loader's cache: who comes in over SSH has no LD_LIBRARY_PATH."""
+    if not DRIVER.is_dir():
+        return
+    _, status = os.waitpid(os.posix_spawn(LDCONFIG, [LDCONFIG], os.environ, setsigmask=()), 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise OSError(f"{LDCONFIG} failed")
+
+
+def _start_sshd() -> int:
+    Path("/run/sshd").mkdir(parents=True, exist_ok=True)
+    # The key in our environment is public, but sessions have no use for it.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
+    return os.posix_spawn(
+        SSHD, [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)], environment, setsigmask=(), setsigdef=[signal.SIGPIPE]
+    )
+
+
+def _wait_until_ready(sshd: int) -> bool:
+    """Wait for sshd's banner; False if we are told to end meanwhile.
+
+    Raises:
+        _StepError: sshd ended, or the time is up.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    while not _answers():
+        if sshd in _reap():
+            raise _StepError("sshd", "sshd ended at once; its reason is on standard error")
+        if time.monotonic() >= deadline:
+            raise _StepError("sshd", f"no banner on port {paths.SSH_PORT} within {READY_SECONDS:.0f} s")
+        received = signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS)
+        if received is not None:
+            return False
+    return True
+
+
+def _answers() -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", paths.SSH_PORT), timeout=1) as connection:
+        return connection.recv(4).startswith(b"SSH-")
+    return False
+
+
+def _reap() -> set[int]:
+    """Collect every child that has ended; orphans of the whole container become ours."""
+    ended = set()
+    with contextlib.suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            ended.add(pid)
+    return ended
+
+
+def _power_off(sshd: int) -> int:
+    """End everything, at once where no run is on; a run that nobody ended before has its checkpoints uploaded."""
+    from hvdcloud.node.uploads import drain
+
+    drain.before_the_end()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)
+    return 0

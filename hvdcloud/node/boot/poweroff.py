@@ -1,0 +1,117 @@
+"""How nodes end without the laptop: deleted where they are VMs that may do that, else switched off.
+
+A VM that is switched off costs its disk until somebody deletes it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.run import control
+from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
+
+GONE_SECONDS = 300.0
+"""A VM whose deletion was granted and that still runs after so long switches itself off."""
+_POWEROFF_SECONDS = 10.0
+_OUTPUT_OF_THE_CONTAINER = Path("/proc/1/fd/1")
+
+
+class Refusal(NamedTuple):
+    """Nodes that could not be deleted, and will be switched off."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+    @property
+    def consequence(self) -> str:
+        """What the user has to know of it."""
+        return (
+            f"{', '.join(self.nodes)} could not be deleted from within ({self.reason}): switched off instead; "
+            "the disk of each costs money until hvdcloud down; hvdcloud setup allows nodes to delete themselves"
+        )
+
+
+def is_vm() -> bool:
+    """Whether this node has a metadata server, and so may have the right to delete."""
+    return bool(machine.facts().get("metadata"))
+
+
+def way() -> str:
+    """What is about to happen to nodes that end, as a word."""
+    return "deleting" if is_vm() else "switching off"
+
+
+def end_others(nodes: Sequence[str]) -> Refusal | None:
+    """End other nodes of this cluster. Returns those that were switched off where they should have been deleted."""
+    refused = _delete(nodes) if is_vm() else dict.fromkeys(nodes, "")
+    _power_off(list(refused))
+    reasons = [reason for reason in refused.values() if reason]
+    return Refusal(tuple(refused), reasons[0]) if reasons else None
+
+
+def delete_this_one() -> Refusal | None:
+    """Ask for this node's own deletion; None if it was granted, or if this node is no VM."""
+    if not is_vm():
+        return None
+    refused = _delete([machine.name()])
+    return Refusal(tuple(refused), *refused.values()) if refused else None
+
+
+def wait_for_the_end(refusal: Refusal | None, *, seconds: float = GONE_SECONDS) -> None:
+    """Be ended by the deletion that was granted; without one, or where it does not happen, switch off."""
+    if is_vm() and refusal is None:
+        time.sleep(seconds)
+        say(f"still here {seconds:.0f} s after the deletion was granted; switching off")
+    control.poweroff()
+
+
+def say(text: str) -> None:
+    """A line in the container's log, which a VM has on its serial port as well."""
+    line = f"hvdcloud: {text}\n"
+    if paths.is_container():
+        try:
+            with _OUTPUT_OF_THE_CONTAINER.open("a") as output:
+                output.write(line)
+        except OSError:
+            sys.stderr.write(line)
+    else:
+        sys.stderr.write(line)
+
+
+def _delete(nodes: Sequence[str]) -> dict[str, str]:
+    try:
+        # Its imports take longer than all of ours, and most processes that import us delete nothing.
+        from hvdcloud.node.boot.compute import Deletion
+
+        return Deletion().delete(nodes)
+    except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money are then switched off
+        return dict.fromkeys(nodes, f"{type(error).__name__}: {error}")
+
+
+def _power_off(nodes: Sequence[str]) -> None:
+    calls = [_poweroff(node) for node in nodes]
+    deadline = time.monotonic() + _POWEROFF_SECONDS
+    for call in calls:
+        try:
+            call.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"hvdcloud: {call.args!r} did not end in time\n")
+            call.kill()
+
+
+def _poweroff(node: str) -> subprocess.Popen[bytes]:
+    # A connection of its own: the run's shared ones have just been closed.
+    options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ControlPath=none")
+    return subprocess.Popen(
+        ["ssh", "-T", *options, node, f"{NODE_PROGRAM} poweroff"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,1 @@
+"""Elastic runs: nodes leave and join while the run trains."""

@@ -1,0 +1,130 @@
+"""`admit` and `dismiss`: nodes that come and go while an elastic run is on, asked of its supervisor.
+
+Over a Unix socket on the head, one JSON line each way; the answer to `dismiss` comes when the nodes have left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node import paths
+from hvdcloud.node.run import state
+from hvdcloud.node.run.channel import Channel
+
+SECONDS = 600.0
+"""For the checkpoints of nodes that leave."""
+
+
+def socket_file(run: str) -> Path:
+    """Where the supervisor of an elastic run listens."""
+    return paths.secret_dir(run) / "supervisor.sock"
+
+
+def listen(run: str) -> socket.socket:
+    """The supervisor's end."""
+    path = socket_file(run)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    old = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(old)
+    listener.listen(16)
+    return listener
+
+
+class Caller:
+    """Who asks, and waits for one answer.
+
+    Args:
+        connection: accepted.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Say it and hang up; somebody who no longer waits is not missed."""
+        self.channel.send(message)
+        self.connection.close()
+
+
+@dataclass
+class Dismissal:
+    """Nodes that were asked to leave, and who asked."""
+
+    caller: Caller
+    nodes: set[str]
+    began: float
+    """Monotonic seconds."""
+    told: set[str] = field(default_factory=set)
+    """Those whose agents were told to finish."""
+
+
+def accept(
+    listener: socket.socket,
+    register: Callable[[int, Callable[[], None]], None],
+    answer: Callable[[dict[str, Any], Caller], None],
+) -> None:
+    """Take a call.
+
+    Args:
+        listener: from `listen`.
+        register: has a function called whenever a descriptor can be read.
+        answer: takes the request; unregisters the caller's descriptor and answers.
+    """
+    try:
+        connection, _ = listener.accept()
+    except BlockingIOError:
+        return
+    caller = Caller(connection)
+
+    def hear() -> None:
+        messages = caller.channel.receive()
+        if messages or caller.channel.closed:
+            answer(messages[0] if messages else {}, caller)
+
+    register(connection.fileno(), hear)
+
+
+def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Hand a request to the supervisor and wait for its answer.
+
+    Raises:
+        UsageError: the run has ended, is not elastic, or refuses.
+        NodeError: it does not answer.
+    """
+    if state.supervised(run) is None:
+        raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with connection:
+        try:
+            connection.connect(str(socket_file(run)))
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise UsageError(
+                f"run {run} is not elastic", hint="with run.elastic in hvdcloud.yaml, the next run is"
+            ) from None
+        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        channel.send(request)
+        deadline = time.monotonic() + SECONDS
+        while (left := deadline - time.monotonic()) > 0 and not channel.closed:
+            select.select([connection], [], [], left)
+            for message in channel.receive():
+                if "error" in message:
+                    raise UsageError(str(message["error"]), hint=str(message.get("hint", "hvdcloud status")))
+                return {"ok": True, **message}
+    raise NodeError(
+        f"the supervisor of run {run} did not answer to {json.dumps(request.get('type'))}",
+        hint="hvdcloud status shows whether the run goes on",
+    )

@@ -1,0 +1,59 @@
+"""Whether a worker could start on this node: Horovod's elastic driver gives the whole job up over one that can't."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.run.launcher import launcher_environment
+from hvdcloud.node.run.rank import environment_of_rank, which
+from hvdcloud.node.run.secrets_file import read_environment
+from hvdcloud.node.run.spec import Spec
+
+SECONDS = 120.0
+"""The imports of a framework on a machine that has just started."""
+_IMPORTS = """
+import importlib.util
+for framework, extension in (("torch", "horovod.torch"), ("tensorflow", "horovod.tensorflow")):
+    if importlib.util.find_spec(framework):
+        importlib.import_module(extension)
+"""
+
+
+def worker_problem(spec: Spec) -> str:
+    """Why a worker could not start here; empty if it could. Blocks while Python imports the framework."""
+    if spec.interface and not machine.address_of(spec.interface):
+        return (
+            f"it has no network interface {spec.interface}, which the run uses; restarting the node may bring it back"
+        )
+    try:
+        environment = environment_of_rank(
+            spec,
+            user=read_environment(spec.run),
+            launcher=launcher_environment(spec.run),
+            image=machine.image_environment(),
+        )
+        python = which("python", environment.get("PATH", os.defpath))
+        done = subprocess.run(
+            [python, "-c", _IMPORTS],
+            cwd=paths.workspace(),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        return f"{error} is not there"
+    except subprocess.TimeoutExpired:
+        return f"Python did not import Horovod within {SECONDS:.0f} s"
+    except Exception as error:  # noqa: BLE001 - whatever it is, a worker could not start either
+        return f"{type(error).__name__}: {error}"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+    return f"Horovod cannot be imported: {said}"

@@ -1,0 +1,144 @@
+"""The head makes another node ready for a run that is on: what the laptop did at its start, from the head's own copy.
+
+Code, environment and secrets are those with which the run began, whatever has become of the project on the laptop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths
+from hvdcloud.node.files import read_json
+from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
+from hvdcloud.node.run.secrets_file import METADATA, read_environment
+from hvdcloud.node.run.spec import Spec
+
+PREPARE_SECONDS = 120.0
+"""For a workspace of some GB; one that takes longer is tried again."""
+_SSH_FAILED = 255
+
+
+class UnreachableError(NodeError):
+    """The node does not answer: it is gone, or not back yet."""
+
+
+class RunBundle(NamedTuple):
+    """All that a node gets; taken when the run begins, since the files go when the run ends on the head."""
+
+    header: dict[str, Any]
+    workspace: Path
+
+    @classmethod
+    def of(cls, run: str, *, interface: str | None) -> RunBundle:
+        """Of a run that was prepared on this node.
+
+        Args:
+            run: the run.
+            interface: the network interface that Horovod was told to use.
+
+        Raises:
+            UsageError: it was not.
+        """
+        spec = Spec.load(run)
+        credentials = read_json(paths.credentials_file(run))
+        header = {
+            "run": spec.run,
+            "cluster": spec.cluster,
+            "bucket": spec.bucket,
+            "bucket_endpoint": spec.bucket_endpoint,
+            "keep_every": spec.keep_every,
+            "command": list(spec.command),
+            "env": read_environment(run),
+            # What the run went on from is in the memory of those that train.
+            "resume": None,
+            "credentials": _text(credentials),
+            "elastic": True,
+            "interface": interface,
+            "files": _files(),
+        }
+        return cls(header, paths.workspace())
+
+
+def _text(credentials: dict[str, Any] | None) -> str | None:
+    if credentials is None:
+        return None
+    return METADATA if credentials == {"type": METADATA} else json.dumps(credentials)
+
+
+def _files() -> list[dict[str, Any]]:
+    """The project's files as the last sync wrote them down."""
+    known = (read_json(paths.sync_file()) or {}).get("files", {})
+    return [
+        {"path": path, "link": each["link"]}
+        if "link" in each
+        else {"path": path, "size": each["size"], "mode": each["mode"], "sha256": each["sha256"]}
+        for path, each in sorted(known.items())
+    ]
+
+
+def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
+    """Prepare a node. Blocks for as long as that takes.
+
+    Raises:
+        UnreachableError: it cannot be reached.
+        NodeError: it refuses, or takes too long.
+    """
+    header = {**bundle.header, "node": index, "slots": slots}
+    options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ConnectionAttempts=1", "-o", "ControlPath=none")
+    with subprocess.Popen(
+        ["timeout", "--kill-after=5", f"{PREPARE_SECONDS:.0f}", "ssh", "-T", *options, node, f"{NODE_PROGRAM} prepare"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        answer = ""
+        # Where the node refuses or goes, the pipe breaks; its answer says why.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(header).encode() + b"\n")
+            pipe.flush()
+            answer = process.stdout.readline().decode(errors="replace")
+            if wanted := _parsed(answer).get("want"):
+                _send(pipe, bundle, wanted)
+        answer = process.stdout.read().decode(errors="replace") or answer
+        said = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode != 0:
+        why = str(_parsed(answer).get("error") or said.rpartition("\n")[2] or f"exit code {process.returncode}")
+        kind = UnreachableError if process.returncode == _SSH_FAILED else NodeError
+        raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
+    files = bundle.header["files"]
+    with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for index in wanted:
+            entry = files[index]
+            info = tarfile.TarInfo(entry["path"])
+            info.size, info.mode, info.mtime = entry["size"], entry["mode"], time.time()
+            with (bundle.workspace / entry["path"]).open("rb") as content:
+                if os.fstat(content.fileno()).st_size < info.size:
+                    raise NodeError(
+                        f"{entry['path']} was changed in the head's workspace, so no node can join the run",
+                        hint="hvdcloud stop, then hvdcloud run",
+                    )
+                archive.addfile(info, content)

@@ -1,0 +1,94 @@
+"""After a loss the other workers of an elastic run have to find each other again: what helps them, when nothing will.
+
+A worker notices that another is gone only when their connection breaks, which after a crash, a freeze or a cut cable it
+does not do by itself. So every agent is told to break its workers' connections (peers.py). Pure but for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hvdcloud.node.elastic.workers import Workers
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
+
+WAKE_SECONDS = 3.0
+"""Workers are not disconnected again so soon: they are just finding each other."""
+NEW_SECONDS = 3.0
+"""A connection that is younger when a loss is noticed may be one that the workers have made since the loss."""
+AGAIN_SECONDS = 4.0
+"""If they have not met again by then, it was not."""
+HOPELESS_SECONDS = 10.0
+"""How long workers that are connecting to each other are left to it after one of them was lost."""
+IMPORT_SECONDS = 60.0
+"""How long a worker may take from its start until it begins to look for the others: it imports its framework."""
+_SLACK_SECONDS = 0.5
+_NEVER, _LONG_AGO = float("inf"), float("-inf")
+
+
+class Rendezvous:
+    """All times are monotonic seconds.
+
+    Args:
+        world: the workers.
+        disconnect: breaks those connections between workers that are at least so many seconds old.
+        longest_step: how long workers that were connected when one of them was lost may take until they begin to
+            connect anew.
+    """
+
+    def __init__(self, world: Workers, disconnect: Callable[[float], None], *, longest_step: float) -> None:
+        self._world = world
+        self._longest_step = longest_step
+        self._disconnect = disconnect
+        self._lost_at = _NEVER
+        """The last loss that they have not got over."""
+        self._patience = 0.0
+        self._woken_at = _LONG_AGO
+        self._woken_again = False
+        self._connecting_since = _NEVER
+        self._parted = False
+
+    def lost(self, *, now: float) -> None:
+        """Have the others notice a loss at once; only once for all that a loss brings about."""
+        self._patience = self._longest_step if self._world.disturbed(now=now) else HOPELESS_SECONDS
+        self._lost_at = now
+        if now - self._woken_at >= WAKE_SECONDS:
+            self._woken_at = now
+            self._woken_again = False
+            self._disconnect(NEW_SECONDS)
+
+    def over(self) -> None:
+        """They have met, or were started again."""
+        self._lost_at = _NEVER
+
+    def help(self, *, now: float) -> None:
+        """Break also what was new at the loss: the workers had just met, and some would not notice it otherwise.
+
+        And, once, what is left between workers of which one ended with 0: Horovod notices that only when they have.
+        """
+        if not self._woken_again and self._lost_at <= now and now - self._woken_at >= AGAIN_SECONDS:
+            self._woken_again = True
+            self._disconnect(now - self._woken_at - _SLACK_SECONDS)
+        if not self._parted and self._world.waits_for_one_that_ended(now=now):
+            self._parted = True
+            self._disconnect(NEW_SECONDS)
+
+    def is_hopeless(self, *, now: float) -> bool:
+        """Whether they wait in vain; said once for each loss. To be asked all the time.
+
+        Workers that lost one of them before they were all connected wait for it until Gloo's timeout, and then die.
+        They are started again at once instead. So are those that are left when all that knew what was trained have
+        ended.
+        """
+        if not self._world.living():
+            return False
+        self._connecting_since = min(self._connecting_since, now) if self._world.all_connect(now=now) else _NEVER
+        if self._world.has_forgotten():
+            until = self._lost_at + CONSEQUENCE_SECONDS
+        else:
+            # One that starts may yet meet the others.
+            meeting = self._world.may_meet_until(starting=IMPORT_SECONDS, meeting=HOPELESS_SECONDS)
+            until = max(self._lost_at + self._patience, meeting)
+        hopeless = self._lost_at <= now and now >= min(until, self._connecting_since + HOPELESS_SECONDS)
+        if hopeless:
+            self.over()
+        return hopeless

@@ -1,0 +1,447 @@
+"""The head replaces lost VMs of its elastic run while no client is attached; an attached client replaces them itself.
+
+The laptop sends how a VM of this cluster is made when the run begins (`VmTemplates`). Whether a node may make one is
+decided by the project's IAM. Only what Compute Engine calls gone or stopped is replaced: a VM that runs may come back
+with all that it holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.node.boot import machine, poweroff
+from hvdcloud.node.boot.compute import BusyError, Compute, Deletion, RefusedError
+from hvdcloud.node.mesh import aliases, join
+from hvdcloud.node.paths import SSH_PORT, ssh_dir
+from hvdcloud.node.run import follow
+from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
+
+AUTHORIZED_KEY = "hvdcloud-authorized-key"
+"""The metadata item with the keys that open a node (providers/gce/plan/request.py)."""
+OFF = {"STOPPED", "TERMINATED"}
+GOING = {"STOPPING", "SUSPENDING", "SUSPENDED"}
+READY_SECONDS = 1800.0
+"""From a VM that is there to a node that is ready; a large image takes minutes."""
+OPERATION_SECONDS = 900.0
+CALL_SECONDS = 60.0
+GONE_SECONDS = 300.0
+JOIN_SECONDS = 60.0
+CLOSE_SECONDS = 90.0
+"""How long the end of the run waits for the deletion of what is half-made."""
+START_SECONDS, MIN_RUN_SECONDS = 60, 30
+"""A VM's time begins to count when it runs, and Compute Engine takes no less (providers/gce/plan/request.py)."""
+QUOTA = {"quotaExceeded", "QUOTA_EXCEEDED"}
+TAKEN = {"RESOURCE_ALREADY_EXISTS", "alreadyExists"}
+FORBIDDEN = {"PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED"}
+
+
+class Patience(NamedTuple):
+    """Seconds."""
+
+    lost: float = 10.0
+    """For which a node has to be lost: many come back."""
+    alone: float = 20.0
+    """For which nobody may have followed the run: whoever lost the connection is back by then."""
+    look: float = 3.0
+    first_pause: float = 10.0
+    """After a failure. Where there is no room now, there may be some in a few minutes."""
+    longest_pause: float = 300.0
+
+
+class VmTemplates(NamedTuple):
+    """How VMs of this cluster are made: without a secret, as the laptop handed it over."""
+
+    bodies: tuple[dict[str, Any], ...]
+    """bulkInserts, each for all nodes of one kind."""
+    ends: float
+    """When Compute Engine deletes the cluster, in seconds since the epoch."""
+    request_id: str
+    """One such, whose parts show for which cluster it is."""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any] | None) -> VmTemplates | None:
+        """As `launch` gets them; None: it gets none.
+
+        Raises:
+            KeyError, TypeError, ValueError: they cannot be used.
+        """
+        if value is None:
+            return None
+        bodies = tuple(dict(body) for body in value["bodies"])
+        return cls(bodies, float(value["ends"]), str(uuid.UUID(str(value["request_id"]))))
+
+    def body(self, name: str, *, seconds: int, key: str) -> dict[str, Any] | None:
+        """The bulkInsert for one VM. Pure.
+
+        Args:
+            name: of the VM.
+            seconds: after which Compute Engine deletes it.
+            key: a public key that opens it, beside the cluster's own.
+
+        Returns:
+            None if these orders do not say how it is made.
+        """
+        found = next((body for body in self.bodies if name in body["perInstanceProperties"]), None)
+        if found is None:
+            return None
+        body = copy.deepcopy(found)
+        body |= {"count": "1", "minCount": "1", "perInstanceProperties": {name: body["perInstanceProperties"][name]}}
+        properties = body["instanceProperties"]
+        properties["scheduling"]["maxRunDuration"] = {"seconds": str(seconds)}
+        for item in properties["metadata"]["items"]:
+            if item["key"] == AUTHORIZED_KEY:
+                item["value"] = f"{item['value']}\n{key}"
+        return body
+
+    def new_request_id(self) -> str:
+        """Another one for the same cluster, by which `hvdcloud down` knows the operation while it goes on."""
+        mark, random = self.request_id.replace("-", ""), uuid.uuid4().hex
+        return str(uuid.UUID(hex=mark[:12] + random[12:20] + mark[20:26] + random[26:]))
+
+
+class _AbandonedError(Exception):
+    """The run ends."""
+
+
+class _TakenError(Exception):
+    """Somebody else is making it."""
+
+
+class _HopelessError(Exception):
+    """No other attempt would fare better."""
+
+
+class Replacer:
+    """Makes VMs anew, each in a thread of its own.
+
+    Args:
+        run: that goes on.
+        orders: how.
+        say: writes a line into the run's log; from any thread, as the others.
+        admit: is told the name of a node that is ready and has joined.
+        compute: asked instead of this VM's own.
+        join: gives a new node the mesh's key and the others its host key: (name, address, host key).
+    """
+
+    def __init__(
+        self,
+        run: str,
+        vm_templates: VmTemplates,
+        *,
+        say: Callable[[str], object],
+        admit: Callable[[str], object],
+        patience: Patience | None = None,
+        compute: Compute | None = None,
+        join: Callable[[str, str, str], object] | None = None,
+    ) -> None:
+        self._run = run
+        self._vm_templates = vm_templates
+        self._say = say
+        self._admit = admit
+        self._patience = patience or Patience()
+        self._compute = compute or Compute()
+        self._join = join or join_mesh
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._lost: dict[str, float] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._making: set[str] = set()
+        self._said: set[str] = set()
+        self._refused: set[str] = set()
+        """Not to be asked for again; all of them where it is a right that is missing."""
+        self._forbidden = False
+        self._alone_since: float | None = None
+        self._asked_at = float("-inf")
+
+    @property
+    def making(self) -> list[str]:
+        """Nodes that are on their way."""
+        return sorted(self._making)
+
+    def consider(self, lost: Collection[str]) -> None:
+        """Look after the nodes that are lost now; to be called again and again, and returns at once."""
+        now = time.monotonic()
+        if now - self._asked_at >= 1.0 or self._alone_since is None:
+            self._asked_at = now
+            self._alone_since = None if follow.is_followed(self._run) else (self._alone_since or now)
+        self._lost = {name: self._lost.get(name, now) for name in lost}
+        self._refused &= self._lost.keys()
+        self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
+        if self._forbidden or self._ending.is_set():
+            return
+        for name, since in self._lost.items():
+            if name not in self._threads and name not in self._refused and now - since >= self._patience.lost:
+                thread = threading.Thread(target=self._work, args=(name,), name=f"make {name} anew", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def abandon(self) -> None:
+        """Begin to end; what is half-made will be deleted."""
+        self._ending.set()
+
+    def close(self) -> None:
+        """End, and wait until what was half-made is deleted."""
+        self.abandon()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in list(self._threads.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for name in self.making:
+            poweroff.say(f"{name} may be half-made; hvdcloud down deletes it")
+
+    # -- one VM ------------------------------------------------------------------------------------------------------
+
+    def _work(self, name: str) -> None:
+        try:
+            self._see_to(name)
+        except _AbandonedError:
+            return
+        except _HopelessError as error:
+            self._refused.add(name)
+            self._say_once(f"node {name} is not made anew: {error}")
+        except Exception as error:  # noqa: BLE001 - the run goes on without it; this line says why
+            self._refused.add(name)
+            self._say_once(f"node {name} is not made anew: {type(error).__name__}: {error}")
+
+    def _see_to(self, name: str) -> None:
+        pause, look = self._patience.first_pause, self._patience.look
+        while name in self._lost and not self._forbidden:
+            wait = look
+            if self._is_alone():
+                try:
+                    status = self._status(name)
+                    if status is None or status in OFF:
+                        self._make(name, stopped=status is not None)
+                        return
+                    look = min(1.5 * look, 10 * self._patience.look)
+                except _TakenError:
+                    pass
+                except (RefusedError, BusyError, HvdcloudError, OSError) as error:
+                    if isinstance(error, RefusedError) and error.reason not in QUOTA:
+                        self._refuse(name, error)
+                        return
+                    self._say_once(f"node {name} could not be made anew: {error}; trying again from time to time")
+                    wait, pause = pause, min(1.6 * pause, self._patience.longest_pause)
+            self._wait(wait)
+
+    def _is_alone(self) -> bool:
+        since = self._alone_since
+        return since is not None and time.monotonic() - since >= self._patience.alone
+
+    def _refuse(self, name: str, error: RefusedError) -> None:
+        if error.status not in (0, 401, 403):
+            raise _HopelessError(str(error))
+        self._forbidden = True
+        self._say_once(
+            f"node {name} is lost, and the nodes' service account may not make VMs anew ({error}); hvdcloud logs -f on "
+            "the machine that began the run does"
+        )
+
+    def _make(self, name: str, *, stopped: bool) -> None:
+        seconds = math.floor(self._vm_templates.ends - time.time()) - START_SECONDS
+        if seconds < MIN_RUN_SECONDS:
+            raise _HopelessError("the cluster's time is nearly over")
+        key = (ssh_dir() / "id_ed25519.pub").read_text().strip()
+        body = self._vm_templates.body(name, seconds=seconds, key=key)
+        if body is None:
+            raise _HopelessError("the run's launch did not say how it is made")
+        self._say_once(f"node {name} {'has stopped' if stopped else 'is gone'}; nobody follows the run: making it anew")
+        self._making.add(name)
+        try:
+            if stopped:
+                self._clear(name)
+            self._insert(body)
+            try:
+                self._join(name, *self._ready(name))
+                self._go_on()
+            except BaseException:
+                self._delete(name)
+                raise
+        finally:
+            self._making.discard(name)
+        with self._lock:
+            self._said = {text for text in self._said if name not in text}
+        self._say(f"node {name} is made anew")
+        self._admit(name)
+
+    def _insert(self, body: Mapping[str, Any]) -> None:
+        """Ask for the VM, and wait until it is there.
+
+        Raises:
+            NodeError: Compute Engine could not make it.
+        """
+        self._go_on()
+        (name,) = body["perInstanceProperties"]
+        query = {"requestId": self._vm_templates.new_request_id()}
+        began = False
+        try:
+            operation = self._call("POST", "instances/bulkInsert", query=query, body=body)
+            began = True
+            operation = self._done(operation)
+        except RefusedError as error:
+            if error.status == 409:
+                raise _TakenError from error
+            if began:
+                self._delete(name)
+            raise
+        except (BusyError, NodeError):
+            # The answer may have been lost after the request had begun to be carried out.
+            self._delete(name)
+            raise
+        errors = (operation.get("error") or {}).get("errors") or ()
+        codes = {str(each.get("code")) for each in errors}
+        if codes & TAKEN:
+            raise _TakenError
+        if errors:
+            said = "; ".join(f"{each.get('code')}: {each.get('message')}" for each in errors)
+            if codes & FORBIDDEN:
+                raise RefusedError(said, status=403)
+            raise NodeError(said, hint="hvdcloud status")
+
+    def _done(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Wait for its end; also at the run's end, since what cannot be seen yet cannot be deleted."""
+        deadline = time.monotonic() + OPERATION_SECONDS
+        while operation.get("status") != "DONE":
+            if time.monotonic() >= deadline:
+                raise NodeError(f"it was not there after {OPERATION_SECONDS:.0f} s", hint="hvdcloud status")
+            time.sleep(min(1.0, self._patience.look))
+            operation = self._call("GET", f"operations/{operation['name']}")
+        return operation
+
+    def _ready(self, name: str) -> tuple[str, str]:
+        """Address and host key of the new node, when its sshd answers."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            self._go_on()
+            found = self._instance(name)
+            if found is None or found["status"] in OFF | GOING:
+                raise NodeError("it was taken away while it came up", hint="hvdcloud status")
+            status = self._told(name)
+            if status.get("status") == "failed":
+                raise NodeError(f"its step {status.get('step')} failed: {status.get('error')}", hint="hvdcloud status")
+            if status.get("status") == "ready":
+                return str(found["networkInterfaces"][0]["networkIP"]), str(status["host_key"])
+            if time.monotonic() >= deadline:
+                raise NodeError(f"it was not ready after {READY_SECONDS:.0f} s", hint="hvdcloud status")
+            self._wait(self._patience.look)
+
+    def _clear(self, name: str) -> None:
+        """Delete what stands stopped in the way."""
+        self._delete(name)
+        deadline = time.monotonic() + GONE_SECONDS
+        while self._instance(name) is not None:
+            if time.monotonic() >= deadline:
+                raise NodeError("what is left of it does not go", hint="hvdcloud status")
+            self._wait(self._patience.look)
+
+    def _delete(self, name: str) -> None:
+        if reason := Deletion(self._compute).delete([name], seconds=CALL_SECONDS).get(name):
+            text = f"{name} is half-made and could not be deleted: {reason}; hvdcloud down deletes it"
+            poweroff.say(text)
+            self._say_once(text)
+
+    # -- what Compute Engine knows -------------------------------------------------------------------------------------
+
+    def _status(self, name: str) -> str | None:
+        found = self._instance(name)
+        return None if found is None else str(found["status"])
+
+    def _instance(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self._call("GET", f"instances/{name}")
+        except RefusedError as error:
+            if error.is_gone:
+                return None
+            raise
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """What the new VM says of itself; empty before it says anything."""
+        query = {"variableKey": "hvdcloud/status"}
+        try:
+            value = json.loads(self._call("GET", f"instances/{name}/getGuestAttributes", query=query)["variableValue"])
+        except RefusedError as error:
+            if error.status == 404:
+                return {}
+            raise
+        except (KeyError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def _call(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        return self._compute.call(method, path, deadline=time.monotonic() + CALL_SECONDS, **more)
+
+    # -- waiting and telling -------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if self._ending.is_set():
+            raise _AbandonedError
+
+    def _wait(self, seconds: float) -> None:
+        if self._ending.wait(seconds):
+            raise _AbandonedError
+
+    def _say_once(self, text: str) -> None:
+        with self._lock:
+            known = text in self._said
+            self._said.add(text)
+        if not known:
+            self._say(text)
+
+
+_joining = threading.Lock()
+
+
+def join_mesh(name: str, address: str, host_key: str) -> None:
+    """Make a new node known to this one, and this mesh to it; then to the others, as far as they answer.
+
+    Raises:
+        NodeError: the new one does not answer.
+    """
+    with _joining:
+        new = {"name": name, "address": address, "port": SSH_PORT, "host_key": host_key}
+        # In its predecessor's place: the head stays the first.
+        hosts = list({**{str(host["name"]): host for host in join.peers()}, name: new}.values())
+        request = {
+            "private_key": (ssh_dir() / "id_ed25519").read_text(),
+            "public_key": (ssh_dir() / "id_ed25519.pub").read_text(),
+            "hosts": hosts,
+        }
+        join.main(request)
+        aliases.forget_connection(name)
+        _tell(name, request)
+        others = [str(host["name"]) for host in hosts if host["name"] not in (name, machine.name())]
+        threads = [threading.Thread(target=_tell_if_there, args=(other, request), daemon=True) for other in others]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _tell_if_there(name: str, request: Mapping[str, Any]) -> None:
+    # One that is lost itself is told when it comes back as a new one; ranks find each other without that.
+    with contextlib.suppress(NodeError):
+        _tell(name, request)
+
+
+def _tell(name: str, request: Mapping[str, Any]) -> None:
+    options = ("-o", f"ConnectTimeout={5 * RECONNECT_SECONDS}", "-o", "ControlPath=none")
+    done = subprocess.run(
+        ["timeout", "--kill-after=5", f"{JOIN_SECONDS:.0f}", "ssh", "-T", *options, name, f"{NODE_PROGRAM} join"],
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    if done.returncode != 0:
+        said = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
+        raise NodeError(f"it could not join: {said or f'exit code {done.returncode}'}", hint="hvdcloud status")

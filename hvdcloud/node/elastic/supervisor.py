@@ -1,0 +1,576 @@
+"""The supervisor of an elastic run: nodes leave and join while it trains.
+
+Horovod's driver gets its hosts from a file that only this module writes, by the rules of membership.py. Where the
+driver dies over a loss all the same, which some orders of events bring about, it is started again from the newest
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.boot.machine import outward_interface
+from hvdcloud.node.elastic import control_socket
+from hvdcloud.node.elastic.control_socket import Caller, Dismissal
+from hvdcloud.node.elastic.membership import Member, Membership, Place
+from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
+from hvdcloud.node.elastic.rejoin import Rejoins
+from hvdcloud.node.elastic.rendezvous import Rendezvous
+from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
+from hvdcloud.node.elastic.workers import Process, Workers
+from hvdcloud.node.mesh import aliases
+from hvdcloud.node.run import events, state
+from hvdcloud.node.run.lease import Lease, forget_connections, local_agent, remote_agent
+from hvdcloud.node.run.mailbox import Mailbox
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
+from hvdcloud.node.run.request import Request
+from hvdcloud.node.run.secrets_file import write_private
+from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
+
+if TYPE_CHECKING:
+    from hvdcloud.node.elastic.replace import Replacer
+
+MOST_RESTARTS = 8
+"""How often Horovod is started again after it died over a loss."""
+CAUSE_SECONDS = 150.0
+"""A death this long and a step after a loss or a change is put down to it. Gloo's own waits, one after the other, stay
+below."""
+LEAVE_SECONDS = 60.0
+"""How long a node that was dismissed may keep its workers before they are ended."""
+SILENCE_SECONDS = 8.0
+"""Without a heartbeat, after which a node is lost. On a machine that is overloaded, beats come seconds late."""
+_SETTLED_SECONDS = 0.5
+_TURN_SECONDS = 0.25
+
+
+class ElasticSupervisor(Supervisor):
+    """One elastic run, from its start to its end.
+
+    Args:
+        request: with `elastic`.
+        current: the run's state so far; completed and written at every step.
+    """
+
+    def __init__(self, request: Request, current: state.State) -> None:
+        assert request.elastic is not None
+        script = paths.run_dir(request.run) / "discover"
+        self._hosts_file = paths.run_dir(request.run) / "hosts"
+        # A node that begins alone is given the loopback interface, and others may join it.
+        command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
+        super().__init__(
+            request._replace(horovodrun=(*command, "--host-discovery-script", str(script))),
+            current,
+        )
+        self._script = script
+        driving = sum(1 for host in request.elastic.hosts if not host.slots)
+        self._silence = SILENCE_SECONDS
+        self._membership = Membership(
+            [Member(name=host.name, index=host.number, slots=host.slots) for host in request.elastic.hosts],
+            least=max(1, request.elastic.least - driving),
+            most=max(1, request.elastic.most - driving),
+            gloo_timeout=request.gloo_timeout,
+            wall=time.time,
+        )
+        self._head = request.hosts[0]
+        self._bundle: RunBundle | None = None
+        self._world = Workers()
+        self._longest_step = request.elastic.longest_step
+        self._rendezvous = Rendezvous(self._world, self._disconnect, longest_step=self._longest_step)
+        self._mailbox = Mailbox()
+        self._returns = Rejoins(
+            prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
+        )
+        self._dismissals: list[Dismissal] = []
+        self._left_alone: dict[str, dict[str, Any]] = {}
+        self._retired: list[Lease] = []
+        self._opened = False
+        self._restart: Restart | None = None
+        self._launched_at = 0.0
+        self._disturbed_at = float("-inf")
+        self._cannot_disconnect = False
+        self._world_changed_at: float | None = None
+        self._shown: list[dict[str, Any]] = []
+        self._replacer: Replacer | None = None
+        self._state |= {
+            "elastic": {"min": request.elastic.least, "max": request.elastic.most},
+            "world": 0,
+            "restarts": 0,
+            "members": self._membership.as_dicts(),
+        }
+
+    # -- the start -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        words = self._request.horovodrun
+        option = "--network-interfaces"
+        interface = words[words.index(option) + 1] if option in words else None
+        self._bundle = RunBundle.of(self._request.run, interface=interface)
+        forget_connections()
+        aliases.write({})
+        self._write_hosts({})
+        self._script.write_text(f"#!/bin/sh\nexec cat {self._hosts_file}\n")
+        self._script.chmod(0o755)
+        self._register(self._mailbox.fileno(), self._mailbox.deliver)
+        self._listener = control_socket.listen(self._request.run)
+        self._register(
+            self._listener.fileno(), lambda: control_socket.accept(self._listener, self._register, self._answer)
+        )
+        for member in self._membership.members.values():
+            self._hold(member.name, self._agent(member))
+        self._start_launcher()
+        if self._request.vm_templates is not None:
+            from hvdcloud.node.elastic.replace import Replacer
+
+            self._replacer = Replacer(
+                self._request.run,
+                self._request.vm_templates,
+                say=lambda text: self._mailbox.post(lambda: self._log.note(text)),
+                admit=lambda name: self._mailbox.post(lambda: self._admit_anew(name)),
+            )
+
+    def _agent(self, member: Member, *, again: bool = False) -> list[str]:
+        run = self._request.run
+        if member.name == self._head:
+            return local_agent(run, probe=again)
+        return remote_agent(run, member.name, probe=again)
+
+    def _start_launcher(self) -> None:
+        super()._start_launcher()
+        self._launched_at = time.monotonic()
+
+    def _write_hosts(self, slots: dict[str, int]) -> None:
+        """What the discovery script prints, in one move."""
+        temporary = self._hosts_file.with_name(".hosts")
+        temporary.write_text("".join(f"{alias}:{number}\n" for alias, number in slots.items()))
+        temporary.replace(self._hosts_file)
+
+    # -- every round ---------------------------------------------------------------------------------------------------
+
+    def _turn(self, seconds: float) -> None:
+        super()._turn(min(seconds, _TURN_SECONDS))
+        if self._ending:
+            return
+        now = time.monotonic()
+        for lease in self._retired:
+            self._retire(lease)
+        self._retired.clear()
+        if self._restart is not None:
+            self._go_on_restarting(self._restart, now)
+        else:
+            self._rendezvous.help(now=now)
+            if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
+                self._log.note("after the loss of a node the workers do not find each other again")
+                self._end_launcher(signal.SIGKILL)
+            if self._world.look(self._membership.expected(), now=now):
+                self._rendezvous.over()
+                self._membership.went_on(now=now)
+            elif self._world.living() and self._launcher_code is None:
+                self._membership.list_unused_again(self._world.nodes(), now=now)
+            self._list(now)
+        self._bring_back(now)
+        self._replace_lost()
+        self._see_off(now)
+        self._note_world(now)
+        self._show_members()
+
+    def _list(self, now: float) -> None:
+        """Change the list that Horovod sees, if that is due."""
+        if not self._opened:
+            waiting = any(member.place is Place.JOINING for member in self._membership.members.values())
+            few = len(self._membership.usable()) < self._membership.least
+            if waiting and (few or now < self._launched_at + START_SECONDS):
+                return
+            self._opened = True
+        if self._membership.worth_waiting(now=time.time()):
+            return
+        before = {member.name: member.place for member in self._membership.members.values()}
+        slots = self._membership.change(now=now)
+        if slots is None:
+            return
+        in_use = self._membership.in_use()
+        aliases.write({member.alias: member.name for member in in_use if member.alias != member.name})
+        self._write_hosts(slots)
+        self._world.disturbed(now=now)
+        for member in in_use:
+            if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state["world"]):
+                self._disturbed_at = now
+                self._tell("node joins", member.name, f"as {member.alias}", f"node {member.name} joins")
+
+    def _bring_back(self, now: float) -> None:
+        """Try to reach the nodes that were lost, and to make those ready that are new."""
+        self._returns.look(
+            [
+                member.name
+                for member in self._membership.members.values()
+                if member.place in (Place.LOST, Place.PREPARING)
+                and member.name not in self._leases
+                and not (self._replacer and member.name in self._replacer.making)
+            ],
+            now=now,
+        )
+
+    def _prepare(self, node: str) -> None:
+        """In a thread: get a node ready for its agent.
+
+        Raises:
+            HvdcloudError, OSError: it cannot be reached, or refuses.
+        """
+        assert self._bundle is not None
+        if node == self._head:
+            header = self._bundle.header
+            write_private(self._request.run, environment=header["env"], credentials=header["credentials"])
+            return
+        member = self._membership.members[node]
+        provision(self._bundle, node=node, index=member.index, slots=member.slots)
+        aliases.forget_connection(node)
+
+    def _prepared(self, node: str) -> None:
+        member = self._membership.members[node]
+        if member.place in (Place.LOST, Place.PREPARING) and not self._ending:
+            self._membership.move(node, Place.JOINING)
+            self._hold(node, self._agent(member, again=True))
+
+    def _refused(self, node: str, failure: Exception) -> None:
+        member = self._membership.members[node]
+        wanted = member.place is Place.PREPARING or not isinstance(failure, UnreachableError)
+        if wanted and not self._ending and member.why != str(failure):
+            self._membership.move(node, member.place, str(failure))
+            self._log.note(f"node {node} cannot take part yet: {failure}")
+
+    def _replace_lost(self) -> None:
+        """Have nodes made anew that will not come back by themselves."""
+        if self._replacer is None:
+            return
+        lost = [member.name for member in self._membership.members.values() if member.place is Place.LOST]
+        self._replacer.consider([name for name in lost if name != self._head])
+        if self._state.get("making", []) != self._replacer.making:
+            self._state["making"] = self._replacer.making
+            state.write(self._state)
+
+    def _admit_anew(self, name: str) -> None:
+        """A node that this head has made anew takes part again, with the ranks that it had."""
+        member = self._membership.members[name]
+        self._admit({"hosts": [{"name": name, "index": member.index, "slots": member.slots}]})
+
+    def _note_world(self, now: float) -> None:
+        """Write down how many ranks train, once that has settled."""
+        ranks = len(self._world.living())
+        if ranks == self._state["world"]:
+            self._world_changed_at = None
+            return
+        self._world_changed_at = self._world_changed_at or now
+        if now - self._world_changed_at < _SETTLED_SECONDS:
+            return
+        self._world_changed_at = None
+        self._state["world"] = ranks
+        events.record(self._request.run, "world", ranks=str(ranks), nodes=str(len(self._world.nodes())))
+        state.write(self._state)
+
+    def _show_members(self) -> None:
+        members = self._membership.as_dicts()
+        if members != self._shown:
+            self._shown = members
+            self._state["members"] = members
+            state.write(self._state)
+
+    def _tell(self, event: str, node: str, detail: str, note: str) -> None:
+        events.record(self._request.run, event, node=node, detail=detail)
+        self._log.note(note)
+
+    # -- what the agents say -------------------------------------------------------------------------------------------
+
+    def _take(self, lease: Lease, kind: str, message: dict[str, Any]) -> None:
+        node = lease.node
+        member = self._membership.members[node]
+        if kind == "ready":
+            lease.ready = True
+            self._returns.forget(node)
+            self._share_address(lease)
+            if member.place is Place.JOINING:
+                self._membership.move(node, Place.READY)
+        elif kind == "rank":
+            alias = str(message.get("host") or node)
+            process = Process(rank=int(message["rank"]), node=node, alias=alias, began=time.monotonic())
+            self._world.processes[node, int(message["pid"])] = process
+            if self._state["state"] == "starting":
+                self._state["state"] = "running"
+                state.write(self._state)
+        elif kind == "ended":
+            self._worker_ended(member, message)
+        elif kind == "connected":
+            self._world.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
+        elif kind == "disconnected":
+            self._warn_of_late_notice(node, str(message["error"]))
+        elif kind in (RESET, GATHER):
+            if error := message.get("error"):
+                what = "upload" if kind == RESET else "fetch"
+                self._log.note(f"node {node} could not {what} every checkpoint: {error}")
+            if self._restart is not None:
+                self._restart.did(node, kind)
+        else:
+            super()._take(lease, kind, message)
+            if kind == "finished" and not self._ending:
+                self._retired.append(lease)
+
+    def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
+        record = message["record"]
+        process = self._world.processes.get((member.name, int(message.get("pid") or 0)))
+        ended = self._note_end(message)
+        if ended is None or process is None:
+            return
+        process.ended = ended
+        if self._ending or not record["exit_code"] or record.get("terminated"):
+            return
+        if member.place is Place.LISTED and process.alias == member.alias:
+            if record["signal"] is not None:
+                self._disturbed_at = ended.at
+            why = f"signal {record['signal']}" if record["signal"] is not None else f"exit code {record['exit_code']}"
+            self._membership.failed(member.name, why, now=ended.at)
+            self._tell("worker failed", member.name, why, f"the worker on node {member.name} ended with {why}")
+            self._reunite(ended.at)
+
+    def _leaves(self, lease: Lease, why: str) -> None:
+        super()._leaves(lease, why)
+        member = self._membership.members[lease.node]
+        if member.place not in (Place.LOST, Place.GONE):
+            self._membership.move(member.name, Place.LEAVING, why)
+
+    def _orphaned(self, lease: Lease, why: str) -> None:
+        """It will be retired, and then looked for again."""
+        lease.refusal = why
+
+    def _retire(self, lease: Lease) -> None:
+        """An agent has said its last word while the run goes on."""
+        member = self._membership.members[lease.node]
+        dismissed = member.place is Place.LEAVING and not lease.refusal
+        self._left_alone[lease.node] = lease.checkpoints or {}
+        if not dismissed:
+            self._lose(lease, lease.refusal or "its agent ended")
+            return
+        self._release(lease)
+        self._membership.move(lease.node, Place.GONE)
+        self._world.forget(lease.node)
+
+    def _lose(self, lease: Lease, why: str) -> None:
+        if self._ending:
+            trouble = self._trouble
+            super()._lose(lease, why)
+            self._trouble = trouble
+            return
+        node = lease.node
+        member = self._membership.members[node]
+        why = why or lease.last_words() or "the connection broke"
+        known, known_why = member.place, member.why
+        had_left = not self._membership.is_listed(node) and node not in self._world.nodes()
+        self._release(lease)
+        now = time.monotonic()
+        self._membership.lost(node, why, now=now)
+        self._world.forget(node)
+        self._returns.later(node)
+        if known not in (Place.JOINING, Place.PREPARING):
+            self._disturbed_at = now
+            self._tell("lost a node", node, why, f"node {node} was lost: {why}")
+            if not had_left:
+                self._reunite(now)
+        elif why != known_why and lease.refusal:
+            self._log.note(f"node {node} cannot take part: {why}")
+
+    # -- how workers are connected -------------------------------------------------------------------------------------
+
+    def _share_address(self, lease: Lease) -> None:
+        """Let every agent know which addresses are nodes of this run."""
+        with contextlib.suppress(OSError):
+            self._world.addresses[lease.node] = socket.gethostbyname(lease.node)
+        for each in self._leases.values():
+            each.channel.send({"type": "mesh", "addresses": sorted(self._world.addresses.values())})
+
+    def _reunite(self, now: float) -> None:
+        if self._restart is None:
+            self._rendezvous.lost(now=now)
+
+    def _disconnect(self, older_than: float) -> None:
+        for lease in self._leases.values():
+            if lease.ready:
+                lease.channel.send({"type": "disconnect", "older_than": older_than})
+
+    def _warn_of_late_notice(self, node: str, error: str) -> None:
+        if error and not self._cannot_disconnect:
+            self._cannot_disconnect = True
+            self._log.note(
+                f"node {node} may not break its workers' connections ({error}): after a loss, they notice it "
+                f"{self._request.gloo_timeout:.0f} s later"
+            )
+
+    # -- nodes that are sent for, and sent away ------------------------------------------------------------------------
+
+    def _answer(self, message: dict[str, Any], caller: Caller) -> None:
+        """Somebody on this node asks for nodes to be admitted or dismissed (summons.py)."""
+        self._selector.unregister(caller.connection.fileno())
+        try:
+            problem = self._admit(message) if message.get("type") == "admit" else self._dismissal_problem(message)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"the request cannot be used: {error!r}"
+        if problem:
+            caller.answer({"error": problem})
+        elif message["type"] == "admit":
+            caller.answer({"ok": True})
+        else:
+            self._dismiss({str(node) for node in message["nodes"]}, caller)
+
+    def _dismiss(self, nodes: set[str], caller: Caller) -> None:
+        self._dismissals.append(Dismissal(caller, nodes, began=time.monotonic()))
+        for node in sorted(nodes):
+            place = self._membership.members[node].place
+            if node not in self._leases:
+                self._membership.move(node, Place.GONE, "dismissed")
+            elif place is not Place.LEAVING:
+                self._membership.move(node, Place.LEAVING, "dismissed")
+                self._tell("node leaves", node, "dismissed", f"node {node} leaves the run")
+
+    def _admit(self, message: dict[str, Any]) -> str:
+        for host in message["hosts"]:
+            name = str(host["name"])
+            if name == self._head:
+                return f"{name} is the head, which is not replaced"
+            if (lease := self._leases.get(name)) is not None:
+                self._lose(lease, "it was made anew")
+            self._membership.admit(name, index=int(host["index"]), slots=int(host["slots"]))
+            self._returns.forget(name)
+            if name not in self._state["nodes"]:
+                self._state["nodes"] = [*self._state["nodes"], name]
+        return ""
+
+    def _dismissal_problem(self, message: dict[str, Any]) -> str:
+        names = {str(node) for node in message["nodes"]}
+        if self._head in names:
+            return f"{self._head} is the head, which drives the run"
+        if unknown := sorted(names - self._membership.members.keys()):
+            return f"{unknown[0]} takes no part in this run"
+        if not self._membership.may_leave(names):
+            return f"fewer than {self._membership.least} node(s) would train, the minimum of run.elastic"
+        return ""
+
+    def _see_off(self, now: float) -> None:
+        """End the agents of dismissed nodes whose workers have ended, and answer when all are gone."""
+        for dismissal in list(self._dismissals):
+            late = now - dismissal.began > LEAVE_SECONDS
+            for node in dismissal.nodes - dismissal.told:
+                lease = self._leases.get(node)
+                unused = not self._membership.is_listed(node) and node not in self._world.nodes()
+                if lease is not None and (late or unused):
+                    dismissal.told.add(node)
+                    lease.finish()
+            if dismissal.nodes.isdisjoint(self._leases):
+                self._dismissals.remove(dismissal)
+                self._state["nodes"] = [name for name in self._state["nodes"] if name not in dismissal.nodes]
+                checkpoints = {node: self._left_alone.get(node, {}) for node in dismissal.nodes}
+                dismissal.caller.answer({"checkpoints": checkpoints})
+
+    # -- the end, or another start -------------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        if self._stop:
+            self._stopped = True
+            return True
+        if self._log.failure is not None:
+            self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
+        if self._trouble or (self._launcher is None and self._restart is None):
+            return True
+        if self._restart is not None:
+            return False
+        now = time.monotonic()
+        if self._launcher_code is None:
+            ended = self._world.any_succeeded() and not self._world.living()
+            self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS) if ended else float("inf")
+            return now >= self._hurry_at
+        # A worker's own word may still be on its way, over a slower path than the launcher's.
+        unexplained = bool(self._world.living())
+        self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
+        if (self._output_open or unexplained) and now < self._hurry_at:
+            return False
+        if self._died_over_a_loss(now):
+            self._start_over()
+            return False
+        return True
+
+    def _died_over_a_loss(self, now: float) -> bool:
+        """Whether Horovod can be started again with a prospect of going on."""
+        if self._launcher_code == 0 or self._state["restarts"] >= MOST_RESTARTS:
+            return False
+        if self._world.any_succeeded():
+            return False
+        return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
+
+    def _start_over(self) -> None:
+        self._state["restarts"] += 1
+        self._log.note(
+            f"Horovod did not get over a loss (exit code {self._launcher_code}); it is started again from the newest "
+            "checkpoint"
+        )
+        self._end_launcher_group()
+        self._close_output()
+        self._write_hosts({})
+        self._hurry_at = float("inf")
+        self._restart = Restart(self._leases, now=time.monotonic())
+
+    def _end_launcher_group(self) -> None:
+        if self._launcher is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+        self._launcher = None
+
+    def _go_on_restarting(self, restart: Restart, now: float) -> None:
+        for node in restart.late(now=now):
+            self._lose(self._leases[node], "it did not get ready for another start")
+        if not restart.is_over(now=now):
+            return
+        self._restart = None
+        self._world.begin(now=now)
+        self._rendezvous.over()
+        self._launcher_code = None
+        self._membership.started_again(now=now)
+        events.record(self._request.run, "started again", detail="from the newest checkpoint")
+        self._start_launcher()
+
+    def _finish(self) -> None:
+        if self._replacer is not None:
+            self._replacer.abandon()
+        self._state.pop("making", None)
+        for dismissal in self._dismissals:
+            dismissal.caller.answer({"error": "the run has ended"})
+        self._selector.unregister(self._listener.fileno())
+        self._listener.close()
+        control_socket.socket_file(self._request.run).unlink(missing_ok=True)
+        self._state["world"] = 0
+        self._show_members()
+        super()._finish()
+        if self._replacer is not None:
+            self._replacer.close()
+
+    def _judge(self) -> Outcome:
+        return judge_elastic(
+            ElasticEvidence(
+                workers=self._world.workers(),
+                least=self._membership.least,
+                lost=self._missing(),
+                stopped=self._stopped,
+                trouble=self._trouble,
+                launcher=self._launcher_end,
+            )
+        )
+
+    def _missing(self) -> list[Loss]:
+        """Nodes that are lost now."""
+        gone = [member for member in self._membership.members.values() if member.place is Place.LOST]
+        return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in gone)]
+
+    def _register(self, descriptor: int, call: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, call)

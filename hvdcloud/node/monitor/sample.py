@@ -1,0 +1,240 @@
+"""What a node's machine does at one moment: processor, memory, network of the mesh, GPUs. Standard library only.
+
+A sample is one JSON object: `t` (seconds since the epoch), `cpu` (per cent of all cores), `memory` and `memory_total`
+(bytes), `received` and `sent` (bytes per second), `gpus` (where there are any). What could not be read is left out.
+Containers of one machine all see the whole machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdcloud.node import paths
+from hvdcloud.node.boot import activity, machine
+
+Sample = dict[str, Any]
+
+GPU_SECONDS = 4.0
+"""How long nvidia-smi may take; it hangs when a GPU has fallen off its bus."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 300.0
+QUERY = (
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw",
+    "--format=csv,noheader,nounits",
+)
+_MIB = 1 << 20
+_PROGRAM_PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LIBRARIES = "LD_LIBRARY_PATH"
+
+
+class Counters(NamedTuple):
+    """What only grows; a rate is the difference of two."""
+
+    at: float
+    """time.monotonic()"""
+    busy: float
+    """Of all cores, in the kernel's ticks."""
+    ticks: float
+    received: int
+    """Bytes."""
+    sent: int
+
+
+def parse_cpu(stat: str) -> tuple[float, float]:
+    """Ticks in which cores were busy, and all ticks, from the text of /proc/stat (proc(5))."""
+    for line in stat.splitlines():
+        if line.startswith("cpu "):
+            # guest and guest_nice, the last two, are in user and nice already.
+            ticks = [float(field) for field in line.split()[1:9]]
+            waiting = sum(ticks[3:5])
+            return sum(ticks) - waiting, sum(ticks)
+    return 0.0, 0.0
+
+
+def parse_memory(meminfo: str) -> tuple[int, int] | None:
+    """Bytes that are in use and bytes there are, from the text of /proc/meminfo; None: it does not say."""
+    found = {}
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable") and rest.split():
+            found[name] = int(rest.split()[0]) * 1024
+    if len(found) < 2:
+        return None
+    return found["MemTotal"] - found["MemAvailable"], found["MemTotal"]
+
+
+def parse_network(dev: str, interface: str) -> tuple[int, int]:
+    """Bytes that an interface has received and sent, from the text of /proc/net/dev; 0 where there is none."""
+    for line in dev.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and name.strip() == interface:
+            fields = rest.split()
+            if len(fields) > 8:
+                return int(fields[0]), int(fields[8])
+    return 0, 0
+
+
+def parse_gpus(output: str) -> list[dict[str, Any]]:
+    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB.
+
+    What a GPU does not measure is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out.
+    """
+    gpus = []
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 6 or not fields[0].isdigit():
+            continue
+        gpu: dict[str, Any] = {"index": int(fields[0])}
+        names = ("utilization", "memory", "memory_total", "temperature", "power")
+        for name, text in zip(names, fields[1:], strict=True):
+            with contextlib.suppress(ValueError):
+                value = float(text)
+                gpu[name] = int(value) * _MIB if name.startswith("memory") else round(value, 1)
+        gpus.append(gpu)
+    return gpus
+
+
+class GpuReader:
+    """Asks nvidia-smi, and waits for it no longer than it may take.
+
+    Args:
+        program: its path; None: where this image has it.
+        seconds: how long it may take.
+    """
+
+    def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
+        image = machine.image_environment()
+        self._program = program or _find(image)
+        self._seconds = seconds
+        # Without the mark of the run, by which its processes are found and ended.
+        self._environment = {"PATH": _PROGRAM_PATH, "LANG": "C", **_only(image, _LIBRARIES)}
+        self._stuck: subprocess.Popen[str] | None = None
+        self._again_at = 0.0
+        self._pause = _FIRST_PAUSE
+        self.trouble = ""
+        """Why there is no answer; empty while there is one, or nothing to ask."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """One object a GPU; none where nvidia-smi is not there or does not answer."""
+        if self._program is None or time.monotonic() < self._again_at or not self._gone():
+            return []
+        try:
+            process = subprocess.Popen(
+                [self._program, *QUERY],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return self._give_up(f"nvidia-smi cannot be started: {error.strerror}")
+        try:
+            output, _ = process.communicate(timeout=self._seconds)
+        except subprocess.TimeoutExpired:
+            # Stuck in the driver it does not even end when it is killed; nobody waits for that.
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            self._stuck = process
+            return self._give_up(f"nvidia-smi did not answer within {self._seconds:g} s")
+        gpus = parse_gpus(output)
+        if not gpus:
+            return self._give_up(f"nvidia-smi said nothing of any GPU (exit code {process.returncode})")
+        self._pause, self.trouble = _FIRST_PAUSE, ""
+        return gpus
+
+    def _gone(self) -> bool:
+        if self._stuck is not None and self._stuck.poll() is not None:
+            self._stuck = None
+        return self._stuck is None
+
+    def _give_up(self, why: str) -> list[dict[str, Any]]:
+        self.trouble = why
+        self._again_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return []
+
+
+def _find(image: Mapping[str, str]) -> str | None:
+    path = ":".join(filter(None, [image.get("PATH"), _PROGRAM_PATH]))
+    return shutil.which("nvidia-smi", path=path)
+
+
+def _only(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    return {name: environment[name]} if name in environment else {}
+
+
+class Sensors:
+    """Reads samples; rates are since the reading before.
+
+    Args:
+        gpus: who asks for them.
+        interface: whose bytes count; None: the one that leads to the other nodes.
+        proc: /proc.
+    """
+
+    def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None, proc: Path = Path("/proc")):
+        self._gpus = gpus if gpus is not None else GpuReader()
+        self._interface = interface
+        self._proc = proc
+        self._before: Counters | None = None
+
+    def read(self) -> Sample:
+        """A sample of now; its rates are missing the first time."""
+        sample: Sample = {"t": round(time.time(), 2)}
+        now, before = self._counters(), self._before
+        self._before = now
+        if before is not None and now.at > before.at:
+            if now.ticks > before.ticks:
+                part = (now.busy - before.busy) / (now.ticks - before.ticks)
+                sample["cpu"] = round(100 * min(1.0, max(0.0, part)), 1)
+            seconds = now.at - before.at
+            sample["received"] = round(max(0, now.received - before.received) / seconds)
+            sample["sent"] = round(max(0, now.sent - before.sent) / seconds)
+        if memory := parse_memory(self._text("meminfo")):
+            sample["memory"], sample["memory_total"] = memory
+        if gpus := self._gpus.read():
+            sample["gpus"] = gpus
+        elif self._gpus.trouble:
+            sample["trouble"] = self._gpus.trouble
+        return sample
+
+    def _counters(self) -> Counters:
+        if self._interface is None:
+            self._interface = _mesh_interface()
+        busy, ticks = parse_cpu(self._text("stat"))
+        received, sent = parse_network(self._text("net/dev"), self._interface)
+        return Counters(time.monotonic(), busy, ticks, received, sent)
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self._proc / name).read_text()
+        except OSError:
+            # Some container without it: what it would have said is missing.
+            return ""
+
+
+def _mesh_interface() -> str:
+    own = machine.name()
+    try:
+        return machine.mesh_interface([name for name in activity.mesh() if name != own])
+    except OSError:
+        return "lo"
+
+
+def samples_file(run: str) -> Path:
+    """Of one run on this node: a JSON object per line."""
+    return paths.run_dir(run) / "samples.jsonl"
+
+
+def newest_file(run: str) -> Path:
+    """The newest sample of one run on this node."""
+    return paths.run_dir(run) / "sample.json"

@@ -1,0 +1,182 @@
+"""Samples of a node while a run lasts: a bounded file here, and a copy of it beside the run's checkpoints.
+
+Both are done by threads of the agent's that nobody waits for longer than a moment: neither a driver that hangs nor a
+bucket that does not answer may hold a run up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.node.files import write_json
+from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
+from hvdcloud.node.run import state
+from hvdcloud.node.run.spec import Spec
+
+if TYPE_CHECKING:
+    from hvdcloud.node.uploads.loop import UploadLoop
+    from hvdcloud.storage.base import Bucket
+
+EVERY_SECONDS = 5.0
+FIRST_SECONDS = 1.0
+UPLOAD_SECONDS = 60.0
+FIRST_UPLOAD_SECONDS = 10.0
+LAST_UPLOAD_SECONDS = 10.0
+"""How long the end of a run waits for the last upload."""
+_LAST_SAMPLE_SECONDS = 0.5
+MOST_LINES = 2000
+_LOOK_SHARE = 20.0
+"""Files that wait are counted for at most one part in so many of the time."""
+
+
+class Series:
+    """A file of samples that covers the whole run, however long: when it is full, every second one goes.
+
+    Args:
+        path: a line per sample.
+        most: how many lines it may have.
+    """
+
+    def __init__(self, path: Path, *, most: int = MOST_LINES) -> None:
+        self._path = path
+        self._most = most
+        self._every = 1
+        self._count = 0
+        try:
+            self._lines = path.read_bytes().splitlines(keepends=True)
+        except OSError:
+            self._lines = []
+
+    def add(self, sample: Sample) -> None:
+        """Keep a sample, or every so manieth.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        self._count += 1
+        if self._count % self._every:
+            return
+        line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
+        self._lines.append(line)
+        if len(self._lines) <= self._most:
+            with self._path.open("ab") as file:
+                file.write(line)
+            return
+        self._lines = self._lines[::2]
+        self._every *= 2
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary.write_bytes(b"".join(self._lines))
+        temporary.replace(self._path)
+
+
+class Sampler:
+    """Samples one run on this node.
+
+    Args:
+        spec: of the run.
+        keeper: knows the bucket, and which checkpoints wait.
+        sensors: what is read.
+    """
+
+    def __init__(self, spec: Spec, upload_loop: UploadLoop, sensors: Callable[[], Sensors] = Sensors) -> None:
+        self._spec = spec
+        self._upload_loop = upload_loop
+        self._make_sensors = sensors
+        self._ending = threading.Event()
+        self._closed = threading.Event()
+        self._look_at = 0.0
+        self._waiting: int | None = None
+        self._earlier: bytes | None = b"" if samples_file(spec.run).exists() else None
+        """What the bucket had from the machine whose place this one took; None: not looked for yet."""
+        self._threads = [
+            threading.Thread(target=self._sample, name="samples", daemon=True),
+            threading.Thread(target=self._upload, name="samples-upload", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self, *, upload: bool) -> None:
+        """The ranks have ended: a last sample, and a last upload. Waits for neither longer than a moment.
+
+        Args:
+            upload: False: the bucket has just proved out of reach.
+        """
+        self._ending.set()
+        sampling, uploading = self._threads
+        sampling.join(_LAST_SAMPLE_SECONDS)
+        self._closed.set()
+        if upload:
+            uploading.join(LAST_UPLOAD_SECONDS)
+
+    def _sample(self) -> None:
+        sensors = self._make_sensors()
+        series = Series(samples_file(self._spec.run))
+        sensors.read()
+        at = time.monotonic() + FIRST_SECONDS
+        while True:
+            over = self._ending.wait(max(0.0, at - time.monotonic()))
+            at = max(at + EVERY_SECONDS, time.monotonic())
+            sample = sensors.read() | self._around(last=over)
+            # A full disk; the run has greater worries, and the next one may fit.
+            with contextlib.suppress(OSError):
+                series.add(sample)
+                write_json(newest_file(self._spec.run), sample)
+            if over:
+                return
+
+    def _around(self, *, last: bool) -> Sample:
+        """How long the log is, which gives its lines their time, and how many checkpoints wait for their upload."""
+        found: Sample = {}
+        if self._spec.node == 0:
+            with contextlib.suppress(OSError):
+                found["log"] = state.log_file(self._spec.run).stat().st_size
+        began = time.monotonic()
+        if last or began >= self._look_at:
+            self._waiting = self._upload_loop.waiting()
+            self._look_at = time.monotonic() + _LOOK_SHARE * (time.monotonic() - began)
+        if self._waiting is not None:
+            found["waiting"] = self._waiting
+        return found
+
+    def _upload(self) -> None:
+        wait = FIRST_UPLOAD_SECONDS
+        while True:
+            over = self._closed.wait(wait)
+            wait = UPLOAD_SECONDS
+            # Samples are no checkpoints: where they cannot be kept, the next upload has them too.
+            with contextlib.suppress(HvdcloudError, OSError):
+                self._put(self._upload_loop.bucket)
+            if over:
+                return
+
+    def _put(self, bucket: Bucket | None) -> None:
+        if bucket is not None:
+            # What the bucket's client has loaded already by then; the ranks do not wait for it.
+            from hvdcloud.checkpoints.manifest import samples_name
+
+            name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
+            if self._earlier is None:
+                self._earlier = _read(bucket, name)
+            bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
+
+
+def _read(bucket: Bucket, name: str) -> bytes:
+    """Whole lines; empty if there is nothing."""
+    from hvdcloud.storage.base import ObjectMissingError
+
+    try:
+        found = bucket.read(name)
+    except ObjectMissingError:
+        return b""
+    return found[: found.rfind(b"\n") + 1]

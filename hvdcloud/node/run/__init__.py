@@ -1,0 +1,1 @@
+"""One run on the nodes: prepared, launched, supervised and ended."""

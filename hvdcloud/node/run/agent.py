@@ -1,0 +1,438 @@
+"""`agent`: one per node while a run lasts: keeps its checkpoints, and ends its ranks when nobody else does.
+
+The supervisor on the head starts it over ssh and both hold a lease: JSON lines each way, a heartbeat every second. If
+the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
+asked for: it ends every process of the run on its node, uploads what is left, and goes.
+
+Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
+gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
+disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped
+{left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is
+the number of seconds since the rank's end.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths
+from hvdcloud.node.files import Lock, lock_holder
+from hvdcloud.node.mesh import tcp
+from hvdcloud.node.monitor.sampler import Sampler
+from hvdcloud.node.run import processes, state
+from hvdcloud.node.run.channel import BEAT_SECONDS, Channel
+from hvdcloud.node.run.mailbox import Mailbox
+from hvdcloud.node.run.secrets_file import forget
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.uploads import drain
+from hvdcloud.node.uploads.loop import Report, UploadLoop
+
+SILENCE_SECONDS = 30.0
+"""How long the supervisor may be silent, until it says itself how long."""
+_STALL_SECONDS = 3.0
+"""A pause of our own loop that means that we were frozen ourselves."""
+_LAST_WORDS_SECONDS = 2.0
+_KEPT = ("rank", "exit_code", "signal", "terminated", "ended")
+KILLED = 128 + signal.SIGKILL
+
+
+class _Peer:
+    """One connection on the agent's socket: a rank, `flush` or `leave`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        self.rank: int | None = None
+        self.pid: int | None = None
+        self.child: int | None = None
+        self.ended = False
+
+
+class Agent:
+    """The agent of one run on this node.
+
+    Args:
+        spec: of the run.
+        lease: the supervisor.
+        probe: whether to try first what a worker needs.
+    """
+
+    def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
+        self._spec = spec
+        self._lease = lease
+        self._upload_loop = UploadLoop(spec)
+        self._sampler = Sampler(spec, self._upload_loop)
+        self._selector = selectors.DefaultSelector()
+        self._listener = self._listen()
+        self._peers: set[_Peer] = set()
+        self._records: dict[int, dict[str, Any]] = {}
+        self._silence = SILENCE_SECONDS
+        self._heard = time.monotonic()
+        self._probe = probe
+        self._mesh: frozenset[str] = frozenset()
+        self._connections: dict[str, float] = {}
+        """When each of the workers' connections to other nodes was first seen, by inode."""
+        self._resetting = False
+        self._ending = False
+        self._orphaned = ""
+        self._finished: Report | None = None
+        self._drain: drain.Drain | None = None
+        self._askers: list[_Peer] = []
+        self._told_to_finish = threading.Event()
+        self._mailbox = Mailbox()
+
+    def run(self) -> None:
+        """Work until the run has ended on this node and everything is said."""
+        self._selector.register(self._lease.read_fd, selectors.EVENT_READ, self._hear)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
+        signal.signal(signal.SIGTERM, lambda *_: self._mailbox.post(lambda: self._end("the agent was asked to end")))
+        self._upload_loop.start()
+        self._sampler.start()
+        drain.watch(lambda: self._mailbox.post(lambda: self.leave(drain.PREEMPTED)))
+        if self._probe:
+            threading.Thread(target=self._try_worker, name="probe", daemon=True).start()
+        else:
+            self._say_ready()
+        beat_at = time.monotonic() + BEAT_SECONDS
+        turned = time.monotonic()
+        while self._finished is None:
+            self._turn(max(0.0, beat_at - time.monotonic()))
+            now = time.monotonic()
+            if now - turned > BEAT_SECONDS + _STALL_SECONDS:
+                # We were frozen, not the supervisor: what it said meanwhile may not have been delivered yet.
+                self._heard = max(self._heard, now - self._silence + _STALL_SECONDS)
+            turned = now
+            if now >= beat_at:
+                self._lease.beat()
+                self._say_connected()
+                beat_at = now + BEAT_SECONDS
+            if not self._ending and now - self._heard > self._silence:
+                self._end(f"no heartbeat from the head for {self._silence:.0f} s")
+        self._say_goodbye(self._finished)
+
+    def _say_ready(self) -> None:
+        self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
+
+    def _try_worker(self) -> None:
+        from hvdcloud.node.elastic.probe import worker_problem
+
+        if problem := worker_problem(self._spec):
+            self._mailbox.post(lambda: self._lease.send({"error": problem}))
+            self._mailbox.post(lambda: self._end(problem))
+        else:
+            self._mailbox.post(self._say_ready)
+
+    def _turn(self, seconds: float) -> None:
+        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+        for key, _ in self._selector.select(seconds) or self._selector.select(0):
+            # An earlier event of this round may have closed this one's descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
+
+    def _listen(self) -> socket.socket:
+        path = paths.agent_socket(self._spec.run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(str(path))
+        listener.listen(256)
+        return listener
+
+    def _hear(self) -> None:
+        for message in self._lease.receive():
+            self._heard = time.monotonic()
+            if message.get("type") == "hello":
+                self._silence = float(message["silence"])
+            elif message.get("type") == "mesh":
+                self._mesh = frozenset(str(address) for address in message["addresses"])
+            elif message.get("type") == "disconnect":
+                self._disconnect(older_than=float(message["older_than"]))
+            elif message.get("type") == "reset" and not self._ending:
+                self._resetting = True
+                threading.Thread(target=self._reset, name="reset", daemon=True).start()
+            elif message.get("type") == "gather" and not self._ending:
+                threading.Thread(target=self._gather, name="gather", daemon=True).start()
+            elif message.get("type") == "finish":
+                self._told_to_finish.set()
+                self._end("")
+        if self._lease.closed:
+            self._told_to_finish.set()
+            self._selector.unregister(self._lease.read_fd)
+            self._end("the connection to the head is gone")
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        peer = _Peer(connection)
+        self._peers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear_peer(peer))
+
+    def _hear_peer(self, peer: _Peer) -> None:
+        for message in peer.channel.receive():
+            kind = message.get("type")
+            if kind == "rank" and not (self._ending or self._resetting):
+                peer.rank, peer.pid = int(message["rank"]), int(message["pid"])
+                peer.channel.send({"type": "go"})
+                self._lease.send({"type": "rank", "rank": peer.rank, "pid": peer.pid, "host": message.get("host")})
+            elif kind == "started":
+                peer.child = int(message["child"])
+            elif kind == "ended":
+                peer.ended = True
+                self._record(peer, {key: message[key] for key in _KEPT})
+            elif kind == "flush":
+                threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
+            elif kind == "leave" and not self._ending:
+                self._askers.append(peer)
+                self.leave(str(message["why"]), ending=bool(message["ending"]))
+        if not peer.channel.closed and not (self._ending and peer.rank is None):
+            return
+        self._drop(peer)
+        if peer.rank is not None and not peer.ended:
+            # The rank itself was killed; what it started is not left behind.
+            killed = {"exit_code": KILLED, "signal": int(signal.SIGKILL), "terminated": False, "ended": time.time()}
+            self._record(peer, {"rank": peer.rank, **killed})
+            if peer.child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(peer.child, signal.SIGKILL)
+
+    def _drop(self, peer: _Peer) -> None:
+        if peer in self._peers:
+            self._peers.discard(peer)
+            self._selector.unregister(peer.connection)
+            peer.connection.close()
+
+    def _record(self, peer: _Peer, record: dict[str, Any]) -> None:
+        record["node"] = self._spec.name
+        self._records[record["rank"]] = record
+        reaped = self._ending or self._resetting
+        ago = max(0.0, time.time() - record["ended"])
+        self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped, "ago": ago})
+
+    def _flush_for(self, peer: _Peer) -> None:
+        report = self._upload_loop.flush_now()
+        self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.as_dict()}))
+
+    def _say_connected(self) -> None:
+        """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
+        if not self._mesh or self._lease.blocked:
+            return
+        if workers := self._look_at_connections():
+            seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
+            listening = [str(pid) for pid, found in workers.items() if found.listens]
+            self._lease.send({"type": "connected", "workers": seen, "listening": listening})
+
+    def _look_at_connections(self) -> dict[int | None, tcp.Look]:
+        """What each rank has open; notes when each of its connections to other nodes was first seen."""
+        now = time.monotonic()
+        workers = {peer.pid: tcp.look(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
+        there = {inode for found in workers.values() for inode in found.connections}
+        self._connections = {inode: self._connections.get(inode, now) for inode in there}
+        return workers
+
+    def _disconnect(self, *, older_than: float) -> None:
+        """Break what connects the workers here to other nodes, so that they notice a loss at once.
+
+        Args:
+            older_than: seconds. They may have noticed it by themselves, and be connecting again already.
+        """
+        self._look_at_connections()
+        since = time.monotonic() - older_than
+        old = {inode for inode, first in self._connections.items() if first <= since}
+        broken, error = 0, ""
+        for peer in self._peers:
+            if peer.child is not None:
+                try:
+                    broken += tcp.disconnect(peer.child, self._mesh, inodes=old)
+                except OSError as refused:
+                    error = refused.strerror or str(refused)
+        self._lease.send({"type": "disconnected", "broken": broken, "error": error})
+
+    def _reset(self) -> None:
+        """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
+        processes.reap(self._spec.run)
+        error = "; ".join(self._upload_loop.flush_now().errors)
+        self._mailbox.post(lambda: self._lease.send({"type": "reset", "error": error}))
+
+    def _gather(self) -> None:
+        """Get the newest checkpoints of all nodes; then ranks may start again."""
+        error = self._upload_loop.gather()
+
+        def report() -> None:
+            self._resetting = False
+            self._lease.send({"type": "gather", "error": error})
+
+        self._mailbox.post(report)
+
+    def leave(self, why: str, *, ending: bool = False) -> None:
+        """This node is about to go: say so, and upload what there is, and what is still written, at once.
+
+        Args:
+            why: completes "it is being …".
+            ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
+        """
+        if self._drain is None and not self._ending:
+            self._drain = drain.Drain(
+                why,
+                flush=self._upload_loop.flush_now,
+                looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
+            )
+            self._lease.send({"type": "leaving", "why": why})
+            self._drain.start()
+        if self._drain is not None:
+            self._drain.ending |= ending
+
+    def _look_around(self, saved: drain.Saved) -> None:
+        """So far are the uploads of this node, which leaves."""
+        if self._drain is None or self._ending or not saved.settled:
+            return
+        if self._drain.is_news(saved):
+            self._lease.send({"type": "saved", **saved.as_dict()})
+        if not self._drain.ending:
+            self._answer_askers(saved)
+        elif not (saved.patient and self._spec.elastic and self._has_ranks()):
+            # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list.
+            self._end(f"it is being {self._drain.why}")
+
+    def _answer_askers(self, saved: drain.Saved) -> None:
+        for peer in self._askers:
+            if peer in self._peers:
+                peer.channel.send({"type": "left", **saved.as_dict()})
+        self._askers.clear()
+
+    def _has_ranks(self) -> bool:
+        return any(peer.rank is not None and not peer.ended for peer in self._peers)
+
+    def _end(self, orphaned: str) -> None:
+        """End the run on this node; once.
+
+        Args:
+            orphaned: why, if it is not the supervisor that wants it.
+        """
+        if self._ending:
+            return
+        for peer in [peer for peer in self._peers if peer.rank is not None]:
+            # What a rank has reported before this is not our doing, however late we read it.
+            self._hear_peer(peer)
+        self._ending = True
+        self._orphaned = orphaned
+        if self._drain is not None:
+            self._drain.stop()
+        if orphaned:
+            self._lease.send({"type": "ending", "why": orphaned})
+        threading.Thread(target=self._finish, name="end", daemon=True).start()
+
+    def _finish(self) -> None:
+        if self._drain is not None:
+            # The supervisor ends the run as soon as it knows that we will; what ranks elsewhere do then is no failure.
+            self._told_to_finish.wait(_LAST_WORDS_SECONDS)
+        left = processes.reap(self._spec.run)
+        self._mailbox.post(lambda: self._lease.send({"type": "reaped", "left": left}))
+        # No rank that the launcher still starts gets past this.
+        forget(self._spec.run, keep_credentials=True)
+        report = self._upload_loop.finish()
+        self._sampler.finish(upload=report.complete)
+        forget(self._spec.run, keep_credentials=not report.complete)
+        self._mailbox.post(lambda: self._set_finished(report))
+
+    def _set_finished(self, report: Report) -> None:
+        self._finished = report
+
+    def _say_goodbye(self, report: Report) -> None:
+        self._turn(0.0)
+        if self._drain is not None:
+            # First, because the supervisor ends us when it has heard that we have finished.
+            self._answer_askers(self._drain.saved(report))
+        self._lease.send({"type": "finished", "checkpoints": report.as_dict(), "orphaned": self._orphaned})
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        # Who ends this node next ends its sshd too: wait until the head has heard us, and hangs up.
+        while (self._lease.blocked or self._drain) and not self._lease.closed and time.monotonic() < deadline:
+            writing = [self._lease.write_fd] if self._lease.blocked else []
+            select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
+            self._lease.receive()
+            self._lease.flush()
+        if self._orphaned and self._spec.node == 0:
+            self._testify(report)
+
+    def _testify(self, report: Report) -> None:
+        """On the head, and the supervisor is dead: say how the run ended, as far as this node knows."""
+        if state.supervised(self._spec.run) is not None:
+            return
+        current = state.read(self._spec.run)
+        if not current.pop("supervisor_dead", False):
+            return
+        known = {record["rank"]: record for record in current["ranks"]} | self._records
+        current |= {
+            "ended": time.time(),
+            "ranks": [known[rank] for rank in sorted(known)],
+            # The other nodes' agents finish by themselves and were not heard.
+            "checkpoints": {**report.as_dict(), "complete": report.complete and len(current["nodes"]) == 1},
+        }
+        state.write(current)
+
+
+def main(run: str, *, probe: bool = False) -> int:
+    """Be the agent of a run; standard input and output are the lease.
+
+    Args:
+        run: the run.
+        probe: try what a worker needs before saying that this node is ready.
+
+    Raises:
+        UsageError: the run was not prepared here.
+        NodeError: another agent of this run cannot be ended.
+    """
+    # sshd has made a session for us; a local supervisor has not, and its end must not be ours.
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spec = Spec.load(run)
+    lock = _take_over(run)
+    _redirect_errors(run)
+    lease = Channel(read_fd=sys.stdin.fileno(), write_fd=sys.stdout.fileno())
+    try:
+        Agent(spec, lease, probe=probe).run()
+    finally:
+        lock.release()
+    # A thread that hangs in a dead bucket must not keep the process.
+    os._exit(0)
+
+
+def _redirect_errors(run: str) -> None:
+    """Standard error goes to agent.err: the ssh connection that it came with may be gone when there is a need."""
+    try:
+        descriptor = os.open(paths.run_dir(run) / "agent.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        # A full disk; the lease still carries what matters.
+        return
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _take_over(run: str) -> Lock:
+    """The run's one agent on this node: us. An earlier one has lost its supervisor and is ended."""
+    lock = Lock(paths.agent_lock(run))
+    deadline = time.monotonic() + processes.KILL_SECONDS
+    while not lock.acquire({"pid": os.getpid()}):
+        holder = lock_holder(lock.path)
+        pid = int((holder or {}).get("pid", 0))
+        if pid > 1:
+            processes.send([pid], signal.SIGKILL)
+            processes.wait_gone([pid], seconds=deadline - time.monotonic())
+        if time.monotonic() >= deadline:
+            raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
+    return lock

@@ -1,0 +1,118 @@
+"""`state`, `stop`, `flush`, `poweroff`: what is asked of a node from outside a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.node import paths
+from hvdcloud.node.files import lock_holder
+from hvdcloud.node.run import events, processes, state
+from hvdcloud.node.uploads import archive
+from hvdcloud.node.uploads.loop import Report, is_complete
+
+STOP_SECONDS = 600.0
+"""A stopped run still uploads its checkpoints."""
+FLUSH_SECONDS = 600.0
+LOG_SECONDS = 10.0
+"""How long the log of a run that has ended may still take on its way to the bucket."""
+_POLL_SECONDS = 0.02
+
+
+def show(run: str | None) -> dict[str, Any]:
+    """State of one run, or of every run that was launched on this node, newest last.
+
+    Raises:
+        UsageError: no such run.
+    """
+    return {"runs": [state.read(run)] if run is not None else state.read_all()}
+
+
+def stop(run: str) -> dict[str, Any]:
+    """End a run on every node and wait until it has ended; harmless if it has.
+
+    Raises:
+        UsageError: no such run.
+        NodeError: it did not end in time.
+    """
+    current = state.read(run)
+    if pid := state.supervised(run):
+        events.record(run, "asked to stop")
+        processes.send([pid], signal.SIGTERM)
+        if not processes.wait_gone([pid], seconds=STOP_SECONDS):
+            raise NodeError(
+                f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way",
+                hint=f"hvdcloud logs -f {run}, or hvdcloud down --force",
+            )
+        current = state.read(run)
+    elif current.get("supervisor_dead"):
+        # The agents have ended the ranks when the supervisor died; this is for a node whose agent died as well.
+        _wait_for_agent(run, seconds=STOP_SECONDS)
+        left = processes.reap(run)
+        current = state.read(run)
+        if current.pop("supervisor_dead", False):
+            current |= {"ended": time.time(), "left_behind": [f"process {pid}" for pid in left]}
+            state.write(current)
+    return current
+
+
+def flush() -> dict[str, Any]:
+    """Upload the checkpoints of every run of this node that are not all in the bucket.
+
+    Returns:
+        For each such run what is still not there, and why.
+    """
+    from hvdcloud.node.uploads.flush import ask_to_flush, finish_run
+
+    found = {}
+    deadline = time.monotonic() + FLUSH_SECONDS
+    for folder in sorted(paths.runs_dir().glob("*")):
+        run = folder.name
+        if is_complete(run):
+            continue
+        try:
+            report = ask_to_flush(run, seconds=max(1.0, deadline - time.monotonic()))
+            if report is None:
+                # It may just be ending, and then says so in its report.
+                _wait_for_agent(run, seconds=max(1.0, deadline - time.monotonic()))
+                report = Report(complete=True) if is_complete(run) else finish_run(run)
+        except (HvdcloudError, OSError) as error:
+            report = Report(errors=[str(error)])
+        found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
+    _wait_for_logs()
+    return {"runs": found}
+
+
+def _wait_for_logs() -> None:
+    """On the head: a log goes to the bucket when its run has ended, and who asks to flush is about to delete us."""
+    for ended in state.read_all():
+        if ended["state"] == "done" and ended["ended"]:
+            archive.wait_kept(ended["run"], seconds=ended["ended"] + LOG_SECONDS - time.time())
+
+
+def _wait_for_agent(run: str, *, seconds: float) -> None:
+    """Wait until the run has no agent on this node.
+
+    Raises:
+        NodeError: it still has one.
+    """
+    holder = lock_holder(paths.agent_lock(run))
+    deadline = time.monotonic() + seconds
+    while holder is not None:
+        if time.monotonic() >= deadline:
+            raise NodeError(f"the agent of run {run} is still at work after {seconds:.0f} s", hint="hvdcloud status")
+        pid = int(holder.get("pid", 0))
+        if pid > 0:
+            processes.wait_gone([pid], seconds=deadline - time.monotonic())
+        else:
+            time.sleep(_POLL_SECONDS)
+        holder = lock_holder(paths.agent_lock(run))
+
+
+def poweroff() -> dict[str, Any]:
+    """End the container; its entrypoint ends everything in it."""
+    os.kill(1, signal.SIGTERM)
+    return {"ok": True}

@@ -1,0 +1,72 @@
+"""After a run, on the head and without the laptop: its log goes to the bucket; with `--down-when-done` the nodes go.
+
+They go only once every checkpoint is in the bucket; until then they hold what exists nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from hvdcloud.node.boot import poweroff
+from hvdcloud.node.run import state
+from hvdcloud.node.run.log import RunLog
+from hvdcloud.node.uploads import archive
+
+GRACE_SECONDS = 5.0
+"""For whoever follows the run: to read its end."""
+
+
+def announcements(ended: state.State) -> list[str]:
+    """What the log of a run that ends says of its nodes."""
+    if not ended.get("down_when_done"):
+        return []
+    if not _nodes_go(ended):
+        return ["the nodes stay: they hold checkpoints that are not in the bucket"]
+    return [f"{poweroff.way()} the nodes: the run has ended and its checkpoints are in the bucket"]
+
+
+def after(ended: state.State) -> None:
+    """Do what is left to do after a run.
+
+    Args:
+        ended: the state of a run that is done.
+    """
+    until = time.monotonic() + GRACE_SECONDS
+    keep_log(ended)
+    if not _nodes_go(ended):
+        return
+    time.sleep(max(0.0, until - time.monotonic()))
+    if state.active_run() is not None:
+        return
+    poweroff.say(f"{poweroff.way()}: run {ended['run']} has ended and its checkpoints are in the bucket")
+    refusal = poweroff.end_others(ended["nodes"][1:])
+    if refusal:
+        _note(ended, refusal)
+    own = poweroff.delete_this_one()
+    if own:
+        _note(ended, own)
+    if refusal or own:
+        keep_log(ended)
+    poweroff.wait_for_the_end(own)
+
+
+def keep_log(ended: state.State) -> None:
+    """The log is no checkpoint: where it cannot be kept, the rest goes on."""
+    try:
+        archive.keep(ended["run"])
+    except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go
+        sys.stderr.write(f"hvdcloud: the log of run {ended['run']} is not in the bucket: {error}\n")
+
+
+def _nodes_go(ended: state.State) -> bool:
+    return bool(ended.get("down_when_done")) and bool(ended["checkpoints"]["complete"])
+
+
+def _note(ended: state.State, refusal: poweroff.Refusal) -> None:
+    poweroff.say(refusal.consequence)
+    ended.setdefault("not_deleted", []).append(refusal.consequence)
+    state.write(ended)
+    log = RunLog(state.log_file(ended["run"]))
+    log.note(refusal.consequence)
+    log.close()

@@ -1,0 +1,128 @@
+"""`logs`: a run's log as it grows, until the run has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from hvdcloud.errors import UsageError
+from hvdcloud.node import paths
+from hvdcloud.node.run import events, state
+
+_POLL_SECONDS = 0.02
+"""Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
+_READ_SIZE = 1 << 18
+
+
+def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
+    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error.
+
+    Args:
+        run: the run.
+        offset: bytes of the log that the caller has already.
+        follow: stay until the run has ended.
+        output: where the bytes go.
+
+    Raises:
+        UsageError: no such run on this node.
+    """
+    current = state.read(run)
+    try:
+        descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
+    followed = follow and current["state"] != "done"
+    with _following(run) if followed else contextlib.nullcontext():
+        return _copy(run, current, descriptor, offset=offset, follow=follow, followed=followed, output=output)
+
+
+def is_followed(run: str) -> bool:
+    """Whether somebody follows it now; its being so ends with the process that does, whatever ends that."""
+    try:
+        descriptor = os.open(_followers_file(run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextlib.contextmanager
+def _following(run: str) -> Iterator[None]:
+    """Be one of those who follow it, as many as they are."""
+    try:
+        descriptor = os.open(_followers_file(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # On a full disk a log can be read all the same.
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _followers_file(run: str) -> Path:
+    return paths.run_dir(run) / "followers"
+
+
+def _copy(
+    run: str, current: state.State, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
+) -> int:
+    if followed:
+        events.record(run, "somebody follows it")
+    try:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        seen = _identity(run)
+        checked = time.monotonic()
+        while True:
+            ended = not follow or current["state"] == "done"
+            while data := os.read(descriptor, _READ_SIZE):
+                output.write(data)
+                output.flush()
+            if ended:
+                break
+            time.sleep(_POLL_SECONDS)
+            now = time.monotonic()
+            if now - checked > 1.0 and _hung_up(output):
+                raise BrokenPipeError
+            # A supervisor that was killed leaves its file as it was: ask for it once a second.
+            if (identity := _identity(run)) != seen or now - checked > 1.0:
+                current, seen, checked = state.read(run), identity, now
+    except BrokenPipeError:
+        # Whoever followed has hung up; the run does not care.
+        if followed:
+            events.record(run, "whoever followed it has hung up")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        os.close(descriptor)
+    sys.stderr.write(json.dumps(current) + "\n")
+    return 0
+
+
+def _hung_up(output: IO[bytes]) -> bool:
+    """Whether nobody reads any more, which a write would only show at the next line."""
+    poll = select.poll()
+    try:
+        poll.register(output.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _identity(run: str) -> tuple[int, int]:
+    status = state.state_file(run).stat()
+    return status.st_ino, status.st_mtime_ns

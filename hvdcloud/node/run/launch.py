@@ -1,0 +1,152 @@
+"""`launch`: start a run's supervisor and leave; it goes on without us and without the SSH connection."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node import paths
+from hvdcloud.node.files import Lock
+from hvdcloud.node.run import events, state
+from hvdcloud.node.run.finish import after
+from hvdcloud.node.run.prepare import ActiveRunError
+from hvdcloud.node.run.request import Elastic, Host, Request
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.run.supervisor import supervise
+
+if TYPE_CHECKING:
+    from hvdcloud.node.elastic.replace import VmTemplates
+
+START_SECONDS = 15.0
+
+
+def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Launch a prepared run.
+
+    Raises:
+        UsageError: the request cannot be used, or the run was not prepared here or was already launched.
+        ActiveRunError: a run is active.
+        NodeError: the supervisor did not start.
+    """
+    try:
+        wanted = Request(
+            run=paths.check_run_id(run),
+            cluster=str(request["cluster"]),
+            hosts=tuple(str(host["name"]) for host in request["hosts"]),
+            np=int(request["np"]),
+            horovodrun=tuple(str(part) for part in request["horovodrun"]),
+            gloo_timeout=float(request["gloo_timeout"]),
+            controller=str(request.get("controller", "gloo")),
+            elastic=_elastic(request),
+            vm_templates=_vm_templates(request),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
+    if not wanted.hosts or not wanted.horovodrun or wanted.np < 1:
+        raise UsageError("launch: no hosts, no ranks or no horovodrun", hint="hvdcloud run again")
+    Spec.load(run)
+    lock = Lock(paths.supervisor_lock())
+    if not lock.acquire({"run": run, "pid": os.getpid()}):
+        raise ActiveRunError(state.active_run() or "?")
+    if state.state_file(run).exists():
+        raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
+    current = state.fresh(
+        run=run,
+        cluster=wanted.cluster,
+        np=wanted.np,
+        controller=wanted.controller,
+        nodes=list(wanted.hosts),
+    )
+    # What the laptop knows of the cluster and what it costs, for whoever reads of this run when both are gone.
+    current["about"] = about if isinstance(about := request.get("about"), dict) else {}
+    if request.get("detached"):
+        events.record(run, "left to run without anybody who follows it")
+    current["down_when_done"] = bool(request.get("down_when_done", False))
+    _detach(wanted, current, lock)
+    return {"ok": True}
+
+
+def _elastic(request: dict[str, Any]) -> Elastic | None:
+    wanted = request.get("elastic")
+    if wanted is None:
+        return None
+    hosts = tuple(Host(str(host["name"]), int(host["index"]), int(host["slots"])) for host in request["hosts"])
+    return Elastic(
+        least=int(wanted["min"]), most=int(wanted["max"]), hosts=hosts, longest_step=float(wanted["longest_step"])
+    )
+
+
+def _vm_templates(request: dict[str, Any]) -> VmTemplates | None:
+    if request.get("orders") is None:
+        return None
+    # It imports HTTP and TLS, which no other run needs.
+    from hvdcloud.node.elastic.replace import VmTemplates
+
+    return VmTemplates.of(request["orders"])
+
+
+def _detach(request: Request, current: state.State, lock: Lock) -> None:
+    """Start the supervisor in a session of its own and wait until it is ready to be asked and stopped.
+
+    Raises:
+        NodeError: it did not get that far.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    first = os.fork()
+    if first == 0:
+        os.close(reader)
+        # Two forks: PID 1 inherits the supervisor, and it can never take a terminal.
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _become_supervisor(request, current, lock, writer)
+    os.close(writer)
+    os.waitpid(first, 0)
+    ready, _, _ = select.select([reader], [], [], START_SECONDS)
+    said = os.read(reader, 4096).decode(errors="replace") if ready else "it took too long"
+    if said != "ready":
+        raise NodeError(
+            f"the supervisor of run {request.run} did not start: {said or 'it was killed'}",
+            hint="hvdcloud ssh shows the head; a full disk is a common cause",
+        )
+
+
+def _become_supervisor(request: Request, current: state.State, lock: Lock, writer: int) -> None:
+    code = 1
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        lock.describe({"run": request.run, "pid": os.getpid()})
+        state.reserve(request.run)
+        _redirect(request.run)
+        if not state.write(current):
+            os.write(writer, b"its state could not be written")
+            os._exit(1)
+        os.write(writer, b"ready")
+        os.close(writer)
+        supervise(request, current)
+        lock.release()
+        # In a process of its own: `stop` waits until this one is gone.
+        if os.fork() == 0:
+            after(current)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the last frame of a detached process: there is nobody to raise to
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _redirect(run: str) -> None:
+    """Standard streams away from the SSH connection, which could not end otherwise."""
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        errors = os.open(paths.run_dir(run) / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        errors = null
+    for target, source in ((0, null), (1, null), (2, errors)):
+        os.dup2(source, target)
+    for descriptor in {null, errors} - {0, 1, 2}:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""The supervisor's hold on one node: an agent there, and heartbeats both ways."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.run.channel import Channel
+
+NODE_PROGRAM = "hvdcloud-node"
+RECONNECT_SECONDS = 2
+"""How long to try to reach a node whose lease broke."""
+_ERROR_TAIL = 2000
+
+
+class Lease:
+    """One agent, started.
+
+    Args:
+        node: name of the node.
+        argv: what starts the agent.
+        silence: seconds without a heartbeat after which either side gives the other up.
+    """
+
+    def __init__(self, *, node: str, argv: Sequence[str], silence: float) -> None:
+        self.node = node
+        self._process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        assert self._process.stderr
+        self.channel = Channel(read_fd=self._process.stdout.fileno(), write_fd=self._process.stdin.fileno())
+        self.error_fd = self._process.stderr.fileno()
+        os.set_blocking(self.error_fd, False)
+        self._error = b""
+        self.heard = time.monotonic()
+        """When the node last said something."""
+        self.ready = False
+        self.left: list[int] = []
+        """Processes of the run that could not be ended."""
+        self.checkpoints: dict[str, Any] | None = None
+        """The agent's last report; it has finished when this is there."""
+        self.refusal = ""
+        """What the agent said instead of becoming ready."""
+        self.channel.send({"type": "hello", "silence": silence})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the agent has done all that was to do on its node."""
+        return self.checkpoints is not None
+
+    def finish(self) -> None:
+        """Ask the agent to end the run on its node."""
+        self.channel.send({"type": "finish"})
+
+    def read_error(self) -> bool:
+        """Keep the end of what ssh says; False at the end of the stream."""
+        try:
+            data = os.read(self.error_fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        self._error = (self._error + data)[-_ERROR_TAIL:]
+        return bool(data)
+
+    def last_words(self) -> str:
+        """Why the agent ended, in its own words or in ssh's; empty if nobody said."""
+        self.read_error()
+        if self.refusal:
+            return self.refusal
+        lines = [line.strip() for line in self._error.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        """Hang up. The agent, if it is alive, hears that and ends the run on its node."""
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+        # Nothing to be gentle with: ssh has no state, and a local agent has said its last word or does not answer.
+        self._process.kill()
+        self._process.wait()
+
+
+def local_agent(run: str, *, probe: bool = False) -> list[str]:
+    """Starts the head's own agent.
+
+    Args:
+        run: the run.
+        probe: it is to try first what a worker needs.
+    """
+    isolated = ["-I"] if sys.flags.isolated else []
+    return [sys.executable, *isolated, "-m", "hvdcloud.node", "agent", run, *(["--probe"] if probe else [])]
+
+
+def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
+    """Starts the agent of another node.
+
+    Args:
+        run: the run.
+        node: its name.
+        again: the first lease broke: use a connection of its own and give up soon.
+        probe: it is to try first what a worker needs.
+    """
+    command = f"{NODE_PROGRAM} agent {shlex.quote(run)}" + (" --probe" if probe else "")
+    if again:
+        options = [f"ConnectTimeout={RECONNECT_SECONDS}", "ConnectionAttempts=1", "ControlPath=none"]
+    else:
+        # horovodrun's own ssh calls to this node ride on this connection (join.py): no handshake for any of them.
+        options = ["ControlMaster=yes"]
+    return ["ssh", "-T", *(word for option in options for word in ("-o", option)), node, command]
+
+
+def forget_connections() -> None:
+    """Remove the sockets of connections that were killed; ssh would not replace them."""
+    for socket in paths.volatile_dir().glob(paths.SSH_SOCKETS + "*"):
+        socket.unlink(missing_ok=True)

@@ -1,0 +1,224 @@
+"""From what was seen of a run to how it ended. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+CONSEQUENCE_SECONDS = 2.5
+"""A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
+NODE_LOST_SECONDS = 3.0
+"""Ranks that fail this shortly before their peer's node is noticed missing failed because of it."""
+_PYTHON_ERROR = 1
+
+
+class Ended(NamedTuple):
+    """A rank's end."""
+
+    record: Mapping[str, Any]
+    """rank, node, exit_code, signal, ended."""
+    at: float
+    """When it ended, in monotonic seconds on the head."""
+
+
+class Loss(NamedTuple):
+    """A node that does not answer any more."""
+
+    node: str
+    why: str
+    at: float
+
+
+class Evidence(NamedTuple):
+    """All that was seen of a run."""
+
+    np: int
+    ended: Sequence[Ended]
+    """Only those that the supervisor and the agents did not bring about."""
+    lost: Sequence[Loss]
+    stopped: bool
+    """Whether somebody asked for the end, before the ranks had ended."""
+    trouble: str
+    """What else made us end the run: a full disk, a killed agent."""
+    trouble_is_loss: bool
+    launcher: int | None
+    """horovodrun's exit code, if it ended by itself."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    result: str
+    """succeeded, failed, stopped or lost."""
+    exit_code: int | None
+    """The training program's own: that of the first rank to fail."""
+    reason: str
+
+
+def judge(evidence: Evidence) -> Outcome:
+    """Who or what ended the run.
+
+    A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
+    """
+    codes = {ended.record["rank"]: ended.record["exit_code"] for ended in evidence.ended}
+    if len(codes) >= evidence.np and not any(codes.values()):
+        return Outcome("succeeded", 0, "")
+    failure = _first_failure(evidence.ended)
+    loss = min(evidence.lost, key=lambda each: each.at, default=None)
+    if loss is not None and (failure is None or loss.at - failure.at < NODE_LOST_SECONDS):
+        return Outcome("lost", None, f"node {loss.node} was lost: {loss.why}")
+    if evidence.launcher is not None and evidence.launcher < 0 and not evidence.trouble:
+        # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
+        number = -evidence.launcher
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+    if failure is not None:
+        return Outcome("failed", failure.record["exit_code"], describe(failure.record))
+    if evidence.stopped:
+        return Outcome("stopped", None, "stopped on request")
+    if evidence.trouble:
+        return Outcome("lost" if evidence.trouble_is_loss else "failed", None, evidence.trouble)
+    if evidence.launcher is None:
+        return Outcome("lost", None, "the run was ended for no known reason")
+    if evidence.launcher == 0:
+        return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
+    return Outcome(
+        "failed",
+        evidence.launcher,
+        f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why",
+    )
+
+
+def _first_failure(ended: Sequence[Ended]) -> Ended | None:
+    failures = [each for each in ended if each.record["exit_code"]]
+    if not failures:
+        return None
+    # The launcher ends a rank only because another one has failed.
+    failures.sort(key=lambda each: (bool(each.record.get("terminated")), each.at))
+    first = failures[0]
+    for other in failures[1:]:
+        if other.at - first.at < CONSEQUENCE_SECONDS and _rather(other.record, first.record):
+            return other
+    return first
+
+
+def _rather(other: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether a rank is more likely the cause than the one that ended first."""
+    # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
+    chosen = other["signal"] is None and not other.get("terminated") and other["exit_code"] != _PYTHON_ERROR
+    return first["exit_code"] == _PYTHON_ERROR and chosen
+
+
+class Worker(NamedTuple):
+    """One process of an elastic run, from its start to its end or to the loss of its node."""
+
+    rank: int
+    """When it started: Horovod may give it another one later."""
+    node: str
+    ended: Ended | None = None
+    lost: bool = False
+    """Its node was lost while it ran."""
+    got_over: bool = False
+    """The others went on without it, so it is not what ended the run."""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is not None and not self.ended.record["exit_code"]
+
+    @property
+    def failed(self) -> bool:
+        """By itself, not because Horovod had asked it to end, and the others did not get over it."""
+        ended = self.ended is not None and not self.succeeded
+        return ended and not self.got_over and not (self.ended and self.ended.record.get("terminated"))
+
+
+class ElasticEvidence(NamedTuple):
+    """All that was seen of an elastic run since Horovod was last started."""
+
+    workers: Sequence[Worker]
+    least: int
+    """Nodes below which it waited."""
+    lost: Sequence[Loss]
+    """Nodes that are missing now."""
+    stopped: bool
+    trouble: str
+    launcher: int | None
+
+
+def judge_elastic(evidence: ElasticEvidence) -> Outcome:
+    """Who or what ended an elastic run.
+
+    horovodrun exits with 0 as soon as one worker has, whatever the others did (registration.py): only where all that
+    were training with it ended well too, or were lost with their nodes, has the training ended well.
+    """
+    done = [worker for worker in evidence.workers if worker.succeeded]
+    if done:
+        first = min(worker.ended.at for worker in done if worker.ended)
+        unfinished = [
+            worker
+            for worker in evidence.workers
+            if not worker.succeeded and not worker.lost and (worker.ended is None or worker.ended.at >= first)
+        ]
+        if not unfinished:
+            return Outcome("succeeded", 0, "")
+        if not evidence.stopped:
+            one = next(worker for worker in done if worker.ended and worker.ended.at == first)
+            failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
+            code = failures[0].record["exit_code"] if failures else None
+            return Outcome(
+                "failed",
+                code,
+                f"the worker on {one.node} that began as rank {one.rank} exited with 0 while {len(unfinished)} more "
+                "were training, which ends an elastic job",
+            )
+    if evidence.stopped:
+        return Outcome("stopped", None, "stopped on request")
+    if evidence.trouble:
+        return Outcome("lost", None, evidence.trouble)
+    failures = [worker.ended for worker in evidence.workers if worker.failed and worker.ended]
+    if failures:
+        first_failure = _first_failure(failures)
+        assert first_failure is not None
+        return Outcome("failed", first_failure.record["exit_code"], describe(first_failure.record))
+    if evidence.lost:
+        names = ", ".join(sorted({loss.node for loss in evidence.lost}))
+        return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
+    if evidence.launcher is not None and evidence.launcher < 0:
+        return Outcome(
+            "failed", 128 - evidence.launcher, f"horovodrun was killed by {_signal_name(-evidence.launcher)}"
+        )
+    return Outcome(
+        "failed",
+        evidence.launcher or None,
+        f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why",
+    )
+
+
+def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
+    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
+
+    Args:
+        ended: what is known.
+        np: how many ranks there are.
+        now: monotonic seconds.
+    """
+    first = _first_failure(ended)
+    if first is None or len(ended) >= np:
+        return False
+    doubtful = first.record.get("terminated") or first.record["exit_code"] == _PYTHON_ERROR
+    return bool(doubtful) and now - first.at < CONSEQUENCE_SECONDS
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """One rank's end in words."""
+    who = f"rank {record['rank']} on {record['node']}"
+    if record["signal"] is not None:
+        return f"{who} was killed by {_signal_name(record['signal'])}"
+    return f"{who} exited with {record['exit_code']}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,115 @@
+"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to go on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, Any
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.files import lock_holder
+from hvdcloud.node.run.secrets_file import write_private
+from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.run.state import active_run
+from hvdcloud.node.run.sync import Entry, Sync
+from hvdcloud.node.uploads.bucket import open_run_bucket
+
+_END_OF_ARCHIVE = 1024
+"""Bytes: a tar archive ends with two empty blocks."""
+
+
+class ActiveRunError(UsageError):
+    """Another run works on this node."""
+
+    def __init__(self, active: str) -> None:
+        hint = f"hvdcloud logs -f {active}, or hvdcloud stop {active}"
+        super().__init__(f"run {active} is active on this cluster", hint=hint)
+        self.active = active
+
+
+def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
+    """Read the header, say which files are wanted, receive them.
+
+    Args:
+        source: one line of JSON, then a tar stream with the wanted files.
+        answer: where the line with the wanted files goes.
+
+    Returns:
+        The closing line.
+
+    Raises:
+        UsageError: the header cannot be used, a path leads out of the workspace, or another run is active.
+        NodeError: a file changed or is missing.
+    """
+    try:
+        header = json.loads(source.readline())
+        entries = [Entry.parse(value) for value in header["files"]]
+        environment = {str(name): str(value) for name, value in header["env"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
+    spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
+    refuse_while_active()
+    workspace = paths.workspace()
+    sync = Sync(workspace=workspace, record=paths.sync_file(), entries=entries)
+    wanted = sync.plan()
+    answer.write(json.dumps({"want": wanted}).encode() + b"\n")
+    answer.flush()
+    try:
+        if wanted:
+            _receive(source, sync, {entries[index].path: entries[index] for index in wanted})
+        else:
+            # The archive comes all the same, with nothing in it; who sends it should not find us gone.
+            source.read(_END_OF_ARCHIVE)
+        sync.commit()
+    except BaseException:
+        sync.abandon()
+        raise
+    write_private(spec.run, environment=environment, credentials=header.get("credentials"))
+    checkpoints = paths.checkpoints_dir(spec.run)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    restored = _restore(spec, checkpoints) if spec.resume else 0
+    (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
+    spec.save()
+    return {"ok": True, "restored": restored}
+
+
+def refuse_while_active() -> None:
+    """A live run's code must not change under it.
+
+    Raises:
+        ActiveRunError: the head has a live supervisor, or this node a live agent.
+    """
+    active = active_run()
+    if active is None:
+        for lock in paths.volatile_dir().glob("*.agent"):
+            if lock_holder(lock) is not None:
+                active = lock.name.removesuffix(".agent")
+                break
+    if active is not None:
+        raise ActiveRunError(active)
+
+
+def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
+    import tarfile
+
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            for member in archive:
+                entry = wanted.get(member.name)
+                content = archive.extractfile(member) if member.isreg() else None
+                if entry is None or content is None:
+                    raise UsageError(f"{member.name!r} was sent but not asked for", hint="hvdcloud run again")
+                with content:
+                    sync.put(entry, content)
+    except (tarfile.TarError, EOFError) as error:
+        raise NodeError(f"the project's files did not arrive whole: {error}", hint="hvdcloud run again") from error
+
+
+def _restore(spec: Spec, directory: Path) -> int:
+    from hvdcloud.node.uploads.restore import restore
+
+    assert spec.resume is not None
+    restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
+    return restored

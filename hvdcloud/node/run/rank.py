@@ -1,0 +1,278 @@
+"""`rank`: what the launcher starts for each rank; it starts the user's command and records how that ended.
+
+A rank never runs without an agent on its node: the agent is what ends the rank when the head, the launcher or the
+connection is gone. If the agent itself goes, the rank ends its command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.run import keras_check, processes
+from hvdcloud.node.run.channel import Channel
+from hvdcloud.node.run.secrets_file import read_environment
+from hvdcloud.node.run.spec import Spec
+
+AGENT_SECONDS = 15.0
+"""How long a rank waits for its node's agent: the launcher may be faster than the supervisor's ssh."""
+TERM_DELAY_SECONDS = 0.5
+"""The launcher sends SIGTERM as soon as one rank fails, which may be but a consequence: a rank that is about to exit
+with a code of its own gets this long. Whoever really wants the end signals the command itself (processes.reap)."""
+_RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_RECORD_BYTES = 1024
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+REFUSED = 78
+"""What sysexits.h calls a configuration error."""
+
+
+class _End(NamedTuple):
+    """How the user's command ended."""
+
+    exit_code: int
+    signal: int | None = None
+    terminated: bool = False
+    """Whether the launcher had asked for it: then it is not what made the run fail."""
+
+
+class _Record:
+    """ranks/RANK.json: one block of disk, taken at the start, so that the end can be recorded on a full disk too."""
+
+    def __init__(self, run: str, rank: int, *, elastic: bool) -> None:
+        # In an elastic run several workers of one node may begin as the same rank, one after the other.
+        self._path = paths.run_dir(run) / "ranks" / (f"{rank}-{os.getpid()}.json" if elastic else f"{rank}.json")
+        self._rank = rank
+        self._write({"rank": rank, "exit_code": None, "signal": None, "ended": None, "pid": os.getpid()})
+
+    def ended(self, end: _End) -> dict[str, Any]:
+        record = {
+            "rank": self._rank,
+            "exit_code": end.exit_code,
+            "signal": end.signal,
+            "terminated": end.terminated,
+            "ended": time.time(),
+        }
+        self._write(record)
+        return record
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.pwrite(descriptor, json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n", 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            # The agent hears of it as well; the file is for people and for a supervisor that was killed.
+            _say(f"the record of rank {self._rank} could not be written: {error}")
+
+
+def main(run: str) -> int:
+    """Run the user's command as one rank.
+
+    Returns:
+        Its exit code, 128 + N if signal N ended it, 127 if it was not found, 78 if the image's Keras cannot run it.
+
+    Raises:
+        UsageError: the run has ended or was not prepared here.
+        NodeError: no agent runs on this node.
+    """
+    environment = read_environment(run)
+    spec = Spec.load(run)
+    rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
+    wakeup = _catch_signals()
+    processes.adopt_orphans()
+    agent = _meet_agent(run, rank)
+    record = _Record(run, rank, elastic=spec.elastic)
+    if spec.elastic:
+        threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
+    full = environment_of_rank(spec, user=environment, launcher=os.environ, image=machine.image_environment())
+    end = _run(spec, full, agent=agent, wakeup=wakeup)
+    agent.send({"type": "ended", **record.ended(end)})
+    # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
+    processes.end_descendants()
+    return end.exit_code
+
+
+def environment_of_rank(
+    spec: Spec, *, user: Mapping[str, str], launcher: Mapping[str, str], image: Mapping[str, str]
+) -> dict[str, str]:
+    """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
+
+    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them.
+    """
+    paths_of_ours = {
+        "HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)),
+        paths.RUN_VARIABLE: spec.run,
+    }
+    defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
+    own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
+    return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
+
+
+def _meet_agent(run: str, rank: int) -> Channel:
+    """Connect to this node's agent and wait for its word to go.
+
+    Raises:
+        NodeError: it did not answer in time, or the run is ending.
+    """
+    deadline = time.monotonic() + AGENT_SECONDS
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    while True:
+        try:
+            connection.connect(str(paths.agent_socket(run)))
+            break
+        except (FileNotFoundError, ConnectionRefusedError):
+            # The environment's file goes when the run ends: do not outlive it.
+            if time.monotonic() > deadline or not paths.env_file(run).exists():
+                raise NodeError(
+                    f"rank {rank} was not started: run {run} has no agent on this node", hint="hvdcloud run again"
+                ) from None
+            time.sleep(0.02)
+    descriptor = connection.detach()
+    channel = Channel(read_fd=descriptor, write_fd=descriptor)
+    host = os.environ.get("HOROVOD_HOSTNAME")
+    channel.send({"type": "rank", "rank": rank, "pid": os.getpid(), "host": host})
+    while time.monotonic() < deadline:
+        select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if any(message.get("type") == "go" for message in channel.receive()):
+            return channel
+        if channel.closed:
+            break
+    raise NodeError(f"rank {rank} was not started: run {run} is ending", hint="hvdcloud run again")
+
+
+def _catch_signals() -> int:
+    """Let signals arrive as bytes on the returned descriptor; from here on none ends this process by itself."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (*_FORWARDED, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int) -> _End:
+    """Start the command and stay until it has ended."""
+    if problem := keras_check.problem(spec.command, environment):
+        _say(problem)
+        return _End(REFUSED)
+    try:
+        child = _start(spec.command, environment)
+    except FileNotFoundError:
+        _say(f"command not found: {spec.command[0]}")
+        return _End(NOT_FOUND)
+    except OSError as error:
+        _say(f"cannot run {spec.command[0]}: {error.strerror}")
+        return _End(NOT_EXECUTABLE)
+    agent.send({"type": "started", "child": child})
+    term_at: float | None = None
+    kill_at: float | None = None
+    terminated = False
+    watched = [wakeup, agent.read_fd]
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        next_at = min((at for at in (term_at, kill_at) if at is not None), default=None)
+        ready, _, _ = select.select(watched, [], [], None if next_at is None else max(0.0, next_at - time.monotonic()))
+        if wakeup in ready:
+            for number in os.read(wakeup, 64):
+                if number == signal.SIGTERM:
+                    term_at = term_at or time.monotonic() + TERM_DELAY_SECONDS
+                elif number in _FORWARDED:
+                    _signal_group(child, number)
+        if term_at is not None and time.monotonic() >= term_at:
+            _signal_group(child, signal.SIGTERM)
+            term_at = None
+            terminated = True
+        if agent.read_fd in ready:
+            agent.receive()
+            if agent.closed:
+                watched = [wakeup]
+                _say("this node's agent is gone: the rank ends")
+                _signal_group(child, signal.SIGTERM)
+                _signal_group(child, signal.SIGCONT)
+                kill_at = time.monotonic() + processes.GRACE_SECONDS
+        if kill_at is not None and time.monotonic() >= kill_at:
+            _signal_group(child, signal.SIGKILL)
+            kill_at = time.monotonic() + processes.GRACE_SECONDS
+    code = os.waitstatus_to_exitcode(status)
+    if code == NOT_FOUND and len(spec.command) == 1:
+        _say(f"command not found: {spec.command[0]}")
+    return _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
+
+
+def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
+    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+        OSError: it cannot be run.
+    """
+    os.chdir(paths.workspace())
+    argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
+    program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
+    return os.posix_spawn(
+        program,
+        argv,
+        environment,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE],
+    )
+
+
+def which(name: str, path: str) -> str:
+    """The program of this name.
+
+    Raises:
+        FileNotFoundError: no folder of `path` has it.
+    """
+    for folder in path.split(os.pathsep):
+        candidate = Path(folder or ".") / name
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise FileNotFoundError(name)
+
+
+def _end_with_launcher() -> None:
+    """Where nobody reads our output any more, be asked to end.
+
+    Horovod's elastic driver ends a worker by ending the ssh that it started it with, of which the worker hears nothing
+    else. (Otherwise that is the end of the whole run, and the agent's business.)
+    """
+    watch = select.poll()
+    # Of the writing end of a pipe this tells that the reading end is gone; a file or a terminal never does.
+    watch.register(1, 0)
+    watch.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"hvdcloud: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        # Nobody reads any more: the launcher is gone, and with it the log.
+        return

@@ -1,0 +1,47 @@
+"""What a run's supervisor is asked to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from hvdcloud.node.elastic.replace import VmTemplates
+
+
+class Host(NamedTuple):
+    """A node of an elastic run."""
+
+    name: str
+    number: int
+    """0: the head."""
+    slots: int
+    """Ranks that it takes; 0: it only drives."""
+
+
+class Elastic(NamedTuple):
+    """How far a run may shrink and grow, in nodes; a head that only drives is one of them."""
+
+    least: int
+    most: int
+    hosts: tuple[Host, ...]
+    """Those that it starts with, the head first."""
+    longest_step: float
+    """Seconds that a step of the training may take."""
+
+
+class Request(NamedTuple):
+    """What `launch` is asked to do."""
+
+    run: str
+    cluster: str
+    hosts: tuple[str, ...]
+    """Names of the nodes, head first."""
+    np: int
+    horovodrun: tuple[str, ...]
+    """horovodrun's command line, without what each rank runs."""
+    gloo_timeout: float
+    """Seconds after which a frozen node ends the run."""
+    controller: str
+    elastic: Elastic | None = None
+    vm_templates: VmTemplates | None = None
+    """How lost nodes are made anew, where the head may."""

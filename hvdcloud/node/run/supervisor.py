@@ -1,0 +1,447 @@
+"""The supervisor of a run: one process on the head that starts it, watches it and ends it on every node.
+
+It outlives the SSH connection that launched it. It holds a lease on an agent on every node, itself included; whatever
+happens to either side ends the run there. It starts horovodrun at once, beside the agents: a rank waits for its agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.run import events, processes, state
+from hvdcloud.node.run.channel import BEAT_SECONDS
+from hvdcloud.node.run.finish import announcements
+from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
+from hvdcloud.node.run.lease import NODE_PROGRAM, Lease, forget_connections, local_agent, remote_agent
+from hvdcloud.node.run.log import RunLog
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
+from hvdcloud.node.run.request import Request
+from hvdcloud.node.uploads.drain import PREEMPTED, leaving_note, saved_note
+
+FAILURE_SECONDS = 2.0
+"""How long horovodrun may take to end the other ranks when one has failed; then we do it."""
+LAUNCHER_SECONDS = 10.0
+"""How long horovodrun may outlive its last rank."""
+START_SECONDS = 15.0
+"""How long an agent may take to start, over ssh and beside everything else that starts then."""
+MIN_SILENCE_SECONDS = 3.0
+_SILENCE_MARGIN = 4.0
+_STALL_SECONDS = 3.0
+_QUIET_SECONDS = 0.1
+DRAIN_SECONDS = 1.0
+_READ_SIZE = 1 << 18
+_PIPE_SIZE = 1 << 20
+
+
+def silence_limit(gloo_timeout: float) -> float:
+    """Seconds without a heartbeat after which a node is given up, so that the run has ended within the Gloo timeout."""
+    return max(MIN_SILENCE_SECONDS, gloo_timeout / 2, gloo_timeout - _SILENCE_MARGIN)
+
+
+class Supervisor:
+    """One run, from its start to its end.
+
+    Args:
+        request: what to run.
+        current: the run's state so far; completed and written at every step.
+    """
+
+    def __init__(self, request: Request, current: state.State) -> None:
+        self._request = request
+        self._state = current
+        self._silence = silence_limit(request.gloo_timeout)
+        self._log = RunLog(state.log_file(request.run))
+        self._selector = selectors.DefaultSelector()
+        self._leases: dict[str, Lease] = {}
+        self._broke: dict[str, Loss] = {}
+        self._lost: list[Loss] = []
+        self._ended: list[Ended] = []
+        self._ended_by_us: list[Ended] = []
+        self._started: dict[int, str] = {}
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._launcher_code: int | None = None
+        self._launcher_end: int | None = None
+        """Its exit code, if it had ended by itself when we asked for the end of the run."""
+        self._output_open = False
+        self._output_fd = -1
+        self._stop = False
+        self._stopped = False
+        self._ending = False
+        self._trouble = ""
+        self._trouble_is_loss = False
+        self._hurry_at = float("inf")
+        self._beat_at = 0.0
+        self._turned = time.monotonic()
+        self._grew_at = 0.0
+
+    def run(self) -> None:
+        """Run to the end; never raises for what happens to the run."""
+        wakeup = self._catch_signals()
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
+        self._begin()
+        while not self._is_over():
+            self._turn(BEAT_SECONDS)
+        self._finish()
+
+    def _begin(self) -> None:
+        """Start an agent on every node, and horovodrun beside them."""
+        forget_connections()
+        for index, node in enumerate(self._request.hosts):
+            run = self._request.run
+            self._hold(node, local_agent(run) if index == 0 else remote_agent(run, node))
+        self._start_launcher()
+
+    def _catch_signals(self) -> int:
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        return reader
+
+    def _on_stop(self, *_: object) -> None:
+        self._stop = True
+
+    def _hold(self, node: str, argv: list[str]) -> None:
+        """Start an agent on a node, or a second one after the first was lost."""
+        lease = Lease(node=node, argv=argv, silence=self._silence)
+        self._leases[node] = lease
+        self._selector.register(lease.channel.read_fd, selectors.EVENT_READ, lambda: self._hear(lease))
+        self._selector.register(lease.error_fd, selectors.EVENT_READ, lambda: self._hear_error(lease))
+
+    def _start_launcher(self) -> None:
+        request = self._request
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            # More room for bursts of output; a kernel that refuses has its own limit.
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        os.set_blocking(reader, False)
+        try:
+            environment = launcher_environment(request.run)
+            launcher = launcher_argv(request.horovodrun, path=environment["PATH"])
+            self._launcher = subprocess.Popen(
+                [*launcher, NODE_PROGRAM, "rank", request.run],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                env=environment,
+                cwd=paths.workspace(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._trouble = f"{request.horovodrun[0]} could not be started: {error.strerror}"
+            os.close(reader)
+            return
+        finally:
+            os.close(writer)
+        self._output_open = True
+        self._output_fd = reader
+        self._selector.register(reader, selectors.EVENT_READ, self._read_output)
+
+    def _turn(self, seconds: float) -> None:
+        """One round: wait for anything to happen, at most until `seconds` are over or a heartbeat is due."""
+        now = time.monotonic()
+        wait = min(seconds, self._beat_at - now)
+        wait = min(wait, self._hurry_at - now)
+        if self._log.holding:
+            wait = min(wait, _QUIET_SECONDS)
+        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+        for key, _ in self._selector.select(max(0.0, wait)) or self._selector.select(0):
+            # An earlier event of this round may have closed this one's descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
+        now = time.monotonic()
+        if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
+            self._log.quiet()
+            self._grew_at = now
+        if self._launcher is not None and self._launcher_code is None:
+            self._launcher_code = self._launcher.poll()
+        frozen_ourselves = now - self._turned > BEAT_SECONDS + _STALL_SECONDS
+        self._turned = now
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_SECONDS
+            for lease in self._leases.values():
+                if frozen_ourselves:
+                    lease.heard = max(lease.heard, now - self._silence + _STALL_SECONDS)
+                lease.channel.beat()
+        for lease in list(self._leases.values()):
+            starting = not lease.ready and lease.node not in self._broke
+            limit = max(self._silence, START_SECONDS) if starting else self._silence
+            if not lease.finished and now - lease.heard > limit:
+                self._lose(lease, f"no heartbeat for {limit:.0f} s")
+
+    def _read_output(self) -> None:
+        try:
+            data = os.read(self._output_fd, _READ_SIZE)
+        except BlockingIOError:
+            return
+        self._grew_at = time.monotonic()
+        if data:
+            self._log.output(data)
+            return
+        self._close_output()
+
+    def _close_output(self) -> None:
+        if self._output_open:
+            self._selector.unregister(self._output_fd)
+            os.close(self._output_fd)
+            self._output_open = False
+
+    def _hear_error(self, lease: Lease) -> None:
+        if not lease.read_error():
+            self._selector.unregister(lease.error_fd)
+
+    def _hear(self, lease: Lease) -> None:
+        for message in lease.channel.receive():
+            lease.heard = time.monotonic()
+            self._take(lease, str(message.get("type")), message)
+        if lease.channel.closed:
+            self._selector.unregister(lease.channel.read_fd)
+            if not lease.finished:
+                self._lose(lease, "")
+
+    def _take(self, lease: Lease, kind: str, message: dict[str, Any]) -> None:
+        """What an agent said."""
+        if kind == "ready":
+            lease.ready = True
+            self._note_running()
+        elif kind == "rank":
+            self._started[int(message["rank"])] = lease.node
+        elif kind == "ended":
+            self._note_end(message)
+        elif kind == "reaped":
+            lease.left = list(message["left"])
+        elif kind == "ending":
+            self._orphaned(lease, str(message["why"]))
+        elif kind == "leaving":
+            self._leaves(lease, str(message["why"]))
+        elif kind == "saved":
+            self._log.note(saved_note(lease.node, message))
+        elif kind == "finished":
+            lease.checkpoints = message["checkpoints"]
+            if message.get("orphaned"):
+                self._orphaned(lease, str(message["orphaned"]))
+        elif "error" in message:
+            lease.refusal = str(message["error"])
+
+    def _note_end(self, message: dict[str, Any]) -> Ended | None:
+        """Note how a rank ended. Returns its end if it counts for the verdict.
+
+        It counts unless we brought it about: its agent ended the rank, or the launcher still ran when we asked for the
+        end. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them.
+        """
+        ended = Ended(message["record"], time.monotonic() - float(message.get("ago", 0.0)))
+        if message.get("reaped") or (self._ending and self._launcher_end is None):
+            self._ended_by_us.append(ended)
+            return None
+        self._ended.append(ended)
+        return ended
+
+    def _leaves(self, lease: Lease, why: str) -> None:
+        """A node is about to go; its agent uploads what there is, and the run goes on until it is gone."""
+        event = "preempted" if why == PREEMPTED else "node leaves"
+        events.record(self._request.run, event, node=lease.node, detail=why)
+        self._log.note(leaving_note(lease.node, why))
+
+    def _orphaned(self, lease: Lease, why: str) -> None:
+        """An agent has ended the run on its node on its own account; what that ended there is not the cause."""
+        if not self._trouble:
+            self._trouble = f"node {lease.node} ended its part of the run: {why}"
+            self._trouble_is_loss = True
+
+    def _note_running(self) -> None:
+        if self._state["state"] == "starting" and all(lease.ready for lease in self._leases.values()):
+            self._state["state"] = "running"
+            state.write(self._state)
+            events.record(self._request.run, "every node is ready")
+
+    def _lose(self, lease: Lease, why: str) -> None:
+        """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
+        node = lease.node
+        broke = Loss(node, why or lease.last_words() or "the connection broke", time.monotonic())
+        worth_another = lease.ready or self._ending
+        self._release(lease)
+        if node not in self._broke and worth_another:
+            self._broke[node] = broke
+            if not self._trouble:
+                self._trouble = f"the agent on node {node} was lost: {broke.why}"
+                self._trouble_is_loss = True
+            run = self._request.run
+            is_head = node == self._request.hosts[0]
+            self._hold(node, local_agent(run) if is_head else remote_agent(run, node, again=True))
+            self._leases[node].finish()
+            return
+        self._lost.append(self._broke.get(node, broke))
+        events.record(self._request.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
+
+    def _release(self, lease: Lease) -> None:
+        for descriptor in (lease.channel.read_fd, lease.error_fd):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
+        lease.close()
+        if self._leases.get(lease.node) is lease:
+            del self._leases[lease.node]
+
+    def _is_over(self) -> bool:
+        """Whether it is time to end the run, on whatever grounds."""
+        if self._stop:
+            self._stopped = True
+            return True
+        if self._lost or self._trouble or self._launcher is None:
+            return True
+        if self._log.failure is not None:
+            why = self._log.failure.strerror
+            self._trouble = f"the log could not be written on node {self._request.hosts[0]}: {why}"
+            return True
+        now = time.monotonic()
+        open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
+        if self._launcher_code is not None:
+            # A rank may be about to end with a code of its own, which says more than the launcher's.
+            unexplained = self._launcher_code > 0 and bool(self._started) and not self._failed
+            if not self._output_open and not open_question and not unexplained:
+                return True
+            self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
+        elif self._failed:
+            self._hurry_at = min(self._hurry_at, now + FAILURE_SECONDS)
+        elif len(self._ended) >= self._request.np:
+            self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS)
+        return now >= self._hurry_at
+
+    @property
+    def _failed(self) -> bool:
+        return any(ended.record["exit_code"] for ended in self._ended)
+
+    def _finish(self) -> None:
+        """End the run on every node, collect what is to be known, and write it down.
+
+        How it ended is judged when every agent has finished, and has reported how its ranks ended, or was given up.
+        """
+        self._ending = True
+        self._hurry_at = float("inf")
+        self._launcher_end = self._launcher_code
+        self._state["state"] = "finishing"
+        state.write(self._state)
+        for lease in self._leases.values():
+            lease.finish()
+        self._end_launcher(signal.SIGTERM)
+        kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
+        checkpoints: dict[str, dict[str, Any]] = {}
+        left: list[str] = []
+        while self._leases or (self._launcher is not None and self._launcher_code is None):
+            self._turn(BEAT_SECONDS)
+            for lease in list(self._leases.values()):
+                if lease.finished:
+                    checkpoints[lease.node] = lease.checkpoints or {}
+                    left += [f"{lease.node}: process {pid}" for pid in lease.left]
+                    self._release(lease)
+            if time.monotonic() >= kill_at:
+                self._end_launcher(signal.SIGKILL)
+        forget_connections()
+        self._drain()
+        outcome = self._judge()
+        notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
+        if outcome.result != "succeeded":
+            notes.append(outcome.reason)
+        for node in self._unsaved():
+            checkpoints[node] = {"complete": False, "files": 0, "pending": [], "errors": ["the node was lost"]}
+        self._state["checkpoints"] = _merge(checkpoints)
+        for note in dict.fromkeys([*notes, *announcements(self._state)]):
+            self._log.note(note)
+        self._log.close()
+        self._state |= {
+            "state": "done",
+            "result": outcome.result,
+            "exit_code": outcome.exit_code,
+            "reason": outcome.reason,
+            "ended": time.time(),
+            "ranks": self._rank_records(),
+            "nodes_lost": sorted({loss.node for loss in self._missing()}),
+            "left_behind": left,
+        }
+        state.write(self._state)
+
+    def _judge(self) -> Outcome:
+        """How the run ended."""
+        return judge(
+            Evidence(
+                np=self._request.np,
+                ended=self._ended,
+                lost=self._lost,
+                stopped=self._stopped,
+                trouble=self._trouble,
+                trouble_is_loss=self._trouble_is_loss,
+                launcher=self._launcher_end,
+            )
+        )
+
+    def _missing(self) -> Sequence[Loss]:
+        """The nodes that were lost and are not back."""
+        return self._lost
+
+    def _unsaved(self) -> set[str]:
+        """The nodes that may have taken checkpoints with them."""
+        return {loss.node for loss in self._lost}
+
+    def _end_launcher(self, number: int) -> None:
+        if self._launcher is not None and self._launcher_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, number)
+
+    def _drain(self) -> None:
+        """What the launcher had still to say: its processes are gone, so the pipe ends."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._output_open and time.monotonic() < deadline:
+            self._turn(_QUIET_SECONDS)
+        self._close_output()
+
+    def _rank_records(self) -> list[dict[str, Any]]:
+        records: dict[int, dict[str, Any]] = {
+            rank: {"rank": rank, "node": node, "exit_code": None, "signal": None, "ended": None}
+            for rank, node in self._started.items()
+        }
+        records |= {ended.record["rank"]: dict(ended.record) for ended in [*self._ended, *self._ended_by_us]}
+        return [records[rank] for rank in sorted(records)]
+
+
+def _merge(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Every node's checkpoints as one."""
+    return {
+        "complete": bool(reports) and all(report.get("complete") for report in reports.values()),
+        "files": sum(int(report.get("files", 0)) for report in reports.values()),
+        "pending": [f"{node}: {name}" for node, report in reports.items() for name in report.get("pending", [])],
+        "errors": [f"{node}: {error}" for node, report in reports.items() for error in report.get("errors", [])],
+        "skipped": [f"{node}: {what}" for node, report in reports.items() for what in report.get("skipped", [])],
+    }
+
+
+def supervise(request: Request, current: state.State) -> None:
+    """Be the supervisor of a run; whatever goes wrong with us, the run gets an end that says so."""
+    try:
+        kind: type[Supervisor] = Supervisor
+        if request.elastic is not None:
+            from hvdcloud.node.elastic.supervisor import ElasticSupervisor
+
+            kind = ElasticSupervisor
+        kind(request, current).run()
+    except Exception as error:
+        # The agents end the run when our pipes close; only the state is left to write.
+        current |= {
+            "state": "done",
+            "result": "lost",
+            "reason": f"the run's supervisor failed: {type(error).__name__}: {error}",
+            "ended": time.time(),
+        }
+        state.write(current)
+        sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
+        raise

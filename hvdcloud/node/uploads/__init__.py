@@ -1,0 +1,1 @@
+"""Checkpoints on their way from a node to the bucket."""

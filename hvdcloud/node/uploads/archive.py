@@ -1,0 +1,84 @@
+"""A run's log, events and state beside its checkpoints, so that they outlive the nodes: `CLUSTER/RUN/.hvdcloud/log`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from pathlib import Path
+
+from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.files import write_json
+from hvdcloud.node.run import events, state
+from hvdcloud.node.run.secrets_file import METADATA
+from hvdcloud.node.run.spec import Spec
+
+KEEP_SECONDS = 120.0
+_POLL_SECONDS = 0.05
+
+
+def keep(run: str) -> None:
+    """Put what there is of the log, and the state, into the run's bucket.
+
+    Raises:
+        HvdcloudError, OSError: it could not be kept.
+    """
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _keep(run)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            failures.append(error)
+
+    # A bucket that does not answer must not keep nodes that cost money.
+    thread = threading.Thread(target=work, name="log", daemon=True)
+    thread.start()
+    thread.join(KEEP_SECONDS)
+    with contextlib.suppress(OSError):
+        _done_file(run).touch()
+    if thread.is_alive():
+        raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
+    if failures:
+        raise failures[0]
+
+
+def wait_kept(run: str, *, seconds: float) -> None:
+    """Wait until the log of a run that has ended was kept, or could not be: before its node goes."""
+    deadline = time.monotonic() + seconds
+    while not _done_file(run).exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _done_file(run: str) -> Path:
+    return paths.run_dir(run) / "log-kept"
+
+
+def _keep(run: str) -> None:
+    from hvdcloud.storage.base import open_bucket
+    from hvdcloud.storage.checksum import crc32c_of_file
+
+    spec = Spec.load(run)
+    if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
+        # Containers on somebody's machine: the credentials that the laptop had lent them are gone, and they stay.
+        return
+    bucket = open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=_credentials(run))
+    log = state.log_file(run)
+    _, crc32c = crc32c_of_file(log)
+    bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+    if (happened := events.events_file(run)).exists():
+        bucket.write(events_name(spec.cluster, run), happened.read_bytes())
+    bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run)).encode())
+
+
+def _credentials(run: str) -> Path | None:
+    """Those of the VM, which need no secret."""
+    if not machine.facts().get("metadata"):
+        return None
+    file = paths.run_dir(run) / "keeplog.json"
+    write_json(file, {"type": METADATA}, mode=0o600)
+    return file

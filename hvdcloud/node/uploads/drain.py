@@ -1,0 +1,316 @@
+"""A node that is about to go: how it hears of that, and what is still done on it. On a Spot VM there are 30 seconds.
+
+The run's agent watches the metadata server, where a VM has one (`Watch`). Whatever else ends a node (a VM's shutdown,
+`docker stop`) reaches the container's first process as SIGTERM, which asks the agent over its socket (`drain`).
+From then on everything in the checkpoint directory goes to the bucket without waiting for its turn (`Drain`).
+
+`instance/maintenance-event` is not watched: a VM with GPUs hears of maintenance an hour before, and has better things
+to do in that hour than to leave; its end comes as a shutdown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from hvdcloud.node import paths
+from hvdcloud.node.boot import machine
+from hvdcloud.node.files import lock_holder
+from hvdcloud.node.run import processes
+from hvdcloud.node.run.channel import Channel
+from hvdcloud.node.uploads.loop import Report
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+PREEMPTED = "preempted"
+SHUT_DOWN = "shut down"
+LEAVE_SECONDS = 25.0
+"""How long the end of a container waits for its checkpoints: a Spot VM is switched off 30 s after its notice."""
+SCAN_SECONDS = 0.5
+WRITERS_SECONDS = 3.0
+"""How long a file that is being written is waited for; `docker stop` kills after 10 s."""
+WRITERS_SECONDS_ON_A_VM = 12.0
+HANG_SECONDS = 60.0
+"""How long one request waits for a change."""
+LONGEST_PAUSE = 30.0
+FIRST_PAUSE = 0.5
+_ANSWER_SECONDS = 15.0
+QUICK_ANSWER_SECONDS = 1.0
+"""What the answer is worth when the container ends already."""
+_NO_ETAG = "0"
+"""One that never was: what there is now is answered at once."""
+_NAMED = 3
+_NOTICE = "/computeMetadata/v1/instance/preempted"
+
+
+class Watch:
+    """Waits for the preemption notice of a VM in a thread; says nothing while there is none, whatever goes wrong.
+
+    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
+
+    Args:
+        server: URL of the metadata server.
+        noticed: called in the thread, once.
+        hang_seconds: for which one request waits for a change.
+    """
+
+    def __init__(self, server: str, noticed: Callable[[], None], *, hang_seconds: float = HANG_SECONDS) -> None:
+        self._server = urlsplit(server).netloc
+        self._noticed = noticed
+        self._hang_seconds = hang_seconds
+        self._connection: HTTPConnection | None = None
+        self._thread = threading.Thread(target=self._work, name="preemption", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def _work(self) -> None:
+        # Here, because ranks wait for the agent that imports us.
+        from http.client import HTTPException
+
+        etag, pause = _NO_ETAG, FIRST_PAUSE
+        never = threading.Event()
+        while True:
+            began = time.monotonic()
+            try:
+                value, new = self._ask(etag)
+            except (OSError, HTTPException):
+                self._hang_up()
+                etag = _NO_ETAG
+            else:
+                if value == "TRUE":
+                    self._hang_up()
+                    self._noticed()
+                    return
+                pause = FIRST_PAUSE
+                # A server that does not let a request hang is not asked without end.
+                if new != etag or time.monotonic() - began > FIRST_PAUSE:
+                    etag = new
+                    continue
+            never.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _ask(self, etag: str) -> tuple[str, str]:
+        """The value and its etag, when it is another one or the time is up.
+
+        Raises:
+            OSError, HTTPException: no answer, or none that can be used.
+        """
+        from http.client import HTTPConnection
+
+        if self._connection is None:
+            self._connection = HTTPConnection(self._server, timeout=self._hang_seconds + _ANSWER_SECONDS)
+        return _ask_for_notice(self._connection, etag, seconds=self._hang_seconds)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def watch(noticed: Callable[[], None]) -> None:
+    """Have `noticed` called, in another thread, when this node is preempted; never where no metadata server tells."""
+    if server := machine.facts().get("metadata"):
+        Watch(str(server), noticed).start()
+
+
+def is_preempted() -> bool:
+    """Whether this node's metadata server says so now; False where there is none, or none that answers in time."""
+    from http.client import HTTPConnection, HTTPException
+
+    server = machine.facts().get("metadata")
+    if not server:
+        return False
+    connection = HTTPConnection(urlsplit(str(server)).netloc, timeout=QUICK_ANSWER_SECONDS)
+    with contextlib.closing(connection):
+        try:
+            return _ask_for_notice(connection, _NO_ETAG, seconds=HANG_SECONDS)[0] == "TRUE"
+        except (OSError, HTTPException):
+            return False
+
+
+def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
+    """The value and its etag, when it is another one than this or the time is up.
+
+    Raises:
+        OSError, HTTPException: no answer, or none that can be used.
+    """
+    from http.client import OK
+
+    query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
+    connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
+    response = connection.getresponse()
+    body = response.read(100)
+    if response.status != OK:
+        raise OSError(f"{response.status} {response.reason}")
+    return body.decode(errors="replace").strip(), response.headers.get("ETag") or _NO_ETAG
+
+
+class Saved(NamedTuple):
+    """How far the checkpoints of a node that leaves are."""
+
+    files: int
+    seconds: float
+    """Since the notice."""
+    pending: Sequence[str]
+    errors: Sequence[str]
+    patient: bool
+    """What is being written is still waited for."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is in the bucket, or there is no more waiting for the rest."""
+        return not self.patient or not (self.pending or self.errors)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return self._asdict()
+
+
+class Drain:
+    """The uploads of a node that leaves: all that is there at once, and what is still written soon after.
+
+    Args:
+        why: `preempted` or another word that completes "it is being …".
+        flush: uploads what is not being written; blocks.
+        looked: told of every look at the directory, in the thread.
+    """
+
+    def __init__(self, why: str, *, flush: Callable[[], Report], looked: Callable[[Saved], None]) -> None:
+        self.why = why
+        self.ending = False
+        """Whether its processes go too, as soon as it is settled."""
+        self._flush = flush
+        self._looked = looked
+        self._began = time.monotonic()
+        self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
+        self._told = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="departure", daemon=True)
+
+    def start(self) -> None:
+        """Begin to upload."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The run ends on this node, which has its own last uploads."""
+        self._over.set()
+
+    def saved(self, report: Report) -> Saved:
+        """What a report means now."""
+        seconds = time.monotonic() - self._began
+        return Saved(
+            files=report.files,
+            seconds=seconds,
+            pending=list(report.pending),
+            errors=list(report.errors),
+            patient=seconds < self._patience,
+        )
+
+    def is_news(self, saved: Saved) -> bool:
+        """Whether the run's log has to say so: at the first time that all is in the bucket, or that it will not be."""
+        told = "all" if not (saved.pending or saved.errors) else "some"
+        if not saved.settled or self._told in ("all", told):
+            return False
+        self._told = told
+        return True
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            self._looked(self.saved(self._flush()))
+            self._over.wait(SCAN_SECONDS)
+
+
+def leaving_note(node: str, why: str) -> str:
+    """What the run's log says when a node leaves."""
+    return f"node {node} is being {why}: its checkpoints are being uploaded"
+
+
+def saved_note(node: str, message: Mapping[str, Any]) -> str:
+    """What the run's log says of the checkpoints of a node that leaves; of a `saved` message."""
+    when = f"({float(message['seconds']):.1f} s after the notice)"
+    files, missing = int(message["files"]), [str(name) for name in message["pending"]]
+    if not missing and not message["errors"]:
+        return f"node {node}: all {files} files are in the bucket {when}"
+    named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
+    causes = "; ".join([*([f"{named} being written"] if missing else []), *map(str, message["errors"][:1])])
+    return f"node {node}: {files} files are in the bucket {when}, but not all: {causes}"
+
+
+def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any]]:
+    """Have the live agents of this node upload what there is, and wait for that; at once where there is none.
+
+    Args:
+        why: completes "it is being …".
+        ending: this container ends: the agents end their part of the run, and the supervisor, if it is here, follows.
+        seconds: how long to wait.
+
+    Returns:
+        What each run's agent said of its uploads (`Saved`); empty where it said nothing.
+    """
+    deadline = time.monotonic() + seconds
+    agents = {}
+    for lock in sorted(paths.volatile_dir().glob("*.agent")):
+        if holder := lock_holder(lock):
+            agents[lock.stem] = int(holder.get("pid", 0))
+    if not agents:
+        return {}
+    found = {run: _ask(run, why, ending=ending, deadline=deadline) for run in agents}
+    if ending:
+        supervisor = lock_holder(paths.supervisor_lock()) or {}
+        pids = [pid for pid in [*agents.values(), int(supervisor.get("pid", 0))] if pid > 1]
+        processes.wait_gone(pids, seconds=max(0.0, deadline - time.monotonic()))
+    return found
+
+
+def _ask(run: str, why: str, *, ending: bool, deadline: float) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(max(0.0, deadline - time.monotonic()))
+        try:
+            connection.connect(str(paths.agent_socket(run)))
+        except OSError:
+            # It is just ending, and uploads by itself.
+            return {}
+        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        channel.send({"type": "leave", "why": why, "ending": ending})
+        while not channel.closed and (left := deadline - time.monotonic()) > 0:
+            select.select([connection], [], [], left)
+            for message in channel.receive():
+                if message.pop("type", None) == "left":
+                    return message
+    return {}
+
+
+def main(words: Sequence[str]) -> dict[str, Any]:
+    """`leave [WHY]`: this node is about to go; says how far its checkpoints are once they are in the bucket."""
+    from hvdcloud.node.boot import poweroff
+
+    why = " ".join(words) or SHUT_DOWN
+    found = drain(why, ending=False)
+    for run, saved in found.items():
+        if saved:
+            poweroff.say(saved_note(machine.name(), saved) + f", run {run}")
+    return {"runs": found}
+
+
+def before_the_end() -> None:
+    """The container's first process was told to end: what is on this disk only is uploaded first. Never raises."""
+    try:
+        # Docker may end the container before the notice has come through.
+        why = PREEMPTED if is_preempted() else SHUT_DOWN
+        for run, saved in drain(why, ending=True).items():
+            note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
+            sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
+            sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001 - a container that was told to end does, whatever is broken in it
+        sys.stderr.write(f"hvdcloud: the checkpoints were not asked for: {type(error).__name__}: {error}\n")

@@ -1,0 +1,197 @@
+"""The checkpoints of an earlier run into this run's checkpoint directory, before its ranks start.
+
+What was put there is written down beside the directory, so that the uploader does not send it back; the manifest names
+the earlier run instead, and a later restore follows that chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
+from hvdcloud.checkpoints.manifest import Entry, file_name, load_manifests, run_prefix
+from hvdcloud.errors import CapacityError, CheckpointError
+from hvdcloud.node.files import read_json, write_json
+from hvdcloud.storage.base import Bucket, disk_error, free_bytes
+from hvdcloud.storage.checksum import crc32c_of_file
+
+WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What a restore put into a directory.
+
+    Args:
+        run: the run it came from; None if nothing was restored.
+        files: size and modification time in nanoseconds, by path in the directory.
+    """
+
+    run: str | None = None
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """One object that could become a file; an announced one may not be there."""
+
+    prefix: str
+    entry: Entry
+    announced: bool
+
+
+def baseline_path(directory: Path) -> Path:
+    return directory.parent / f".{directory.name}.restored.json"
+
+
+def read_baseline(directory: Path) -> Baseline:
+    value = read_json(baseline_path(directory))
+    if value is None:
+        return Baseline()
+    return Baseline(run=value["from"], files={name: (size, time) for name, (size, time) in value["files"].items()})
+
+
+def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> int:
+    """Fill `directory` with what `run_from` had in its own, verified; returns how many files are there.
+
+    Files of all nodes come together, and those that `run_from` itself had restored; of one name, the newest wins. A
+    file that is there already is never replaced: either it is the same, or this run has written it.
+
+    Raises:
+        CheckpointError: no such run, or a checkpoint that can't be fetched or does not verify.
+        CapacityError: not enough space.
+    """
+    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run_from), directory, run_from, replace=False)
+
+
+def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
+    """Bring `directory` to the newest of what all nodes of this very run have put into the bucket; returns how many
+    files of it are there.
+
+    Unlike `restore` it replaces a file whose successor another node wrote. What is here must be in the bucket already.
+
+    Raises:
+        CheckpointError: a checkpoint that can't be fetched or does not verify.
+        CapacityError: not enough space.
+    """
+    if not load_manifests(bucket, cluster=cluster, run=run):
+        return 0
+    earlier = read_baseline(directory).run
+    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run), directory, earlier, replace=True)
+
+
+def _restore(
+    bucket: Bucket, choices: dict[str, list[_Candidate]], directory: Path, run_from: str | None, *, replace: bool
+) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_partials(directory)
+    except OSError as error:
+        raise disk_error(error, path=directory, doing="preparing") from error
+    places = local_paths(directory, list(choices))
+    restored: dict[str, tuple[int, int]] = {}
+    for name in list(choices):
+        if places[name].is_file():
+            size_and_crc = crc32c_of_file(places[name])
+            if any(size_and_crc == (choice.entry.size, choice.entry.crc32c) for choice in choices[name]):
+                restored[name] = _size_and_time(places[name])
+            elif replace and choices[name][0].entry.modified > places[name].stat().st_mtime:
+                continue
+            del choices[name]
+    needed = sum(choice[-1].entry.size for choice in choices.values())
+    free = free_bytes(directory)
+    if needed > free:
+        raise CapacityError(
+            f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left",
+            hint="make the cluster anew with a larger gce.disk_gb, or free some space on this machine",
+        )
+    failures = _fetch(bucket, choices, places=places, restored=restored)
+    write_json(baseline_path(directory), {"from": run_from, "files": restored})
+    if failures:
+        first = min(failures)
+        whose = run_from or "this run"
+        raise CheckpointError(
+            f"{len(failures)} checkpoint(s) of {whose} could not be restored: {first}: {failures[first]}",
+            hint="look at the bucket, or start without them: hvdcloud run --fresh",
+            details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
+        )
+    return len(restored)
+
+
+def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_Candidate]]:
+    """For each file the objects to try, the last of which has to be there."""
+    listed: dict[str, _Candidate] = {}
+    announced: dict[str, list[_Candidate]] = {}
+    run: str | None = run_from
+    seen: set[str] = set()
+    while run is not None and run not in seen:
+        seen.add(run)
+        manifests = load_manifests(bucket, cluster=cluster, run=run)
+        if not manifests and run == run_from:
+            raise CheckpointError(
+                f"run {run} of {cluster} has no checkpoints in {bucket.url}",
+                hint=f"hvdcloud --name {cluster} pull shows which runs have",
+            )
+        prefix = run_prefix(cluster, run)
+        for manifest in manifests:
+            for entry in manifest.files:
+                name = file_name(entry.name)
+                if name not in listed or entry.modified > listed[name].entry.modified:
+                    listed[name] = _Candidate(prefix=prefix, entry=entry, announced=False)
+            for entry in manifest.uploading:
+                candidate = _Candidate(prefix=prefix, entry=entry, announced=True)
+                announced.setdefault(file_name(entry.name), []).append(candidate)
+        run = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
+    choices: dict[str, list[_Candidate]] = {}
+    for name in sorted({*listed, *announced}):
+        last = listed.get(name)
+        newer = [c for c in announced.get(name, []) if last is None or c.entry.modified >= last.entry.modified]
+        newer.sort(key=lambda choice: choice.entry.modified, reverse=True)
+        if last is not None:
+            newer.append(last)
+        if newer:
+            choices[name] = newer
+    return choices
+
+
+def _fetch(
+    bucket: Bucket,
+    choices: dict[str, list[_Candidate]],
+    *,
+    places: dict[str, Path],
+    restored: dict[str, tuple[int, int]],
+) -> dict[str, Exception]:
+    """Try the choices in turn; only a failure of one that has to be there is a failure."""
+    failures: dict[str, Exception] = {}
+    waiting = {name: list(candidates) for name, candidates in choices.items()}
+    while waiting:
+        turn = {name: candidates.pop(0) for name, candidates in waiting.items()}
+        by_path = {str(places[name]): name for name in turn}
+
+        def done(
+            entry: Entry,
+            path: Path,
+            error: Exception | None,
+            by_path: dict[str, str] = by_path,
+            turn: dict[str, _Candidate] = turn,
+        ) -> None:
+            name = by_path[str(path)]
+            if error is None:
+                restored[name] = _size_and_time(path)
+            elif not turn[name].announced:
+                failures[name] = error
+
+        for prefix in sorted({candidate.prefix for candidate in turn.values()}):
+            wanted: Sequence[tuple[Entry, Path]] = [
+                (candidate.entry, places[name]) for name, candidate in turn.items() if candidate.prefix == prefix
+            ]
+            fetch(bucket, wanted, prefix=prefix, workers=WORKERS, on_done=done)
+        waiting = {n: c for n, c in waiting.items() if c and n not in restored and n not in failures}
+    return failures
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

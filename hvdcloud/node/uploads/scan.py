@@ -1,0 +1,71 @@
+"""What is in a checkpoint directory, and how to tell that a file has changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdcloud.storage.base import PARTIAL_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What changes when a file changes."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One regular file."""
+
+    name: str  # relative to the directory
+    path: Path  # without symbolic links
+    signature: Signature
+    modified: float
+
+
+def signature_of(status: os.stat_result) -> Signature:
+    return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def walk(directory: Path, skipped: list[str]) -> list[File]:
+    """All regular files below, also through symbolic links that stay below."""
+    root = os.path.realpath(directory)
+    files: list[File] = []
+
+    def look(folder: str, prefix: str, above: tuple[str, ...]) -> None:
+        try:
+            with os.scandir(folder) as entries:
+                found = list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in found:
+            name = prefix + entry.name
+            if entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX):
+                continue
+            path = entry.path
+            try:
+                if entry.is_symlink():
+                    path = os.path.realpath(entry.path)
+                    if not f"{path}/".startswith(f"{root}/"):
+                        if os.path.lexists(path):
+                            skipped.append(f"{name} is a symbolic link to {path}, outside the checkpoint directory")
+                        continue
+                status = os.lstat(path)
+            except OSError:
+                continue  # gone, or a link that leads nowhere
+            if stat.S_ISDIR(status.st_mode):
+                if path not in above:
+                    look(path, f"{name}/", (*above, path))
+            elif stat.S_ISREG(status.st_mode):
+                files.append(File(name=name, path=Path(path), signature=signature_of(status), modified=status.st_mtime))
+
+    look(root, "", (root,))
+    return files

@@ -1,0 +1,404 @@
+"""From the checkpoint directory to the bucket, while the run goes on. A half-written file never goes.
+
+A file is left alone while any process has it open for writing or mapped shared and writable, and for a moment after its
+last change. Then its CRC32C is taken; if its status is the same afterwards and nobody writes it, the bytes are promised
+to the bucket, which refuses any others. What is about to be uploaded is announced in the manifest first, and listed in
+it afterwards, so that a kill -9 at any point leaves a bucket that can be verified and an uploader that can go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hvdcloud.checkpoints.manifest import (
+    Entry,
+    Manifest,
+    manifest_name,
+    object_name,
+    read_manifest,
+    run_prefix,
+    to_json,
+)
+from hvdcloud.errors import CheckpointError, HvdcloudError
+from hvdcloud.node.uploads.open_files import being_written
+from hvdcloud.node.uploads.restore import read_baseline
+from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
+from hvdcloud.storage.base import (
+    Bucket,
+    BucketUnreachableError,
+    ChangedWhileUploadingError,
+    ObjectInfo,
+    PreconditionError,
+    check_name,
+)
+from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.threads import parallel
+
+SMALL = 1 << 20
+"""Files up to this size wait for round trips, not for bandwidth: many at once."""
+WORKERS_SMALL = 8
+WORKERS_LARGE = 2
+_BATCH_FILES = 256
+_BATCH_BYTES = 1 << 30
+_WAITS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
+    """What one look at the directory came to; file names are relative to it.
+
+    Args:
+        uploaded: in the bucket now, and were not before.
+        pending: still being written, or changed while they were read.
+        errors: sentences; one for each file, or for the bucket.
+        skipped: sentences about what is not ours to upload: symbolic links that lead out of the directory.
+    """
+
+    uploaded: Sequence[str]
+    pending: Sequence[str]
+    errors: Sequence[str]
+    skipped: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    uploaded: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    may_pass: bool = False  # an error that time may heal
+
+    def result(self) -> ScanResult:
+        return ScanResult(
+            uploaded=sorted(self.uploaded), pending=sorted(self.pending), errors=self.errors, skipped=self.skipped
+        )
+
+
+class _SkippedError(Exception):
+    """Not tried, because the bucket has just proved unreachable."""
+
+
+class Uploader:
+    """Keeps one directory of one run on one node in the bucket. Safe to use from several threads; one scan at a time.
+
+    Args:
+        node: number of the node; 0 is the head.
+        directory: HVDCLOUD_CHECKPOINT_DIR. It may appear later.
+        quiet_seconds: how long a file has to rest before it goes; not applied in a final scan.
+    """
+
+    def __init__(
+        self, bucket: Bucket, *, cluster: str, run: str, node: int, directory: Path, quiet_seconds: float = 1.0
+    ) -> None:
+        self._bucket = bucket
+        self._cluster = cluster
+        self._run = run
+        self._node = node
+        self._directory = directory
+        self._quiet = quiet_seconds
+        self._prefix = run_prefix(cluster, run)
+        self._lock = threading.Lock()
+        self._loaded = False
+        self._dirty = True  # the first scan writes a manifest, so that the bucket knows of this node
+        self._complete = False
+        self._generation = 0
+        self._resumed: str | None = None
+        self._entries: dict[str, Entry] = {}
+        self._announced: dict[str, Entry] = {}
+        self._known: dict[str, Signature] = {}
+        self._seen: dict[str, tuple[Signature, float]] = {}
+
+    def scan(self, *, final: bool = False) -> ScanResult:
+        """Upload what is ready.
+
+        Network and bucket errors are in the result, not raised: the next scan tries again.
+
+        Args:
+            final: the writers have ended: don't wait for files to rest. Those that are open for writing still wait.
+        """
+        with self._lock:
+            found = _Found()
+            self._scan(found, final=final)
+            return found.result()
+
+    def waiting(self) -> int:
+        """How many files are not in the bucket as they are; a look at the directory alone, beside any scan.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        return sum(1 for file in walk(self._directory, []) if self._known.get(file.name) != file.signature)
+
+    def finish(self, deadline: float) -> ScanResult:
+        """Final scans until everything is in the bucket, then mark the manifest complete.
+
+        Args:
+            deadline: of time.monotonic(). It holds even while the bucket doesn't answer.
+        """
+        total = _Found()
+        last: list[_Found] = []
+        thread = threading.Thread(
+            target=self._finish, args=(deadline, total, last), name="hvdcloud-finish", daemon=True
+        )
+        thread.start()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            pending = [file.name for file in self._changed(_Found())]
+            return ScanResult(
+                uploaded=sorted(set(total.uploaded)),
+                pending=pending,
+                errors=[f"{self._bucket.url} did not take everything in time"],
+            )
+        if not last:
+            return ScanResult(uploaded=[], pending=[], errors=["a bug ended the upload; the agent's log has it"])
+        return replace(last[-1].result(), uploaded=sorted(set(total.uploaded)))
+
+    def _finish(self, deadline: float, total: _Found, last: list[_Found]) -> None:
+        waits = iter(_WAITS)
+        pause = threading.Event()
+        while True:
+            found = _Found()
+            with self._lock:
+                self._scan(found, final=True, completing=True)
+            total.uploaded.extend(found.uploaded)
+            last.append(found)
+            hopeless = found.errors and not found.pending and not found.may_pass
+            wait = next(waits, _WAITS[-1])
+            # A scan that can't begin before the deadline is not begun.
+            if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= deadline:
+                return
+            pause.wait(wait)
+
+    # -- one scan --------------------------------------------------------------------------------------------------
+
+    def _scan(self, found: _Found, *, final: bool, completing: bool = False) -> None:
+        try:
+            self._load()
+        except HvdcloudError as error:
+            self._fail(found, error)
+            found.pending.extend(file.name for file in self._changed(found))
+            return
+        try:
+            ready = self._ready(self._changed(found), found, final=final)
+            for batch in self._batches(ready):
+                if found.may_pass:
+                    found.pending.extend(file.name for file in batch)
+                else:
+                    self._upload_batch(batch, found)
+            everything = not (found.pending or found.errors)
+            if everything and completing and self._announced:
+                # Announced, perhaps sent, and then deleted here.
+                self._adopt(list(self._announced.values()))
+                self._announced.clear()
+            if self._complete != (everything and (completing or self._complete)):
+                self._complete = not self._complete
+                self._dirty = True
+            self._save()
+        except HvdcloudError as error:
+            self._fail(found, error)
+        except OSError as error:
+            self._fail(found, error)
+            found.may_pass = True
+
+    def _fail(self, found: _Found, error: Exception) -> None:
+        found.errors.append(str(error))
+        found.may_pass = found.may_pass or isinstance(error, BucketUnreachableError)
+
+    def _changed(self, found: _Found) -> list[File]:
+        """Files that are not in the bucket as they are, the one that has rested longest first.
+
+        Checkpoints thus arrive in the order in which they were written, a pointer to the latest after what it names.
+        """
+        files = [file for file in walk(self._directory, found.skipped) if self._known.get(file.name) != file.signature]
+        return sorted(files, key=lambda file: (file.signature.mtime_ns, file.name))
+
+    def _ready(self, files: Sequence[File], found: _Found, *, final: bool) -> list[File]:
+        now, wall = time.monotonic(), time.time()
+        names = {file.name for file in files}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+        resting: list[File] = []
+        for file in files:
+            try:
+                check_name(self._prefix + object_name(file.name, node=self._node))
+            except CheckpointError as error:
+                found.errors.append(error.message)
+                continue
+            signature, since = self._seen.get(file.name, (None, now))
+            if signature != file.signature:
+                since = now
+            self._seen[file.name] = (file.signature, since)
+            # By the clock of the file system, unless that is ahead of ours; then by what we have seen ourselves.
+            age = wall - file.signature.ctime_ns / 1e9
+            if final or age >= self._quiet or now - since >= self._quiet:
+                resting.append(file)
+            else:
+                found.pending.append(file.name)
+        return self._not_open(resting, found)
+
+    def _not_open(self, files: Sequence[File], found: _Found) -> list[File]:
+        written = being_written(((file.signature.device, file.signature.inode), str(file.path)) for file in files)
+        free: list[File] = []
+        for file in files:
+            if (file.signature.device, file.signature.inode) in written:
+                found.pending.append(file.name)
+            else:
+                free.append(file)
+        return free
+
+    def _batches(self, files: Sequence[File]) -> Iterator[list[File]]:
+        """Each batch costs two manifests, so batches grow with the manifest."""
+        batch: list[File] = []
+        size = 0
+        for file in files:
+            batch.append(file)
+            size += file.signature.size
+            if len(batch) >= max(_BATCH_FILES, len(self._entries) // 4) or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _upload_batch(self, batch: Sequence[File], found: _Found) -> None:
+        promised: dict[str, Entry] = {}
+        for file in batch:
+            try:
+                size, crc32c = crc32c_of_file(file.path)
+                unchanged = signature_of(file.path.stat()) == file.signature
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                found.errors.append(f"{file.name} can't be read: {error.strerror or error}")
+                continue
+            name = object_name(file.name, node=self._node)
+            present = self._entries.get(name)
+            if not unchanged:
+                found.pending.append(file.name)
+            elif present is not None and (present.size, present.crc32c) == (size, crc32c):
+                self._known[file.name] = file.signature
+            else:
+                promised[file.name] = Entry(name=name, size=size, crc32c=crc32c, generation=0, modified=file.modified)
+        # Somebody may have opened one since the first look; what was read may then be half of something.
+        files = self._not_open([file for file in batch if file.name in promised], found)
+        if not files:
+            return
+        for file in files:
+            self._announced[promised[file.name].name] = promised[file.name]
+        self._complete = False
+        self._dirty = True
+        self._save()
+        unreachable = threading.Event()
+
+        def upload(file: File) -> ObjectInfo:
+            if unreachable.is_set():
+                raise _SkippedError
+            entry = promised[file.name]
+            try:
+                return self._bucket.upload(file.path, self._prefix + entry.name, crc32c=entry.crc32c)
+            except BucketUnreachableError:
+                unreachable.set()
+                raise
+
+        small = [file for file in files if file.signature.size <= SMALL]
+        large = [file for file in files if file.signature.size > SMALL]
+        self._dirty = True
+        for group, workers in ((small, WORKERS_SMALL), (large, WORKERS_LARGE)):
+            for outcome in parallel(group, upload, workers=workers):
+                self._settle(outcome.item, promised[outcome.item.name], outcome.result, outcome.error, found)
+
+    def _settle(
+        self, file: File, entry: Entry, info: ObjectInfo | None, error: Exception | None, found: _Found
+    ) -> None:
+        if info is not None:
+            self._entries[entry.name] = replace(entry, generation=info.generation)
+            self._announced.pop(entry.name, None)
+            self._known[file.name] = file.signature
+            found.uploaded.append(file.name)
+        elif isinstance(error, (ChangedWhileUploadingError, _SkippedError)):
+            # Not in the bucket for sure, so it is not announced any more.
+            self._announced.pop(entry.name, None)
+            if file.path.exists():
+                found.pending.append(file.name)
+        elif error is not None:
+            # It may have arrived, and only the answer been lost: it stays announced until an upload succeeds.
+            self._fail(found, error)
+
+    # -- the manifest ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Once: what an earlier uploader of this node has done."""
+        if self._loaded:
+            return
+        info = self._bucket.stat(manifest_name(self._cluster, self._run, self._node))
+        manifest = read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node) if info else None
+        baseline = read_baseline(self._directory)
+        self._resumed = baseline.run
+        if info is not None and manifest is not None:
+            self._generation = info.generation
+            self._entries = {entry.name: entry for entry in manifest.files}
+            self._complete = manifest.complete
+            self._dirty = manifest.resumed != self._resumed
+            self._adopt(manifest.uploading)
+        for file in walk(self._directory, []):
+            entry = self._entries.get(object_name(file.name, node=self._node))
+            size_and_time = (file.signature.size, file.signature.mtime_ns)
+            uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
+            if uploaded or baseline.files.get(file.name) == size_and_time:
+                self._known[file.name] = file.signature
+        self._loaded = True
+
+    def _adopt(self, announced: Sequence[Entry]) -> None:
+        """Uploads that an earlier uploader announced and was killed in: done if the bucket has the bytes."""
+
+        def look(entry: Entry) -> ObjectInfo | None:
+            return self._bucket.stat(self._prefix + entry.name)
+
+        for outcome in parallel(announced, look, workers=WORKERS_SMALL):
+            if outcome.error is not None:
+                raise outcome.error
+            entry, info = outcome.item, outcome.result
+            if info is not None and (info.size, info.crc32c) == (entry.size, entry.crc32c):
+                self._entries[entry.name] = replace(entry, generation=info.generation)
+        self._dirty = self._dirty or bool(announced)
+
+    def _save(self) -> None:
+        """Write the manifest if there is something new in it.
+
+        Raises:
+            CheckpointError: the bucket did not take it.
+        """
+        if not self._dirty:
+            return
+        name = manifest_name(self._cluster, self._run, self._node)
+        for _ in range(5):
+            manifest = Manifest(
+                cluster=self._cluster,
+                run=self._run,
+                node=self._node,
+                complete=self._complete,
+                files=[self._entries[key] for key in sorted(self._entries)],
+                uploading=[self._announced[key] for key in sorted(self._announced)],
+                resumed=self._resumed,
+            )
+            try:
+                info = self._bucket.write(name, to_json(manifest), if_generation=self._generation)
+            except PreconditionError:
+                self._merge(name)
+            else:
+                self._generation = info.generation
+                self._dirty = False
+                return
+        raise CheckpointError(f"somebody else keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
+
+    def _merge(self, name: str) -> None:
+        """Another uploader of this node wrote meanwhile: keep what it knows and we don't."""
+        info = self._bucket.stat(name)
+        theirs = read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node) if info else None
+        self._generation = info.generation if info else 0
+        for entry in theirs.files if theirs else ():
+            ours = self._entries.get(entry.name)
+            if ours is None or ours.generation < entry.generation:
+                self._entries[entry.name] = entry

@@ -1,0 +1,165 @@
+"""What the Compute API answers, in the words of the provider contract. Pure, but for the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from hvdcloud.providers.base import (
+    LABEL_CLUSTER,
+    LABEL_CREATED,
+    LABEL_ID,
+    LABEL_NODES,
+    LABEL_OWNER,
+    SSH_PORT,
+    Cluster,
+    Node,
+    NodeState,
+)
+from hvdcloud.providers.gce.api.client import zone_of
+from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
+from hvdcloud.providers.gce.money.costs import costs
+from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
+from hvdcloud.providers.gce.ssh_access import iap_proxy_command
+
+# The rest of Instance.status (discovery document) is on its way out or out already.
+_STATES = {"PENDING": NodeState.STARTING, "PROVISIONING": NodeState.STARTING, "STAGING": NodeState.STARTING}
+_STATES |= {"RUNNING": NodeState.RUNNING}
+
+
+class Way(Enum):
+    """How the laptop reaches a node's sshd."""
+
+    EXTERNAL = "external address, if it has one"
+    INTERNAL = "internal address"
+    IAP = "Identity-Aware Proxy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceMapper:
+    """From where the VMs are looked at."""
+
+    project: str
+    way: Way
+
+    def node(self, instance: Resource) -> Node:
+        """A VM as a node; its host key is not in the resource."""
+        name, zone = str(instance["name"]), zone_of(instance)
+        return Node(
+            name=name,
+            index=_index(name),
+            id=f"{zone}/{name}",
+            state=node_state(instance),
+            address=self._address(instance),
+            port=SSH_PORT,
+            made=str(instance.get("creationTimestamp", "")),
+            internal_address=internal_name(name, zone=zone, project=self.project),
+            proxy_command=(iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None),
+        )
+
+    def _address(self, instance: Resource) -> str | None:
+        interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
+        if self.way is Way.EXTERNAL and (configs := interface.get("accessConfigs")):
+            address: str | None = configs[0].get("natIP")
+            return address
+        return None if self.way is Way.IAP else interface.get("networkIP")
+
+    def clusters(self, inventory: Inventory, *, now: datetime | None = None) -> list[Cluster]:
+        """Every cluster of which something was found, by name."""
+        names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
+        names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in inventory.firewalls}
+        return [self.cluster(name, inventory, now=now) for name in sorted(names)]
+
+    def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
+        """One cluster, of which something was found or is being made.
+
+        Args:
+            now: until when its cost is counted; None: the clock's time.
+        """
+        instances = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
+        # While labels are being changed the head's count: it has been there from the beginning.
+        instances.sort(key=lambda vm: _index(str(vm["name"])))
+        disks = [disk for disk in inventory.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
+        firewalls = [rule for rule in inventory.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
+        operations = inventory.creating(name)
+        described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
+        labels = described[0]
+        in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
+        metadata = metadata_of(instances[0]) if instances else {}
+        money = costs(instances, disks, now=now or datetime.now(timezone.utc))
+        return Cluster(
+            name=name,
+            id=labels.get(LABEL_ID, in_flight),
+            owner=labels.get(LABEL_OWNER, ""),
+            provider="gce",
+            created=_created(labels, operations),
+            expected_nodes=_number(labels.get(LABEL_NODES)),
+            nodes=tuple(sorted((self.node(vm) for vm in instances), key=lambda node: (node.index, node.id))),
+            image=metadata.get(METADATA_IMAGE, ""),
+            bucket=metadata.get(METADATA_BUCKET, ""),
+            other_objects=(
+                *sorted(f"disk {zone_of(disk)}/{disk['name']}" for disk in disks),
+                *sorted(f"firewall {rule['name']}" for rule in firewalls),
+                *(described_operation(each) for each in operations),
+            ),
+            dollars_per_hour=money.dollars_per_hour,
+            dollars_so_far=money.so_far,
+            paid_until=money.paid_until,
+            worst_case_dollars=money.worst_case,
+            ends=money.ends,
+            costs_since=money.since,
+            cost_notes=money.notes,
+            unseen=inventory.unseen,
+        )
+
+
+def node_state(instance: Resource) -> NodeState:
+    """What a VM does."""
+    return _STATES.get(instance.get("status", ""), NodeState.STOPPED)
+
+
+def labels_of(resource: Resource) -> Mapping[str, str]:
+    """Of a VM or a disk."""
+    labels: Mapping[str, str] = resource.get("labels", {})
+    return labels
+
+
+def described_operation(operation: Resource) -> str:
+    """One that still makes something: `operation operation-… (bulkInsert in us-central1-a, under way)`."""
+    return (
+        f"operation {operation['name']} ({operation['operationType']} in {zone_of(operation) or 'global'}, under way)"
+    )
+
+
+def metadata_of(instance: Resource) -> dict[str, str]:
+    """The metadata items of a VM."""
+    return {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
+
+
+def internal_name(name: str, *, zone: str, project: str) -> str:
+    """The zonal DNS name, which resolves for every VM of the same network, whatever names the nodes' search path has.
+
+    https://cloud.google.com/compute/docs/internal-dns; the two parts of a domain-scoped project change places there:
+    `google.com:cloudtop-prod` has hosts such as `alain.us-east1-b.c.cloudtop-prod.google.com.internal`.
+    """
+    domain, _, plain = project.rpartition(":")
+    return ".".join(filter(None, [name, zone, "c", plain, domain, "internal"]))
+
+
+def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:
+    if not labels and operations:
+        return datetime.fromisoformat(str(operations[0]["insertTime"]).replace("Z", "+00:00"))
+    return datetime.fromtimestamp(_number(labels.get(LABEL_CREATED)), tz=timezone.utc)
+
+
+def _index(name: str) -> int:
+    """bulkInsert gives all VMs the same labels, so the number is in the name."""
+    return _number(name.rpartition("-")[2])
+
+
+def _number(text: object) -> int:
+    """Somebody else may have changed a label."""
+    return int(str(text)) if str(text).isdecimal() else 0

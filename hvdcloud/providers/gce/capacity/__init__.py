@@ -1,0 +1,1 @@
+"""Where a cluster can be made, and what it would cost there."""

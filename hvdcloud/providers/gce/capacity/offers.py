@@ -1,0 +1,284 @@
+"""What can be had, where and for how much. Pure: settings, the catalogue, prices and the API's answers → offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.plan import request
+from hvdcloud.providers.gce.plan.request import region_of
+from hvdcloud.providers.gce.settings import Settings, Spot
+
+NODE = "n1-standard-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A whole cluster of one kind in one zone."""
+
+    machine_type: str
+    gpu_type: str | None
+    gpu_count: int
+    """Of one node."""
+    spot: bool
+    """Spot VMs; `spot_nodes` says which."""
+    region: str | None
+    zone: str | None
+    """None: in no zone."""
+    dollars_per_hour: float | None
+    """All nodes with their disks and external addresses; None: the price table does not know."""
+    dollars: float | None
+    """For as many hours as were asked for."""
+    estimate: bool
+    """The price is another region's."""
+    configured: bool
+    """It is what hvdcloud.yaml asks for."""
+    spot_nodes: Spot = "none"
+    """`workers`: the head is on demand."""
+    head_machine_type: str | None = None
+    """The head's, where it is another."""
+    elsewhere: bool = False
+    """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
+    switched_off: date | None = None
+    """Since when the GPU can not be had any more."""
+    ends: date | None = None
+    """From when on it will not."""
+    image: str | None = None
+    """Why the configured image does not run on it, and which does."""
+    quota: tuple[str, ...] | None = None
+    """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the API says. None: it was not asked, or did not answer."""
+
+    machine_zones: Mapping[str, Collection[str]] | None = None
+    """Machine type → zones."""
+    gpu_zones: Mapping[str, Collection[str]] | None = None
+    regional_quotas: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Region → `quotas` of `regions.get`."""
+    project_quotas: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One way to make a node, but for Spot."""
+
+    machine_type: str
+    gpu_type: str | None
+    gpu_count: int
+
+
+def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[Kind]:
+    """The nodes to compare: the configured one, and others with as many GPUs or, without GPUs, as many vCPUs.
+
+    Args:
+        gpu: only nodes with this GPU.
+
+    Raises:
+        UsageError: the machine type or a GPU is not in the catalogue.
+    """
+    own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    configured = Kind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
+    wanted = catalog.gpu(gpu) if gpu else None
+    found = [configured] if not catalog.check(settings.machine_type, own_gpu, own_count, today=today) else []
+    if own_gpu or wanted:
+        found += _with_gpus(catalog.machine(settings.machine_type), own_count or 1, today=today)
+    else:
+        found += _without_gpus(catalog.machine(settings.machine_type).vcpus)
+    if configured not in found and own_gpu and _gone(own_gpu, today):
+        found.append(configured)
+    return [kind for kind in dict.fromkeys(found) if wanted is None or kind.gpu_type == wanted.name]
+
+
+def _with_gpus(base: catalog.Machine, count: int, *, today: date) -> Iterator[Kind]:
+    for gpu in catalog.gpus():
+        if n1 := _n1_for(gpu, count, base):
+            yield Kind(machine_type=n1, gpu_type=gpu.name, gpu_count=count)
+        elif not gpu.limits and _gone(gpu.name, today):
+            yield Kind(machine_type=NODE, gpu_type=gpu.name, gpu_count=count)
+    for machine in catalog.machines():
+        if machine.gpu_type and machine.gpu_count == count:
+            yield Kind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
+
+
+def _without_gpus(vcpus: int) -> Iterator[Kind]:
+    sizes = [machine for machine in catalog.machines() if machine.takes_gpus and machine.vcpus >= vcpus]
+    least = min((machine.vcpus for machine in sizes), default=0)
+    for machine in sizes:
+        if machine.vcpus == least:
+            yield Kind(machine_type=machine.name, gpu_type=None, gpu_count=0)
+
+
+def _n1_for(gpu: catalog.Gpu, count: int, base: catalog.Machine) -> str | None:
+    """The configured machine type, or one of its size, or the largest that takes so many of these GPUs."""
+    if count not in gpu.limits:
+        return None
+    vcpus, memory_gb = gpu.limits[count]
+    n1 = [machine for machine in catalog.machines() if machine.takes_gpus and machine.name.startswith("n1-standard")]
+    alike = base if base.takes_gpus else next((each for each in n1 if each.vcpus >= base.vcpus), n1[-1])
+    fitting = [each for each in n1 if each.vcpus <= vcpus and each.memory_gb <= memory_gb]
+    return next(
+        each.name for each in [alike, *reversed(fitting)] if each.vcpus <= vcpus and each.memory_gb <= memory_gb
+    )
+
+
+def _gone(gpu_type: str, today: date) -> bool:
+    ends = catalog.gpu(gpu_type).ends
+    return ends is not None and ends <= today
+
+
+def offers(
+    settings: Settings,
+    *,
+    nodes: int,
+    hours: float,
+    zones: Sequence[str],
+    facts: Facts,
+    today: date,
+    gpu: str | None = None,
+    image_problem: Callable[[str], str | None] = lambda _: None,
+) -> list[Offer]:
+    """Every kind of node in every zone, on demand and Spot; the cheapest first, those without a price last.
+
+    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
+
+    Args:
+        hours: that `Offer.dollars` is for.
+        zones: `gce.zones`; empty: any.
+        gpu: only nodes with this GPU.
+        image_problem: of a GPU: why the image does not run on it; None: it does.
+
+    Raises:
+        UsageError: as `kinds`.
+    """
+    allowed = set(request.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
+    # A head alone is no worker.
+    own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
+    ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
+    home = request.subnetwork_region(settings)
+    found = []
+    head = settings.head_machine_type if nodes > 1 else None
+    for kind in kinds(settings, gpu=gpu, today=today):
+        for spot in ways:
+            wanted = replace(
+                settings,
+                machine_type=kind.machine_type,
+                gpu_type=kind.gpu_type,
+                gpu_count=kind.gpu_count,
+                spot=spot,
+                # The time limit follows from it, and each offer has another.
+                max_cost=None,
+            )
+            own = kind.machine_type == settings.machine_type and spot == own_spot and _same_gpus(kind, settings)
+            common = _common(kind, today=today, image_problem=image_problem)
+            for zone in _zones(kind, facts, head=head) or [None]:
+                elsewhere = zone is not None and home not in (None, region_of(zone))
+                configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
+                priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
+                refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, facts=facts)
+                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured, quota=refusing, **priced)
+                found.append(replace(here, spot=spot != "none", spot_nodes=spot, head_machine_type=head))
+    # Sorting keeps the order of kinds and zones, which is the catalogue's.
+    return sorted(
+        found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)
+    )
+
+
+def _same_gpus(kind: Kind, settings: Settings) -> bool:
+    own = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    return (kind.gpu_type, kind.gpu_count) == own
+
+
+def _common(kind: Kind, *, today: date, image_problem: Callable[[str], str | None]) -> Offer:
+    """What is the same in every zone."""
+    ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
+    return Offer(
+        machine_type=kind.machine_type,
+        gpu_type=kind.gpu_type,
+        gpu_count=kind.gpu_count,
+        spot=False,
+        region=None,
+        zone=None,
+        dollars_per_hour=None,
+        dollars=None,
+        estimate=False,
+        configured=False,
+        switched_off=ends if ends and ends <= today else None,
+        ends=ends if ends and ends > today else None,
+        image=image_problem(kind.gpu_type) if kind.gpu_type else None,
+    )
+
+
+def _zones(kind: Kind, facts: Facts, *, head: str | None) -> list[str | None]:
+    """Where it and the head are, in the catalogue's order; what the API says counts where it says something."""
+    listed = list(catalog.zones_with(kind.gpu_type))
+    machine = catalog.machine(kind.machine_type)
+    told: list[set[str]] = []
+    if facts.machine_zones is not None and not machine.custom:
+        told.append(set(facts.machine_zones.get(machine.name, ())))
+    if head and facts.machine_zones is not None and head in facts.machine_zones:
+        told.append(set(facts.machine_zones[head]))
+    if facts.gpu_zones is not None and kind.gpu_type:
+        told.append(set(facts.gpu_zones.get(kind.gpu_type, ())))
+    if not told:
+        return [*listed]
+    there = set.intersection(*told)
+    return [*(zone for zone in listed if zone in there), *sorted(there - set(listed))]
+
+
+def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
+    region = region_of(zone) if zone else None
+    hourly = request.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+    return {
+        "region": region,
+        "dollars_per_hour": hourly,
+        "dollars": None if hourly is None else hourly * hours,
+        "estimate": region is None or not prices.knows(region),
+    }
+
+
+def _quota(wanted: Settings, *, nodes: int, region: str | None, facts: Facts) -> tuple[str, ...] | None:
+    regional = facts.regional_quotas.get(region or "")
+    if facts.project_quotas is None or not regional:
+        return None
+    try:
+        needed = quota.needs(wanted, nodes=nodes)
+    except UsageError:  # limits.max_run_duration is not possible, which has nothing to do with this; `up` says so.
+        return None
+    short = quota.shortfalls(needed, regional_quotas=regional, project_quotas=facts.project_quotas)
+    return tuple(f"{each.metric}: {each.needed} needed, {max(0.0, each.limit - each.usage):g} free" for each in short)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Offers that differ by their zones only, one of which stands for all."""
+
+    offer: Offer
+    zones: tuple[str, ...]
+    """Of the first region."""
+    more_regions: int = 0
+
+
+def rows(found: Sequence[Offer], *, every_region: bool) -> list[Row]:
+    """Offers that go into one line: of one region; or, without `every_region`, of all that are alike."""
+    groups: dict[Offer, dict[str | None, list[str]]] = {}
+    for offer in found:
+        # Clusters in regions at one price differ by nothing else.
+        region = offer.region if every_region else None
+        alike = groups.setdefault(replace(offer, zone=None, region=region), {})
+        alike.setdefault(offer.region, []).extend([offer.zone] if offer.zone else [])
+    return [
+        Row(
+            offer=replace(key, region=next(iter(regions))),
+            zones=tuple(next(iter(regions.values()))),
+            more_regions=len(regions) - 1,
+        )
+        for key, regions in groups.items()
+    ]

@@ -1,0 +1,330 @@
+"""Whether a cluster can be made, where, and from which VM image: the catalogue's rules, then what the API says.
+
+Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell (quotas it
+leaves out, a zone that does not answer) is taken for good: `up` finds out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple
+
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
+from hvdcloud.google.error_catalogue import QUOTAS_PAGE
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec, Problem
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.plan.request import region_of, zone_candidates
+from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
+
+IMAGE_FAMILIES = {
+    # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
+    "cos": ("cos-cloud", "cos-125-lts"),
+    # https://cloud.google.com/deep-learning-vm/docs/images
+    "dlvm": ("deeplearning-platform-release", "common-cu129-ubuntu-2204-nvidia-580"),
+}
+NAMES_CHECKED = 32
+"""Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
+PLACES_NAMED = 8
+
+
+class Preflight(NamedTuple):
+    """What was found."""
+
+    problems: list[Problem]
+    """None of them: go."""
+    zones: list[str]
+    """Where to try, in order."""
+    notices: list[str]
+    vm_image: str
+    """`projects/P/global/images/NAME`; empty if it could not be found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the API says; None: it did not say."""
+
+    project: Mapping[str, Any] | None = None
+    regions: Sequence[Mapping[str, Any]] | None = None
+    zones: Sequence[Mapping[str, Any]] | None = None
+    machine_types: Aggregated | None = None
+    gpu_types: Aggregated | None = None
+    image: Mapping[str, Any] | None = None
+    namesakes: Aggregated | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What was found, one subject after the other."""
+
+    facts: Facts
+    failures: Mapping[str, HvdcloudError]
+    """Fields of `facts` that the API did not tell, and why."""
+    here: list[str]
+    """The zones that have what a node needs, in the order to try."""
+    missing: list[Problem]
+    """Why others do not."""
+    closed: list[str]
+    """What was left out of them, for the user."""
+    roomy: list[str]
+    """Those whose regions have quota for all nodes."""
+    short: list[Problem]
+    scarce: list[str]
+    """What was left out of them for want of quota, for the user."""
+    namesakes: list[Problem]
+    image: list[Problem]
+
+
+def preflight(
+    client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
+) -> Preflight:
+    """What stands in the way of `spec`, and if nothing does, how to go about it.
+
+    Args:
+        zones: `gce.zones`; empty: wherever the machine type and the GPU are.
+        today: decides which GPUs are still there.
+    """
+    problems = wrong_settings(spec, settings, today=today)
+    if problems:
+        return Preflight(problems, [], [], "")
+    found = look_ahead(client, spec, settings, zones=zones)
+    problems, notices = _failures(found.failures)
+    problems += found.namesakes + found.missing + found.short + found.image
+    notices += found.closed + found.scarce
+    for kind in kinds(settings, spec):
+        told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
+        notices += [notice for notice in told if notice not in notices]
+    image = image_path(found.facts.image) if found.facts.image else ""
+    return Preflight(problems, found.roomy, notices, image)
+
+
+def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str]) -> Outlook:
+    """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
+    facts, failures = _ask(client, spec, settings)
+    places = zone_candidates(settings, nodes=spec.nodes, zones=zones)
+    here, missing, closed = _zones(facts, spec, settings, places, chosen=bool(zones))
+    roomy, short, scarce = _quotas(facts, spec, settings, here)
+    return Outlook(
+        facts=facts,
+        failures=failures,
+        here=here,
+        missing=missing,
+        closed=closed,
+        roomy=roomy,
+        short=short,
+        scarce=scarce,
+        namesakes=_namesakes(facts, spec, here),
+        image=_image(facts, settings),
+    )
+
+
+def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
+    """What can be said without asking anybody."""
+    if problems := wrong_kinds(settings, today=today):
+        return problems
+    try:
+        quota.needs(settings, nodes=spec.nodes)
+    except UsageError as error:
+        return [Problem(message=error.message, hint=error.hint)]
+    return []
+
+
+def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
+    """Why no VM of a configured kind can be made."""
+    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    if settings.head_machine_type:
+        problems += [
+            Problem(message=each.message.replace("gce.machine_type", "gce.head_machine_type"), hint=each.hint)
+            for each in catalog.check(settings.head_machine_type, None, 0, today=today)
+        ]
+    return problems
+
+
+def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
+    """What the nodes are, the head's kind last where it is another."""
+    return [group.kind for group in groups(settings, range(spec.nodes))]
+
+
+def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, dict[str, HvdcloudError]]:
+    """Seven questions at once."""
+    machines, gpu_types = _asked_for(settings, spec)
+    names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
+    family = IMAGE_FAMILIES[settings.vm_image_profile]
+    questions: dict[str, Callable[[], Any]] = {
+        "project": client.get_project,
+        "regions": client.regions,
+        "zones": client.zones,
+        "image": lambda: client.image_from_family(*family),
+        "namesakes": lambda: client.instances_named(names),
+    }
+    if machines:
+        questions["machine_types"] = lambda: client.machine_types(machines)
+    if gpu_types:
+        questions["gpu_types"] = lambda: client.accelerator_types(gpu_types)
+    failures: dict[str, HvdcloudError] = {}
+
+    def ask(what: str) -> Any:
+        try:
+            return questions[what]()
+        except ApiError as error:
+            failures[what] = error.as_user_error(doing=f"read the {what.replace('_', ' ')} of {client.project}")
+        except CredentialsError as error:
+            failures[what] = error
+        return None
+
+    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
+    return Facts(**answers), failures
+
+
+def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
+    """What a zone has to have: `n1-standard-8 with nvidia-tesla-t4 and n1-standard-2`."""
+    found = []
+    for kind in kinds(settings, spec):
+        gpu_type, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+        found.append(" with ".join(filter(None, (kind.machine_type, gpu_type))))
+    return " and ".join(dict.fromkeys(found))
+
+
+def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[str]]:
+    """The machine types and the GPUs that a zone has to have, those that the API can be asked for."""
+    found = [(catalog.machine(kind.machine_type), kind) for kind in kinds(settings, spec)]
+    machines = [machine.name for machine, _ in found if not machine.custom]
+    gpus = [kind.gpu_type for machine, kind in found if machine.takes_gpus and kind.gpu_type and kind.gpu_count]
+    return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
+
+
+def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:
+    """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
+    serious = {
+        error.hint: Problem(message=error.message, hint=error.hint, error=type(error))
+        for what, error in failures.items()
+        if isinstance(error, CredentialsError) or what == "image"
+    }
+    passing = [error.message for error in failures.values() if error.hint not in serious]
+    return list(serious.values()), passing
+
+
+def _zones(
+    facts: Facts, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
+) -> tuple[list[str], list[Problem], list[str]]:
+    """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
+
+    Args:
+        places: configured, or the catalogue's.
+        chosen: the user named them, so that one which never would do is a problem.
+    """
+    status = {str(zone["name"]): zone.get("status", "UP") for zone in facts.zones or ()}
+    up = {zone for zone in status if status[zone] == "UP"}
+    lacks: dict[str, str] = {}
+    having: list[set[str]] = [up] if status else []
+    machines, gpu_types = _asked_for(settings, spec)
+    for names, found in ((machines, facts.machine_types), (gpu_types, facts.gpu_types)):
+        if found is None:
+            continue
+        unknown = {zone for zone in places if any(zone in place for place in found.unseen)}
+        for what in names:
+            there = {zone_of(item) for item in found.items if item["name"] == what}
+            having.append(there | unknown)
+            lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
+    lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
+    down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in up}
+    everywhere = sorted(set.intersection(*having)) if having else []
+    known = [zone for zone in places if zone not in lacks | down]
+    if chosen and not places:
+        problem = Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
+        return [], [problem], []
+    if chosen:
+        hint = f"zones that have it: {_some(everywhere)}" if everywhere else "take another GPU or machine type"
+        problems = [
+            Problem(message=f"gce.zones: {reason}", hint=hint) for zone, reason in lacks.items() if zone not in down
+        ]
+        closed = ", ".join(down.values())
+        if closed and not known:
+            problems.append(Problem(message=f"gce.zones: {closed}", hint=hint, error=CapacityError))
+        return known, problems, [f"left out: {closed}"] if closed else []
+    # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
+    if facts.machine_types is not None:
+        newer = zone_candidates(settings, nodes=spec.nodes, zones=everywhere) if everywhere else []
+        known += [zone for zone in newer if zone not in known]
+    if known:
+        return known, [], []
+    problem = Problem(
+        message=f"no zone has {needed_of_zone(settings, spec)}",
+        hint="take another GPU or machine type",
+        error=CapacityError,
+    )
+    return [], [problem], []
+
+
+def _quotas(
+    facts: Facts, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
+) -> tuple[list[str], list[Problem], list[str]]:
+    """The zones whose regions have room for all nodes; why none has; what was left out."""
+    needed = quota.needs(settings, nodes=spec.nodes)
+    of_project = (facts.project or {}).get("quotas", ())
+    of_region = {str(region["name"]): region.get("quotas", ()) for region in facts.regions or ()}
+    short = {
+        region: quota.shortfalls(needed, regional_quotas=of_region.get(region, ()), project_quotas=of_project)
+        for region in dict.fromkeys(map(region_of, zones))
+    }
+    hint = f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs"
+    everywhere = {each.metric: each for found in short.values() for each in found if not each.regional}
+    if everywhere:
+        reason = ", ".join(map(_shortfall, everywhere.values()))
+        message = f"project {settings.project} has no quota for {spec.nodes} node(s): {reason}"
+        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+    reasons = {region: ", ".join(map(_shortfall, found)) for region, found in short.items() if found}
+    roomy = [zone for zone in zones if region_of(zone) not in reasons]
+    lines = [f"{region}: {reason}" for region, reason in reasons.items()]
+    if zones and not roomy:
+        message = f"no region has quota for {spec.nodes} node(s): {_some(lines, separator='; ')}"
+        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+    return roomy, [], [f"left out for want of quota: {_some(lines, separator='; ')}"] if lines else []
+
+
+def _shortfall(short: quota.Shortfall) -> str:
+    free = max(0.0, short.limit - short.usage)
+    return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
+
+
+def _namesakes(facts: Facts, spec: ClusterSpec, zones: Sequence[str]) -> list[Problem]:
+    """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
+    found = facts.namesakes.items if facts.namesakes else []
+    for vm in sorted(found, key=lambda vm: str(vm["name"])):
+        labels, zone = vm.get("labels", {}), zone_of(vm)
+        if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
+            return [
+                Problem(
+                    message=f"the cluster {spec.name} exists already ({vm['name']} in {zone})",
+                    hint=f"hvdcloud down --name {spec.name} deletes it; else take another --name",
+                )
+            ]
+        if zone in zones:
+            message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
+            return [Problem(message=message, hint="take another --name, or other gce.zones")]
+    return []
+
+
+def _image(facts: Facts, settings: Settings) -> list[Problem]:
+    least = int((facts.image or {}).get("diskSizeGb", 0))
+    if settings.disk_gb >= least:
+        return []
+    message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
+    return [Problem(message=message, hint=f"write gce.disk_gb: {max(least, 50)}")]
+
+
+def image_path(image: Mapping[str, Any]) -> str:
+    """`projects/P/global/images/NAME` of an image."""
+    link = str(image["selfLink"])
+    return link[link.index("projects/") :]
+
+
+def _some(texts: Iterable[str], *, separator: str = ", ") -> str:
+    listed = list(texts)
+    more = [f"{len(listed) - PLACES_NAMED} more"] if len(listed) > PLACES_NAMED else []
+    return separator.join([*listed[:PLACES_NAMED], *more])

@@ -1,0 +1,1 @@
+"""What `hvdcloud doctor` checks before VMs are made."""

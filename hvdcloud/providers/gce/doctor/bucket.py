@@ -1,0 +1,95 @@
+"""What `hvdcloud doctor` looks at in a bucket of Cloud Storage."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from hvdcloud.doctor.engine import Finding, failed, fine, warning
+from hvdcloud.errors import CredentialsError, UsageError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce.doctor.permissions import Login
+
+_BASE_PATH = "/storage/v1/"
+_PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
+"""What pulling takes, and what the role roles/storage.objectUser has; the nodes' account needs the same."""
+# Where multi-regions and predefined dual-regions are: https://cloud.google.com/storage/docs/locations
+_WIDE = {"US": ("us-",), "EU": ("europe-",), "ASIA": ("asia-",), "NAM4": ("us-",), "EUR4": ("europe-",)}
+
+
+def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
+    """Whether it is there, whether we may use it, and what in its settings costs money.
+
+    Args:
+        url: `gs://BUCKET[/PREFIX]`.
+        region: where nodes are made first; None: not known.
+    """
+    if not url.startswith("gs://"):
+        return failed(
+            f"the bucket {url} is a folder of this machine, which VMs cannot reach",
+            hint="hvdcloud setup makes a bucket; or set checkpoints.bucket to gs://BUCKET[/PREFIX]",
+            error=UsageError,
+        )
+    name = url.removeprefix("gs://").partition("/")[0]
+    api = _storage(login)
+
+    def ask(what: str) -> Any:
+        try:
+            if what == "rights":
+                return api.read(f"b/{name}/iam/testPermissions", {"permissions": _PERMISSIONS})
+            return api.read(f"b/{name}", {"fields": "location,locationType,softDeletePolicy"})
+        except ApiError as error:
+            return error
+
+    rights, bucket = side_by_side(ask, ("rights", "bucket"), only_reads=True)
+    if isinstance(rights, ApiError):
+        if rights.status == 404:
+            place = f" --location={region}" if region else ""
+            return failed(
+                f"there is no bucket gs://{name}",
+                hint=f"gcloud storage buckets create gs://{name}{place} --project={login.project} "
+                "--uniform-bucket-level-access; or hvdcloud setup makes one",
+                error=UsageError,
+            )
+        raise rights.as_user_error(doing=f"look at the bucket gs://{name}") from rights
+    lacking = [each for each in _PERMISSIONS if each not in rights.get("permissions", [])]
+    if lacking:
+        return failed(
+            f"{login.email or 'this account'} lacks {', '.join(lacking)} in gs://{name}",
+            hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{name} "
+            f"--member={login.member} --role=roles/storage.objectUser",
+            error=CredentialsError,
+        )
+    # Its settings are extra: roles/storage.objectUser may not read them.
+    return fine(f"{url} can be written") if isinstance(bucket, ApiError) else _settings(url, bucket, region=region)
+
+
+def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Finding:
+    name = url.removeprefix("gs://").partition("/")[0]
+    location = str(bucket.get("location", "")).upper()
+    said = f"{url} can be written" + (f"; it is in {location.lower()}" if location else "")
+    here = region is None or not location or region.upper() == location or region.startswith(_WIDE.get(location, "-"))
+    if not here and bucket.get("locationType") != "dual-region":
+        return warning(
+            f"{said}; nodes start in {region}: traffic between regions costs money, and checkpoints take longer",
+            hint=f"use a bucket in {region}, or gce.zones in {location.lower()}",
+        )
+    seconds = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+    if seconds:
+        return warning(
+            f"{said}; what is deleted is kept, and billed, for {seconds / 86400:g} more days (soft delete)",
+            hint=f"gcloud storage buckets update gs://{name} --clear-soft-delete, if you do not want that",
+        )
+    return fine(said)
+
+
+def _storage(login: Login) -> Any:
+    """As hvdcloud/checkpoints opens it: another endpoint is spoken to without credentials."""
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
+    if endpoint:
+        from google.auth.credentials import AnonymousCredentials
+
+        login = replace(login, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call] # theirs
+    return login.api("storage", _BASE_PATH, endpoint=endpoint or "https://storage.googleapis.com")

@@ -1,0 +1,325 @@
+"""What `hvdcloud doctor` looks at before VMs are made. Nothing is changed by it, and nothing is asked twice."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.doctor.engine import Check, Finding, Once, failed, failure, fine, unknown, warning
+from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce import ssh_access
+from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
+from hvdcloud.providers.gce.doctor import permissions
+from hvdcloud.providers.gce.doctor.bucket import check_bucket
+from hvdcloud.providers.gce.doctor.permissions import log_in
+from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.plan import firewall, request
+from hvdcloud.providers.gce.plan.request import region_of
+from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+    from hvdcloud.providers.base import ClusterSpec, Problem
+
+_SOMEWHERE = "192.0.2.1/32"
+"""Stands for our own public address where that does not matter (RFC 5737)."""
+_PLACES_NAMED = 4
+
+
+def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
+    """Credentials first: what is checked with them comes after them."""
+    return list(_Checks(config, spec).all())
+
+
+def setup_hint() -> str:
+    """How to get what costs nothing while idle."""
+    more = "" if shutil.which("terraform") else " (it needs terraform, which is not on this machine's PATH)"
+    return f"hvdcloud setup makes one and writes it into hvdcloud.yaml{more}"
+
+
+class _Checks:
+    """All of one configuration, with what they share."""
+
+    def __init__(self, config: Config, spec: ClusterSpec) -> None:
+        self._config = config.gce
+        self._limits = config.limits
+        self._repository = config.image.repository
+        self._spec = spec
+        self._login = Once(lambda: log_in(config.gce))
+        self._outlook = Once(self._look_ahead)
+
+    def all(self) -> Iterator[Check]:
+        after_login = {"needs": ("credentials",)}
+        of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
+        of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
+        yield Check(name="credentials", look=lambda: permissions.check_credentials(self._login))
+        yield Check(name="project", look=lambda: permissions.check_project(self._login()), needs=("credentials",))
+        yield Check(name="billing", look=lambda: permissions.check_billing(self._login()), **of_project)
+        yield Check(name="APIs", look=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
+        yield Check(name="permissions", look=self._permissions, **of_project)
+        yield Check(name="service account", look=self._service_account, **of_compute)
+        # The first of them needs no answer from anybody, and without it the others make no sense.
+        yield Check(name="machine", look=self._machine)
+        of_machine = {**of_compute, "needs": ("credentials", "machine")}
+        yield Check(name="zones", look=self._zones, **of_machine)
+        yield Check(name="quota", look=self._quota, **of_machine)
+        yield Check(name="name", look=self._name, **of_machine)
+        yield Check(name="VM image", look=self._vm_image, **of_machine)
+        yield Check(name="network", look=self._network, **of_compute)
+        yield Check(name="SSH", look=self._ssh, **of_compute)
+        yield Check(name="bucket", look=self._bucket, needs=("credentials",))
+        yield Check(name="registry", look=self._registry, needs=("credentials",) if self._repository else ())
+
+    # --- what we may do -------------------------------------------------------------------------------------------
+
+    def _services(self) -> list[str]:
+        names = ["compute", "iam", "storage"]
+        if "-docker.pkg.dev" in (self._repository or ""):
+            names.append("artifactregistry")
+        if self._config.ssh.source == ssh_access.IAP:
+            names.append("iap")
+        return [f"{name}.googleapis.com" for name in names]
+
+    def _permissions(self) -> Finding:
+        return permissions.check_permissions(
+            self._login(), external_address=request.external_ip_needed(self._settings())
+        )
+
+    def _service_account(self) -> Finding:
+        return permissions.check_service_account(
+            self._login(), account=self._config.service_account, setup=setup_hint()
+        )
+
+    # --- machines -------------------------------------------------------------------------------------------------
+
+    def _machine(self) -> Finding:
+        today = datetime.now(timezone.utc).date()
+        settings = self._settings(project="none")
+        problems = wrong_settings(self._spec, settings, today=today)
+        if problems:
+            return _problem(problems)
+        nodes = kinds(settings, self._spec)
+        message = _described(nodes[0])
+        if len(nodes) > 1:
+            workers, head = nodes
+            alike = (workers.machine_type, workers.gpu_count) == (head.machine_type, head.gpu_count)
+            message += f"; the head {'' if alike else f'{_described(head)}, '}{'Spot' if head.spot else 'on demand'}"
+        notices = [
+            notice
+            for kind in nodes
+            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
+        ]
+        if not notices:
+            return fine(message)
+        said, _, instead = notices[0].partition("; ")
+        return warning(f"{message}; {said}", hint=instead or "take another GPU")
+
+    def _zones(self) -> Finding:
+        found = self._outlook()
+        if trouble := self._trouble(found, "zones", "machine_types", "gpu_types"):
+            return trouble
+        if found.missing:
+            return _problem(found.missing)
+        what = needed_of_zone(self._settings(), self._spec)
+        message = f"{_listed(found.here)} {'has' if len(found.here) == 1 else 'have'} {what}"
+        if found.closed:
+            return warning(f"{message}; {found.closed[0]}", hint="the other zones are tried; nothing is to be done")
+        return fine(message)
+
+    def _quota(self) -> Finding:
+        found = self._outlook()
+        if trouble := self._trouble(found, "project", "regions"):
+            return trouble
+        if not found.here:
+            return unknown("not checked: no zones")
+        if found.short:
+            return _problem(found.short)
+        regions = list(dict.fromkeys(map(region_of, found.roomy)))
+        message = f"room for {self._spec.nodes} node(s) in {_listed(regions)}: {self._needs(found)}"
+        if found.scarce:
+            return warning(
+                f"{message}; {found.scarce[0]}", hint="the other regions are tried; more quota is more places"
+            )
+        return fine(message)
+
+    def _needs(self, found: Outlook) -> str:
+        """The scarcest two of what the nodes take, in the first region that has room."""
+        region = region_of(found.roomy[0])
+        regions = {str(each["name"]): each.get("quotas", ()) for each in found.facts.regions or ()}
+        regional, project = regions.get(region, ()), (found.facts.project or {}).get("quotas", ())
+        quotas = {
+            str(each["metric"]): float(each.get("limit", 0)) - float(each.get("usage", 0))
+            for each in (*project, *regional)
+        }
+        needed = quota.needs(self._settings(), nodes=self._spec.nodes)
+        needed = quota.taken(needed, regional_quotas=regional, project_quotas=project)
+        needed = [need for need in needed if need.metric in quotas]
+        scarce = sorted(needed, key=lambda need: (quotas[need.metric] / max(1, need.amount), "GPU" not in need.metric))
+        said = ", ".join(f"{need.metric} {need.amount} of {quotas[need.metric]:g} free" for need in scarce[:2])
+        return said or "the API names no limit"
+
+    def _name(self) -> Finding:
+        found = self._outlook()
+        if trouble := self._trouble(found, "namesakes"):
+            return trouble
+        if found.namesakes and found.namesakes[0].message.startswith("the cluster "):
+            return warning(found.namesakes[0].message, hint=found.namesakes[0].hint)
+        return _problem(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
+
+    def _vm_image(self) -> Finding:
+        found = self._outlook()
+        if trouble := self._trouble(found, "image"):
+            return trouble
+        if found.image:
+            return _problem(found.image)
+        return fine(f"{(found.facts.image or {}).get('name')}, on a disk of {self._config.disk_gb} GB")
+
+    # --- networks -------------------------------------------------------------------------------------------------
+
+    def _network(self) -> Finding:
+        settings, compute = self._settings(), self._login().compute()
+        path = request.network_path(settings)
+        name = path.rpartition("/")[2]
+        network = _there(compute.read, path, f"network {name}", "network")
+        if settings.subnetwork is None:
+            if network.get("autoCreateSubnetworks") is False:
+                hint = "name one of its subnetworks in gce.subnetwork"
+                return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
+            return fine(f"{name}, with a subnetwork in every region")
+        path = settings.subnetwork
+        if "/" not in path:
+            region = self._first_region() or "REGION"
+            path = f"projects/{settings.project}/regions/{region}/subnetworks/{path}"
+        path = path[path.index("projects/") :] if "projects/" in path else path
+        subnetwork = _there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")
+        said = f"{name}, subnetwork {subnetwork['name']} {subnetwork.get('ipCidrRange', '')}".rstrip()
+        if not request.external_ip_needed(settings) and not subnetwork.get("privateIpGoogleAccess", False):
+            region = path.split("/")[3]
+            return warning(
+                f"{said}; nodes have no external address, and without Private Google Access or a NAT no image",
+                hint=f"gcloud compute networks subnets update {subnetwork['name']} --region={region} "
+                f"--project={settings.project} --enable-private-ip-google-access",
+            )
+        return fine(said)
+
+    def _ssh(self) -> Finding:
+        if self._config.ssh.source == ssh_access.IAP and (problems := ssh_access.check_iap()):
+            return _problem(problems)
+        login = self._login()
+        asked: list[Callable[[], Any]] = [
+            lambda: ssh_access.caller_source(self._config.ssh.source),
+            login.client().firewalls,
+            # Asked in case that some have to be added: to ask later would take as long again.
+            lambda: permissions.check_firewall_rights(login),
+        ]
+        try:
+            source, existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
+        except ApiError as error:
+            raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
+        settings = self._settings(ssh_source=source)
+        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
+        way = "through Identity-Aware Proxy" if source == ssh_access.IAP else f"from {source}"
+        if not missing:
+            return fine(f"{way}; the firewall lets it in")
+        if refused is not None:
+            assert isinstance(refused, Finding)
+            return refused
+        return fine(f"{way}; `up` adds {len(missing)} firewall rule(s)")
+
+    # --- what is stored -------------------------------------------------------------------------------------------
+
+    def _bucket(self) -> Finding:
+        return check_bucket(self._login(), self._spec.bucket, region=self._first_region())
+
+    def _registry(self) -> Finding:
+        from hvdcloud.image.publish import referrers
+
+        if self._repository is None:
+            return failed(
+                "image.repository is not set; provider gce pulls the image from there",
+                hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+                error=UsageError,
+            )
+        try:
+            referrers.try_push(self._repository)
+        except NodeError as error:
+            return unknown(f"not checked: {error.message}", hint=error.hint)
+        except CredentialsError as error:
+            return failed(f"{self._repository}: {error.message}", hint=error.hint, error=CredentialsError)
+        except ImageError as error:
+            # Its hint is for who pushes; and requests' messages go on for lines.
+            reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
+            return failed(
+                f"{self._repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
+                hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
+                error=ImageError,
+            )
+        return fine(f"{self._repository} takes a push")
+
+    # --- what all of them need ------------------------------------------------------------------------------------
+
+    def _look_ahead(self) -> Outlook:
+        return look_ahead(self._login().client(), self._spec, self._settings(), zones=self._config.zones)
+
+    def _trouble(self, found: Outlook, *questions: str) -> Finding | None:
+        """What kept the API from answering one of these questions."""
+        errors = [found.failures[question] for question in questions if question in found.failures]
+        refused = [error for error in errors if isinstance(error, CredentialsError)]
+        # One that was not asked has no answer either.
+        silent = all(getattr(found.facts, question) is None for question in questions)
+        return failure((refused or errors)[0]) if refused or (errors and silent) else None
+
+    def _settings(self, *, project: str = "", ssh_source: str = "") -> Settings:
+        """Without the caller's address: whether there is an external one is known without asking for it."""
+        if not ssh_source:
+            try:
+                given = self._config.ssh.source
+                ssh_source = _SOMEWHERE if given == ssh_access.AUTO else ssh_access.caller_source(given)
+            except UsageError:
+                # The check of SSH says so.
+                ssh_source = _SOMEWHERE
+        return settings_of(self._config, self._limits, project=project or self._login().project, ssh_source=ssh_source)
+
+    def _first_region(self) -> str | None:
+        """Where nodes are tried first, as far as that is known without asking."""
+        # What is wrong with the machine type, its own check tells.
+        try:
+            zones = request.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
+        except UsageError:
+            zones = self._config.zones
+        return region_of(zones[0]) if zones else None
+
+
+def _described(kind: NodeKind) -> str:
+    """`n1-standard-8: 8 vCPUs, 30 GB, 1 nvidia-tesla-t4, Spot`."""
+    machine = catalog.machine(kind.machine_type)
+    gpu_type, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
+    return f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{', Spot' if kind.spot else ''}"
+
+
+def _there(read: Callable[[str], dict[str, Any]], path: str, what: str, key: str) -> Mapping[str, Any]:
+    try:
+        return read(path)
+    except ApiError as error:
+        if error.status == 404:
+            hint = f"{setup_hint()}; or correct gce.{key}"
+            raise UsageError(f"there is no {what} ({path})", hint=hint) from error
+        raise error.as_user_error(doing=f"look at {what}") from error
+
+
+def _problem(problems: Sequence[Problem]) -> Finding:
+    first, *others = problems
+    more = "\n".join(f"{other.message}; {other.hint}" for other in others)
+    return failed(first.message, hint=first.hint, error=first.error, details=more)
+
+
+def _listed(places: Sequence[str]) -> str:
+    more = f" and {len(places) - _PLACES_NAMED} more" if len(places) > _PLACES_NAMED else ""
+    return ", ".join(places[:_PLACES_NAMED]) + more

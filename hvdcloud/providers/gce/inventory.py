@@ -1,0 +1,151 @@
+"""What a project holds of one cluster or of all, as far as its API shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, last_segment, zone_of
+from hvdcloud.providers.gce.plan.request import belongs_to
+
+Resource = Mapping[str, Any]
+"""As the API answers it: camelCase keys."""
+
+VMS, DISKS, FIREWALLS, OPERATIONS = "VMs", "disks", "firewall rules", "operations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What was found at one moment, and what could not be seen then."""
+
+    instances: tuple[Resource, ...] = ()
+    disks: tuple[Resource, ...] = ()
+    """With our labels, attached or not."""
+    firewalls: tuple[Resource, ...] = ()
+    operations: tuple[Resource, ...] = ()
+    """All of the project's that are not DONE, whoever began them."""
+    unseen: tuple[str, ...] = ()
+    """`zone us-central1-f`."""
+    failures: Mapping[str, ApiError | HvdcloudError] = field(default_factory=dict)
+    """By what was asked for, the questions that got no answer at all."""
+
+    @property
+    def loose_disks(self) -> tuple[Resource, ...]:
+        """Disks that no VM holds, so that they do not go with one."""
+        if VMS in self.failures:
+            return ()
+        held = {
+            (zone_of(vm), last_segment(disk.get("source", ""))) for vm in self.instances for disk in vm.get("disks", ())
+        }
+        return tuple(disk for disk in self.disks if (zone_of(disk), disk["name"]) not in held)
+
+    def creating(self, cluster: str) -> tuple[Resource, ...]:
+        """Operations that still make something for a cluster of this name, whoever asked for them."""
+        return tuple(
+            operation
+            for operation in self.operations
+            if operation.get("operationType") in ("bulkInsert", "insert")
+            and belongs_to(str(operation.get("clientOperationId", "")), cluster)
+        )
+
+    def nameless(self, clusters: Iterable[str]) -> bool:
+        """Whether an operation makes VMs for none of these clusters; whose they are, the VMs' labels will tell."""
+        known = list(clusters)
+        return any(
+            operation.get("operationType") == "bulkInsert"
+            and not any(belongs_to(str(operation.get("clientOperationId", "")), name) for name in known)
+            for operation in self.operations
+        )
+
+    def only(self, cluster_id: str) -> Inventory:
+        """The part that belongs to the one cluster with this id, of all those of its name."""
+        return replace(
+            self,
+            instances=tuple(each for each in self.instances if each.get("labels", {}).get(LABEL_ID) == cluster_id),
+            disks=tuple(each for each in self.disks if each.get("labels", {}).get(LABEL_ID) == cluster_id),
+            firewalls=tuple(each for each in self.firewalls if described_labels(each).get(LABEL_ID) == cluster_id),
+        )
+
+    def named(self, names: Collection[str]) -> Inventory:
+        """The part that is VMs and disks of these names; a boot disk has its VM's."""
+        return replace(
+            self,
+            instances=tuple(each for each in self.instances if each["name"] in names),
+            disks=tuple(each for each in self.disks if each["name"] in names),
+            firewalls=(),
+        )
+
+    def within(self, zones: Collection[str]) -> Inventory:
+        """Without what could not be seen in zones that do not matter."""
+        return replace(
+            self, unseen=tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
+        )
+
+    def with_failures_unseen(self) -> Inventory:
+        """The same, where a question that got no answer is one more place that did not: `disks (403 forbidden: …)`."""
+        places = (f"{what} ({why(error)})" for what, error in sorted(self.failures.items()))
+        return replace(self, unseen=(*self.unseen, *places), failures={})
+
+    def sees(self, zone: str) -> bool:
+        """Whether something in this zone (empty: a global one) would have been found."""
+        return not any(_covers(place, zone) for place in self.unseen)
+
+
+def look(client: ComputeClient, cluster: str | None) -> Inventory:
+    """Four questions at once; how many VMs there are does not change their number.
+
+    Args:
+        cluster: a cluster's name; None: every cluster.
+    """
+    questions: dict[str, Callable[[], Aggregated | list[dict[str, Any]]]] = {
+        VMS: lambda: client.instances(cluster),
+        DISKS: lambda: client.disks(cluster),
+        FIREWALLS: client.firewalls,
+        OPERATIONS: client.operations_in_flight,
+    }
+
+    def ask(what: str) -> Aggregated | ApiError | HvdcloudError:
+        try:
+            answer = questions[what]()
+        except (ApiError, HvdcloudError) as error:
+            return error
+        return Aggregated(items=answer) if isinstance(answer, list) else answer
+
+    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
+    found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
+    items = {what: tuple(answer.items) for what, answer in found.items()}
+    return Inventory(
+        instances=items.get(VMS, ()),
+        disks=items.get(DISKS, ()),
+        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if _is_of(described_labels(rule), cluster)),
+        operations=items.get(OPERATIONS, ()),
+        unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
+        failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
+    )
+
+
+def why(error: ApiError | HvdcloudError) -> str:
+    """In a line: `403 forbidden: Required 'compute.disks.list' permission for 'projects/p'`."""
+    if not isinstance(error, ApiError):
+        return error.message
+    return error.cause if error.label in error.cause else f"{error.label}: {error.cause}"
+
+
+def described_labels(rule: Resource) -> dict[str, str]:
+    """A firewall rule's labels, which stand in its description: such rules have no others."""
+    words = (word.partition("=") for word in str(rule.get("description", "")).split())
+    return {key: value for key, equals, value in words if equals}
+
+
+def _covers(place: str, zone: str) -> bool:
+    """A place that is no zone, such as a part of the project, may hold anything."""
+    return not place.startswith("zone ") or place == f"zone {zone}"
+
+
+def _is_of(labels: Mapping[str, str], cluster: str | None) -> bool:
+    return labels.get(LABEL_MANAGED_BY) == MANAGED_BY and cluster in (None, labels.get(LABEL_CLUSTER))

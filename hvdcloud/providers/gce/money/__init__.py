@@ -1,0 +1,1 @@
+"""Machine types, prices and costs."""

@@ -1,0 +1,185 @@
+"""What VMs and disks have cost, and what they will have cost when Compute Engine deletes them. Pure.
+
+Worked out from the API's resources alone, so that it is the same on every laptop. An upper bound: Compute Engine bills
+a machine from when it runs, by the second and for one minute at least, and its disk from when it is made; here both
+count from the creation of the VM. Prices are those of the region and of today.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.api.client import last_segment, zone_of
+from hvdcloud.providers.gce.inventory import Resource
+from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.plan.request import LATE_SECONDS, region_of
+
+MINIMUM_SECONDS = 60.0
+"""Of every start: https://cloud.google.com/compute/vm-instance-pricing#billingmodel"""
+
+OFF = frozenset({"STOPPED", "TERMINATED"})
+"""Only the disk is billed: https://cloud.google.com/compute/docs/instances/instance-lifecycle"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of one cluster, in US dollars."""
+
+    dollars_per_hour: float
+    so_far: float
+    paid_until: datetime
+    """Every VM's first minute counts whole; only what comes after that moment and after now comes to `so_far`."""
+    worst_case: float | None
+    """None: something of it is there until somebody deletes it."""
+    ends: datetime | None
+    """When Compute Engine begins to delete the last of it."""
+    since: datetime | None
+    """When the first of the VMs was made."""
+    notes: tuple[str, ...]
+    """Why nothing ends it; what is not counted; which prices are of another region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """One VM or loose disk: what is over, and what goes on as it is."""
+
+    per_hour: float
+    since: datetime
+    """From when on it has cost that much."""
+    before: float = 0.0
+    """Dollars until then."""
+    minimum: float = 0.0
+    """Seconds that are billed at least."""
+    ends: datetime | None
+    endless: str = ""
+    """Why nothing ends it; empty if something does."""
+
+    def dollars(self, until: datetime) -> float:
+        """All that it has cost at a moment."""
+        seconds = max(self.minimum, (until - self.since).total_seconds())
+        return self.before + self.per_hour * seconds / 3600
+
+
+def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
+    """Of all VMs and of the disks that no VM holds.
+
+    Args:
+        instances: `compute#instance` resources.
+        loose_disks: `compute#disk` resources.
+        now: with its time zone.
+    """
+    items = [*(_vm(vm, now) for vm in instances), *(_disk(disk, now) for disk in loose_disks)]
+    endless = [item.endless for item in items if item.endless]
+    ends = [item.ends for item in items if item.ends is not None]
+    late = timedelta(seconds=LATE_SECONDS)
+    return Costs(
+        dollars_per_hour=sum(item.per_hour for item in items),
+        so_far=sum(item.dollars(now) for item in items),
+        paid_until=min((item.since + timedelta(seconds=item.minimum) for item in items), default=now),
+        worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
+        ends=max(ends) if ends and not endless else None,
+        since=min(filter(None, (moment(vm.get("creationTimestamp")) for vm in instances)), default=None),
+        notes=(*endless, *_unpriced(instances), *_foreign([*instances, *loose_disks])),
+    )
+
+
+def _vm(vm: Resource, now: datetime) -> _Item:
+    name = str(vm["name"])
+    disk = prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
+    whole = node_dollars_per_hour(vm)
+    whole = disk if whole is None else whole
+    created, started, stopped = (moment(vm.get(f"{which}Timestamp")) for which in ("creation", "lastStart", "lastStop"))
+    created = created or now
+    if vm.get("status") in OFF:
+        # An earlier stop than the last, of which the API says nothing, counts as if it had not been.
+        until = stopped or now
+        ran = _Item(per_hour=whole, since=created, minimum=MINIMUM_SECONDS, ends=None)
+        why = f"{name} is off, and its disk still costs"
+        return _Item(per_hour=disk, since=until, before=ran.dollars(until), ends=None, endless=why)
+    since, before = created, 0.0
+    if started and stopped and created < stopped < started:
+        # Switched off, and on again.
+        ran = _Item(per_hour=whole, since=created, minimum=MINIMUM_SECONDS, ends=None)
+        lay = _Item(per_hour=disk, since=stopped, before=ran.dollars(stopped), ends=None)
+        since, before = started, lay.dollars(started)
+    ends, endless = _end(vm, started=started, now=now)
+    return _Item(per_hour=whole, since=since, before=before, minimum=MINIMUM_SECONDS, ends=ends, endless=endless)
+
+
+def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[datetime | None, str]:
+    """When a VM that is not off will be deleted, and why never if never."""
+    name, scheduling = vm["name"], vm.get("scheduling", {})
+    end = moment(vm.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp"))
+    end = end or moment(scheduling.get("terminationTime"))
+    if end is None and (limit := scheduling.get("maxRunDuration")):
+        # Its time has not begun to count before it runs.
+        end = (started or now) + timedelta(seconds=_number(limit.get("seconds")))
+    if end is None:
+        return None, f"{name} has no time limit"
+    if scheduling.get("instanceTerminationAction") != "DELETE":
+        return None, f"{name} is switched off at {end:%H:%M:%S}Z, but not deleted"
+    if any(not disk.get("autoDelete", True) for disk in vm.get("disks", ())):
+        return None, f"a disk of {name} stays when {name} is deleted"
+    return end, ""
+
+
+def _disk(disk: Resource, now: datetime) -> _Item:
+    return _Item(
+        per_hour=prices.disk_dollars_per_hour(disk_gb=_number(disk.get("sizeGb")), region=_region(disk)),
+        since=moment(disk.get("creationTimestamp")) or now,
+        ends=None,
+        endless=f"disk {disk['name']} belongs to no VM that is there",
+    )
+
+
+def node_dollars_per_hour(vm: Resource) -> float | None:
+    """What a VM costs while it runs, by the price table of its region; None where the tables do not know it."""
+    accelerator: Mapping[str, Any] = next(iter(vm.get("guestAccelerators", ())), {})
+    # Another version of hvdcloud, with other tables, may have made it.
+    with contextlib.suppress(UsageError):
+        return prices.node_dollars_per_hour(
+            machine_type=last_segment(vm.get("machineType", "")),
+            gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
+            gpu_count=accelerator.get("acceleratorCount", 0),
+            spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
+            disk_gb=_disk_gb(vm),
+            external_ip=any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ())),
+            region=_region(vm),
+        )
+    return None
+
+
+def moment(text: object) -> datetime | None:
+    """RFC 3339 as the API writes it, `2026-11-20T04:05:06.789-08:00`, in UTC."""
+    # Whatever stands there, a cluster has to be seen to be deleted.
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)
+    return None
+
+
+def _disk_gb(vm: Resource) -> int:
+    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()))
+
+
+def _region(resource: Resource) -> str | None:
+    return region_of(zone_of(resource)) or None
+
+
+def _unpriced(instances: Sequence[Resource]) -> list[str]:
+    types = {last_segment(vm.get("machineType", "")) for vm in instances if node_dollars_per_hour(vm) is None}
+    return [f"the price table does not know {each}, which is not counted" for each in sorted(types)]
+
+
+def _foreign(resources: Sequence[Resource]) -> list[str]:
+    regions = {region for each in resources if (region := _region(each)) and not prices.knows(region)}
+    instead = f"those of {prices.region()} stand in for them"
+    return [f"the price table has no prices of {each}; {instead}" for each in sorted(regions)]
+
+
+def _number(text: object) -> int:
+    return int(str(text)) if str(text).isdecimal() else 0

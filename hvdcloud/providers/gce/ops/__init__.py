@@ -1,0 +1,1 @@
+"""Operations on a cluster's VMs: create, add, wait until ready, delete."""

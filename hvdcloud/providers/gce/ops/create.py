@@ -1,0 +1,325 @@
+"""All VMs in one zone or none anywhere: one bulkInsert after the other, until a zone has room."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
+from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import LABEL_ID, Leftover, NodeProgress, OnProgress, Plan, Request
+from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
+from hvdcloud.providers.gce.api.resource_mapper import labels_of
+from hvdcloud.providers.gce.inventory import Resource
+from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, request_id
+from hvdcloud.providers.gce.settings import Settings, groups
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.record import Journal
+
+CREATE_SECONDS = 900.0
+"""For one bulkInsert; gcloud gives up after as long."""
+ATTEMPTS = 3
+"""In one zone, where the operation failed for a reason that passes."""
+BACKOFF_SECONDS = 2.0
+FIREWALL_SECONDS = 120.0
+TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
+"""What a bulkInsert may say although only the VMs' own operations know why."""
+LINE_LENGTH = 200
+
+# Of several errors, the one that rules most out decides.
+_SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcePlan(Plan):
+    """The firewall rules that are missing, and the bulkInserts for the first zone; the others get the like of them."""
+
+    settings: Settings
+    zones: tuple[str, ...]
+    """Tried in this order."""
+    vm_image: str
+    indices: tuple[int, ...] | None = None
+    """Of the nodes to make, of a cluster that is there; None: all of a new one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the nodes to make."""
+        return frozenset(map(self.spec.node_name, range(self.spec.nodes) if self.indices is None else self.indices))
+
+    @property
+    def firewall_requests(self) -> tuple[Request, ...]:
+        """Those of the firewall rules."""
+        return tuple(request for request in self.requests if request.object.startswith("firewall "))
+
+    def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
+        """The bulkInserts for a zone, to be sent one after the other."""
+        if zone == self.zones[0]:
+            return [request.body for request in self.requests[len(self.firewall_requests) :]]
+        return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
+
+
+class _AbortedError(Exception):
+    """Something else has failed or the user has had enough: nothing more is to be begun."""
+
+
+class Creation:
+    """The VMs of one `up`, or those that come to a cluster later."""
+
+    def __init__(self, client: ComputeClient, plan: GcePlan, *, journal: Journal, on_progress: OnProgress) -> None:
+        self._client = client
+        self._plan = plan
+        self._spec = plan.spec
+        self._journal = journal
+        self._on_progress = on_progress
+        self._vms = _some_vms(len(plan.names))
+        self._only = None if plan.indices is None else plan.names
+        """Nothing else of the cluster is to be touched; None: there is nothing else."""
+        self._abort = threading.Event()
+        self._lock = threading.Lock()
+        self._requests: set[str] = set()
+        self._zones: set[str] = set()
+        """Where something was asked for."""
+        self._instances: list[dict[str, Any]] = []
+        self._taken = False
+
+    def run(self) -> list[dict[str, Any]]:
+        """Make everything of the plan; after any failure, or Ctrl-C, nothing of it is left.
+
+        Returns:
+            the VMs.
+
+        Raises:
+            CapacityError: no zone has room.  UsageError: a name is taken, or the request is refused.
+            CredentialsError: not allowed.  NodeError: the API does not do its part.
+            TeardownError: something that was made in a zone that would not do could not be deleted.
+        """
+        jobs: list[Callable[[], None]] = [self._in_some_zone]
+        jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewall_requests]
+        try:
+            self._journal.record(
+                "create",
+                cluster_id=self._spec.id,
+                cluster=self._spec.name,
+                objects=[request.object for request in self._plan.requests],
+            )
+            # In threads: Ctrl-C must not leave us without the answer to a request that the API goes on with.
+            side_by_side(lambda job: job(), jobs, on_abort=self._abort.set)
+        except BaseException as error:
+            failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
+            if (left := self._undo()) and isinstance(failure, HvdcloudError):
+                failure.details = "\n".join(filter(None, [failure.details, _table(left)]))
+            if failure is error:
+                raise
+            raise failure from error
+        return self._instances
+
+    def _undo(self) -> list[Leftover]:
+        """Delete what has this cluster's id: a cluster of the same name that somebody else made meanwhile stays."""
+        if not self._requests:
+            return []
+        if self._taken and self._only is not None:
+            # What is there has this cluster's id and was there before; Compute Engine takes back the others itself.
+            return []
+        sweep = Sweep(
+            self._client,
+            self._spec.name,
+            cluster_id=self._spec.id,
+            requests=self._requests,
+            names=self._only,
+            zones=self._zones,
+            firewalls=self._only is None,
+            on_progress=self._on_progress,
+        )
+        return sweep.run()
+
+    # --- zones ----------------------------------------------------------------------------------------------------
+
+    def _in_some_zone(self) -> None:
+        failed: dict[str, ApiError] = {}
+        full: dict[str, ApiError] = {}
+        """By region."""
+        for zone in self._plan.zones:
+            region = region_of(zone)
+            error = full.get(region) or self._in_zone(zone)
+            if error is None:
+                self._say(zone, "created")
+                return
+            failed[zone] = error
+            if error.action is Action.NEXT_REGION:
+                full[region] = error
+            self._say(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
+        raise self._nowhere(failed)
+
+    def _in_zone(self, zone: str) -> ApiError | None:
+        """Returns why this zone will not do, if another one may; then nothing is left in this one."""
+        for attempt in range(1, ATTEMPTS + 1):
+            error = self._attempt(zone)
+            if error is None:
+                return None
+            if error.action is Action.STOP:
+                raise self._final(error, zone)
+            self._clear(zone)
+            if error.action is not Action.RETRY:
+                break
+            if attempt < ATTEMPTS:
+                self._say(zone, f"{_one_line(error)}; again in a moment")
+                self._abort.wait(random.uniform(0, BACKOFF_SECONDS * 2**attempt))
+        return error
+
+    def _attempt(self, zone: str) -> ApiError | None:
+        """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
+        for body in self._plan.bodies(zone):
+            if error := self._insert(zone, body):
+                return error
+        return self._confirm(zone)
+
+    def _insert(self, zone: str, body: Mapping[str, Any]) -> ApiError | None:
+        """Returns why there are none of its VMs."""
+        if self._abort.is_set():
+            raise _AbortedError
+        request = self._new_request("bulkInsert", zone=zone)
+        self._zones.add(zone)
+        self._say(zone, f"asking for {_some_vms(int(body['count']))}")
+        try:
+            operation = self._client.bulk_insert(zone, body, request)
+        except ApiError as error:
+            if error.action is Action.RETRY:
+                # The client has retried for long. Another request would not fare better, and this one may have begun.
+                raise self._final(error, zone) from error
+            return error
+        operation = self._client.wait(operation, deadline=time.monotonic() + CREATE_SECONDS, stop=self._abort)
+        return self._cause(zone, operation)
+
+    def _cause(self, zone: str, operation: Resource) -> ApiError | None:
+        """Why an operation failed. A bulkInsert may say only that there are too few VMs; theirs say why."""
+        errors = operation_errors(operation)
+        if not errors:
+            return None
+        if group := operation.get("operationGroupId"):
+            with contextlib.suppress(ApiError):
+                for each in self._client.operation_group(zone, group):
+                    errors += operation_errors(each) if each.get("operationType") == "insert" else []
+        telling = [error for error in errors if error.rule is not CATALOGUE[-1] and error.code != TOO_FEW]
+        return min(telling or errors, key=lambda error: _SEVERITY.index(error.action))
+
+    def _confirm(self, zone: str) -> ApiError | None:
+        """Counters of operations include VMs that were rolled back; only what can be listed counts."""
+        spec, names = self._spec, self._plan.names
+        listed = self._client.instances(spec.name).items
+        ours = [vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id]
+        self._instances = [vm for vm in ours if vm["name"] in names]
+        if len(self._instances) != len(names):
+            # A list of all zones may leave one out; asked alone, it has to answer.
+            ours = self._client.instances_in(zone, spec.name, spec.id)
+            self._instances = [vm for vm in ours if vm["name"] in names]
+        if len(self._instances) != len(names):
+            return ApiError(
+                message=f"{len(self._instances)} of {self._vms} exist after the operation",
+                code=TOO_FEW,
+                project=self._client.project,
+            )
+        # VMs in two zones may have one name, so an `up` elsewhere at the same moment was not refused.
+        others = [vm for vm in listed if labels_of(vm).get(LABEL_ID) != spec.id]
+        if others:
+            raise UsageError(
+                f"another `up` made a cluster {spec.name} in {zone_of(others[0])} at the same moment",
+                hint=f"hvdcloud status --name {spec.name} shows it; else take another --name",
+            )
+        return None
+
+    def _clear(self, zone: str) -> None:
+        """Make sure that nothing of an attempt is left before the next one."""
+        sweep = Sweep(
+            self._client,
+            self._spec.name,
+            cluster_id=self._spec.id,
+            names=self._only,
+            requests=self._requests,
+            zones={zone},
+            firewalls=False,
+        )
+        if left := sweep.run():
+            raise TeardownError(
+                f"{self._vms} could not be made in {zone}, and {len(left)} object(s) may be left there",
+                hint=left[0].delete_with,
+            )
+
+    def _final(self, error: ApiError, zone: str) -> HvdcloudError:
+        taken = re.search(r"/instances/([-a-z0-9]+)", error.message)
+        if error.rule.names & {"RESOURCE_ALREADY_EXISTS"} and taken:
+            self._taken = True
+            return UsageError(f"the name {taken.group(1)} is taken by another VM in {zone}", hint=error.hint)
+        return error.as_user_error(doing=f"create {self._vms} in {zone}")
+
+    def _nowhere(self, failed: Mapping[str, ApiError]) -> HvdcloudError:
+        """One table of all zones."""
+        full = [error for error in failed.values() if error.rule.error is CapacityError]
+        cause = full[0] if full else next(iter(failed.values()))
+        width = max(len("zone"), *map(len, failed))
+        rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
+        why = "no capacity or no quota" if full else cause.cause
+        return cause.rule.error(
+            f"cannot create {self._vms} ({self._kinds()}) in any of {len(failed)} zone(s): {why}",
+            hint=cause.hint,
+            details="\n".join(" ".join(row.splitlines()) for row in rows),
+        )
+
+    def _kinds(self) -> str:
+        machines = [
+            str(group.kind) for group in groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
+        ]
+        return self._plan.settings.machine_type if len(machines) == 1 else "; ".join(machines)
+
+    # --- firewall rules -------------------------------------------------------------------------------------------
+
+    def _make_firewall(self, request: Request) -> None:
+        if self._abort.is_set():
+            raise _AbortedError
+        doing = f"create {request.object}"
+        try:
+            operation = self._client.insert_firewall(request.body, self._new_request(request.object))
+            operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
+        except ApiError as error:
+            raise error.as_user_error(doing=doing) from error
+        if errors := operation_errors(operation):
+            raise errors[0].as_user_error(doing=doing)
+
+    def _new_request(self, what: str, **where: str) -> str:
+        """A requestId that is on disk before it is sent."""
+        request = request_id(self._spec.name, self._spec.id)
+        with self._lock:
+            self._journal.record(what, cluster_id=self._spec.id, cluster=self._spec.name, request_id=request, **where)
+            self._requests.add(request)
+        return request
+
+    def _say(self, zone: str, step: str) -> None:
+        self._on_progress(NodeProgress(object=zone, step=step))
+
+
+def _some_vms(count: int) -> str:
+    return f"{count} VM{'s' if count > 1 else ''}"
+
+
+def _in_a_word(error: ApiError) -> str:
+    if error.metric:
+        return "no quota"
+    return "no capacity" if error.rule.error is CapacityError else "not possible"
+
+
+def _one_line(error: ApiError) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}…"
+
+
+def _table(left: Sequence[Leftover]) -> str:
+    return "\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left)

@@ -1,0 +1,193 @@
+"""From VMs that exist to nodes whose sshd answers: one loop for all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.providers.base import Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper
+
+FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
+SAMPLE = 32
+"""VMs boot alike: as long as none of so many is ready, asking all would only use up the API's rate."""
+LIST_SECONDS = 10.0
+"""How often the VMs are listed to learn who is gone: a VM that is off does not tell."""
+TAIL_LINES = 25
+NAMED_NODES = 20
+
+_AGAIN = "mend the cause, then hvdcloud up again"
+
+
+@dataclass
+class _Boot:
+    """One node on its way."""
+
+    node: Node
+    step: str = "booting"
+    asked: float = 0.0
+    host_key: str | None = None
+
+    @property
+    def zone(self) -> str:
+        return self.node.id.partition("/")[0]
+
+
+class Boots:
+    """The nodes of one cluster on their way to ready.
+
+    Args:
+        cluster: the cluster's name.
+        deadline: `time.monotonic()` value.
+    """
+
+    def __init__(
+        self,
+        client: ComputeClient,
+        mapper: ResourceMapper,
+        nodes: Sequence[Node],
+        *,
+        cluster: str,
+        deadline: float,
+        on_progress: OnProgress,
+    ) -> None:
+        self._client = client
+        self._mapper = mapper
+        self._cluster = cluster
+        self._deadline = deadline
+        self._on_progress = on_progress
+        self._boots = [_Boot(node) for node in nodes]
+
+    def wait(self) -> list[Node]:
+        """Poll until every node is ready.
+
+        Returns:
+            the nodes in their order, with addresses and host keys.
+
+        Raises:
+            NodeError: a node failed or is gone, or the deadline passed; details hold the end of its boot log.
+            ApiError: the API failed for longer than retries last.
+        """
+        listed = time.monotonic()
+        pause = FIRST_PAUSE_SECONDS
+        ask_all = False
+        while pending := [boot for boot in self._boots if boot.host_key is None]:
+            if time.monotonic() >= self._deadline:
+                raise self._too_late(pending)
+            if time.monotonic() >= listed + LIST_SECONDS:
+                self._look()
+                listed = time.monotonic()
+            size = len(pending) if ask_all else SAMPLE
+            asked = sorted(pending, key=lambda boot: boot.asked)[:size]
+            self._ask(asked)
+            # The first that is ready announces the others; when nobody follows, a sample will do again.
+            ask_all = any(boot.host_key for boot in asked)
+            if ask_all:
+                pause = FIRST_PAUSE_SECONDS
+                if len(asked) < len(pending) or all(boot.host_key for boot in asked):
+                    continue
+            time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
+            pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
+        # Addresses, and whether they all still run.
+        self._look()
+        return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]
+
+    def _ask(self, boots: Iterable[_Boot]) -> None:
+        """Read the nodes' own words."""
+        by_zone: dict[str, list[_Boot]] = defaultdict(list)
+        for boot in boots:
+            boot.asked = time.monotonic()
+            by_zone[boot.zone].append(boot)
+        for zone, group in by_zone.items():
+            answers = self._client.guest_attributes(zone, [boot.node.name for boot in group])
+            for boot in group:
+                if boot.node.name not in answers:
+                    raise self._gone(boot)
+                self._hear(boot, (answers[boot.node.name] or {}).get("status"))
+
+    def _hear(self, boot: _Boot, text: str | None) -> None:
+        status = parse_status(text)
+        word = status.get("status")
+        if word == "failed":
+            raise self._failed(boot, step=str(status.get("step", "?")), cause=str(status.get("error", "")))
+        if word == "ready":
+            boot.host_key = str(status["host_key"])
+        percent = status.get("percent")
+        step = boot.step if word is None else f"{word} {percent} %" if isinstance(percent, int) else str(word)
+        if step != boot.step:
+            boot.step = step
+            self._on_progress(NodeProgress(object=boot.node.name, step=step))
+
+    def _look(self) -> None:
+        """List the VMs: addresses of those that are there, and an error for one that is off or gone."""
+        answer = self._client.instances(self._cluster)
+        seen = {node.id: node for node in map(self._mapper.node, answer.items)}
+        for boot in self._boots:
+            node = seen.get(boot.node.id)
+            if node is not None:
+                boot.node = node
+                if node.state is NodeState.STOPPED:
+                    raise self._stopped(boot)
+            elif not answer.unseen:
+                raise self._gone(boot)
+
+    def _failed(self, boot: _Boot, *, step: str, cause: str) -> NodeError:
+        first = cause.strip().splitlines()[-1] if cause.strip() else "no reason was given"
+        return NodeError(
+            f"node {boot.node.name} failed at step {step}: {first}",
+            hint=_AGAIN,
+            details="\n".join(filter(None, [cause.strip(), self._tail(boot)])),
+        )
+
+    def _stopped(self, boot: _Boot) -> NodeError:
+        return NodeError(
+            f"node {boot.node.name} stopped while coming up (at step {boot.step})",
+            hint="hvdcloud up starts anew; a Spot VM may have been taken away",
+            details=self._tail(boot),
+        )
+
+    def _gone(self, boot: _Boot) -> NodeError:
+        return NodeError(
+            f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})",
+            hint="hvdcloud up starts anew; gce.spot: none takes machines that nobody takes away",
+        )
+
+    def _too_late(self, pending: Sequence[_Boot]) -> NodeError:
+        lines = [f"{boot.node.name}: {boot.step}" for boot in pending[:NAMED_NODES]]
+        if len(pending) > NAMED_NODES:
+            lines.append(f"and {len(pending) - NAMED_NODES} more")
+        return NodeError(
+            f"{len(pending)} of {len(self._boots)} nodes did not come up in time, {pending[0].node.name} first "
+            f"(at step {pending[0].step})",
+            hint=_AGAIN,
+            details="\n".join([*lines, self._tail(pending[0])]),
+        )
+
+    def _tail(self, boot: _Boot) -> str:
+        """The end of the boot log; trouble with it must not hide what it was to explain."""
+        try:
+            text = self._client.serial_output(boot.zone, boot.node.name)
+        except (ApiError, HvdcloudError) as error:
+            return f"(the boot log of {boot.node.name} cannot be read: {error})"
+        lines = text.splitlines()[-TAIL_LINES:]
+        return "\n".join([f"the end of {boot.node.name}'s boot log:", *lines]) if lines else ""
+
+
+def parse_status(text: str | None) -> dict[str, Any]:
+    """What a node wrote. Anything else than the known form says nothing: it comes from inside the VM."""
+    try:
+        status = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        return {}
+    if not isinstance(status, dict) or (
+        status.get("status") == "ready" and not isinstance(status.get("host_key"), str)
+    ):
+        return {}
+    return status

@@ -1,0 +1,197 @@
+"""Nodes that come to a cluster later: in its zone, for what is left of its time and of `limits.max_cost`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.google.errors import operation_errors
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
+from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
+from hvdcloud.providers.gce.api.resource_mapper import labels_of, node_state
+from hvdcloud.providers.gce.inventory import Inventory, Resource
+from hvdcloud.providers.gce.money.costs import costs
+from hvdcloud.providers.gce.ops.create import GcePlan
+from hvdcloud.providers.gce.plan.request import (
+    LATE_SECONDS,
+    MIN_RUN_SECONDS,
+    START_SECONDS,
+    bulk_insert_bodies,
+    node_dollars_per_hour,
+    request_id,
+)
+from hvdcloud.providers.gce.settings import Settings, groups
+
+LABEL_SECONDS = 120.0
+"""How long Compute Engine may take to change labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What is left for nodes that come later."""
+
+    seconds: int
+    """After which Compute Engine deletes them."""
+    dollars_per_hour: float
+    """Of all nodes then."""
+    worst_case_dollars: float
+
+
+def plan_growth(
+    spec: ClusterSpec,
+    settings: Settings,
+    inventory: Inventory,
+    indices: Sequence[int],
+    *,
+    vm_image: str,
+    now: datetime,
+) -> GcePlan:
+    """The bulkInserts for these nodes, one for each kind, in the head's zone. Pure.
+
+    Args:
+        spec: `nodes`: how many the cluster will have.
+        inventory: all that is there of it.
+        now: with its time zone.
+
+    Raises:
+        NodeError: it has no head.
+        UsageError: the cluster's time is nearly over, or `limits.max_cost` leaves too little.
+    """
+    wanted = {spec.node_name(index) for index in indices}
+    ours = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_ID) == spec.id]
+    head = next((vm for vm in ours if vm["name"] == spec.node_name(0)), None)
+    if head is None:
+        raise NodeError(f"the head {spec.node_name(0)} is gone", hint=f"hvdcloud status --name {spec.name}")
+    zone = zone_of(head)
+    stay = [vm for vm in ours if vm["name"] not in wanted]
+    share = _share(spec, settings, head, stay, indices, zone=zone, now=now)
+    bodies = bulk_insert_bodies(
+        spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=share.seconds
+    )
+    where = f"/compute/v1/projects/{settings.project}/zones/{zone}/instances/bulkInsert"
+    return GcePlan(
+        spec=spec,
+        requests=tuple(Request(object=f"{_vms(body)} in {zone}", method=f"POST {where}", body=body) for body in bodies),
+        dollars_per_hour=share.dollars_per_hour,
+        worst_case_dollars=share.worst_case_dollars,
+        seconds=float(share.seconds),
+        notices=(f"the new nodes end after {timedelta(seconds=share.seconds)} at the latest, as the others do",),
+        settings=settings,
+        zones=(zone,),
+        vm_image=vm_image,
+        indices=tuple(indices),
+    )
+
+
+def vm_templates(
+    spec: ClusterSpec,
+    settings: Settings,
+    indices: Sequence[int],
+    *,
+    zone: str,
+    vm_image: str,
+    ends: datetime,
+) -> dict[str, Any]:
+    """What the head needs to make any of these nodes anew when nobody else does (node/elastic/replace.py). Pure.
+
+    Each new node takes the place of one that is gone, in the same zone and until the same moment, so all of them
+    together cost no more than `limits.max_cost` has allowed.
+
+    Args:
+        ends: when Compute Engine deletes the cluster.
+    """
+    bodies = bulk_insert_bodies(
+        spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=settings.max_run_seconds
+    )
+    return {"bodies": bodies, "ends": ends.timestamp(), "request_id": request_id(spec.name, spec.id)}
+
+
+def _share(
+    spec: ClusterSpec,
+    settings: Settings,
+    head: Resource,
+    stay: Sequence[Resource],
+    indices: Sequence[int],
+    *,
+    zone: str,
+    now: datetime,
+) -> _Share:
+    seconds = settings.max_run_seconds
+    if (ends := costs([head], [], now=now).ends) is not None:
+        # Their time begins to count when they run.
+        seconds = min(seconds, math.floor((ends - now).total_seconds()) - START_SECONDS)
+        if seconds < MIN_RUN_SECONDS:
+            raise UsageError(
+                f"the time of cluster {spec.name} is nearly over: Compute Engine deletes it at {ends:%H:%M:%S}Z",
+                hint="limits.max_run_duration gives the next cluster more; what is in the bucket stays",
+            )
+    prices = [
+        (group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone)) for group in groups(settings, indices)
+    ]
+    hourly = sum(count * (dollars or 0.0) for count, dollars in prices)
+    money = costs(stay, [], now=now)
+    if settings.max_cost is not None and money.worst_case is not None:
+        if not all(dollars for _, dollars in prices):
+            raise UsageError(
+                f"the price of {settings.machine_type} is not in the price table, so limits.max_cost cannot be kept",
+                hint="take limits.max_cost out and set limits.max_run_duration",
+            )
+        left = settings.max_cost - money.worst_case
+        seconds = min(seconds, math.floor(left / hourly * 3600) - START_SECONDS - LATE_SECONDS)
+        if seconds < MIN_RUN_SECONDS:
+            raise UsageError(
+                f"limits.max_cost of ${settings.max_cost:.2f} leaves ${max(0.0, left):.2f} beside what the other nodes "
+                f"may cost: too little for {len(indices)} more at ${hourly:.2f}/h in all",
+                hint="raise limits.max_cost, or take fewer nodes",
+            )
+    return _Share(
+        seconds=seconds,
+        dollars_per_hour=money.dollars_per_hour + hourly,
+        worst_case_dollars=(money.worst_case or 0.0) + hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600,
+    )
+
+
+def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
+    """What stands stopped under the wanted names, or has left its disk behind, and is to be deleted first.
+
+    Raises:
+        UsageError: something of such a name is not stopped.
+    """
+    ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
+    for vm in ours.instances:
+        if node_state(vm) is not NodeState.STOPPED:
+            raise UsageError(
+                f"node {vm['name']} is there, in {zone_of(vm)}", hint=f"hvdcloud status --name {spec.name}"
+            )
+    return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
+
+
+def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: int) -> None:
+    """Change the label on all VMs and disks that say another number.
+
+    Raises:
+        ApiError: it could not be changed.
+    """
+
+    def change(resource: Resource) -> None:
+        labels = {**labels_of(resource), LABEL_NODES: str(nodes)}
+        operation = client.set_labels(resource, labels, request_id(cluster))
+        operation = client.wait(operation, deadline=time.monotonic() + LABEL_SECONDS)
+        if errors := operation_errors(operation):
+            raise errors[0]
+
+    side_by_side(
+        change,
+        [each for each in (*inventory.instances, *inventory.disks) if labels_of(each).get(LABEL_NODES) != str(nodes)],
+    )
+
+
+def _vms(body: Mapping[str, Any]) -> str:
+    names = list(body["perInstanceProperties"])
+    return f"VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {', '.join(names)}"

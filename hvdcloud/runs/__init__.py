@@ -1,0 +1,1 @@
+"""What a run is: its command line, its progress, its log, what is kept of it."""

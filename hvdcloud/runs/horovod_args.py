@@ -1,0 +1,152 @@
+"""From a run and its hosts to horovodrun's arguments. Pure.
+
+Every choice here has its reason in Horovod 0.28.1's launcher (horovod/runner):
+
+* Gloo by default: it notices a dead host in a second and a frozen one after its timeout, while Open MPI hangs on a
+  frozen host. `--gloo` or `--mpi` is always said, since the default depends on how Horovod was built.
+* `--network-interfaces` with one name: skips the launcher's own probing of interfaces (driver_service.py) and keeps
+  Gloo from picking any of a set (gloo_run.py).
+* `-H` names exactly `-np` slots: the Gloo launcher starts a rank on every slot it is told of, whatever `-np` says
+  (get_host_assignments in runner/common/util/hosts.py has only a lower limit there).
+* `--disable-cache`: the launcher otherwise believes its ssh checks of the last 60 minutes (launch.py).
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvdcloud.errors import UsageError
+
+SSH_PORT = 2222
+MESH_KEY = "/root/.ssh/id_ed25519"
+GLOO_TIMEOUT_SECONDS = 30
+"""Horovod's own default; how long a frozen host may hold up a run."""
+STARTING_SECONDS = 90
+"""For a rank of an elastic run to import its framework and load its data."""
+ELASTIC_TIMEOUT_SECONDS = 900
+"""How long a run waits for nodes when there are fewer than its minimum, before it ends."""
+GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node's name and how many ranks it takes."""
+
+    name: str
+    slots: int
+
+
+def default_ranks(hosts: Sequence[Host]) -> int:
+    """One rank for every slot."""
+    return sum(host.slots for host in hosts)
+
+
+def elastic_gloo_timeout(longest_step: float) -> int:
+    """How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
+
+    Without such a host they go on much sooner after a loss (node/mesh/tcp.py).
+
+    Args:
+        longest_step: seconds that a step of the training may take.
+
+    Returns:
+        whole seconds.
+    """
+    return math.ceil(longest_step) + STARTING_SECONDS
+
+
+def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str, gloo_timeout: int) -> list[str]:
+    """horovodrun's command line for a run whose nodes may leave and join, without the program that every rank runs.
+
+    The node program adds the script that tells Horovod its hosts. No cool-down range: a host whose cool-down ends while
+    it is still dead ends the whole job (Horovod resurrects it, and its ssh fails); here a node that returns has a new
+    name instead. No reset limit: node/elastic/membership.py bounds how often a node may fail.
+
+    Args:
+        hosts: those that the run starts with.
+        least: nodes below which Horovod waits for others; a head that only drives is one of them.
+        most: nodes at most, likewise.
+        interface: the one network interface that connects the hosts.
+        gloo_timeout: seconds after which the others go on where a node answers nothing.
+
+    Raises:
+        UsageError: there are fewer nodes than `least`.
+    """
+    taking = [host for host in hosts if host.slots]
+    if len(hosts) < least:
+        raise UsageError(
+            f"there are {len(hosts)} node(s), and run.elastic.min is {least}",
+            hint="hvdcloud resize makes the cluster larger; or set a smaller run.elastic.min",
+        )
+    driving = len(hosts) - len(taking)
+    fewest = sum(sorted(host.slots for host in taking)[: max(1, least - driving)])
+    slots = max(host.slots for host in taking)
+    argv = ["horovodrun", "--gloo", "-np", str(fewest), "--min-np", str(fewest)]
+    argv += ["--max-np", str(slots * max(1, most - driving))]
+    argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
+    argv += ["--gloo-timeout-seconds", str(gloo_timeout)]
+    return [*argv, "--elastic-timeout", str(ELASTIC_TIMEOUT_SECONDS)]
+
+
+def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
+    """The slots that so many ranks take, in the hosts' order."""
+    taken: list[Host] = []
+    for host in hosts:
+        if ranks > 0 and host.slots:
+            taken.append(Host(name=host.name, slots=min(host.slots, ranks)))
+        ranks -= host.slots
+    return taken
+
+
+def horovodrun_argv(
+    *,
+    hosts: Sequence[Host],
+    ranks: int,
+    interface: str,
+    controller: str = "gloo",
+    mpi_args: str = "",
+    gloo_timeout: int = GLOO_TIMEOUT_SECONDS,
+    timeline: str | None = None,
+    autotune: str | None = None,
+) -> list[str]:
+    """horovodrun's command line, without the program that every rank runs.
+
+    Args:
+        hosts: head first: Horovod fills them in this order, so rank 0 is on the head.
+        ranks: how many to start (`-np`).
+        interface: the one network interface that connects the hosts.
+        controller: `gloo` or `mpi`.
+        mpi_args: more arguments for mpirun; with `mpi` only.
+        gloo_timeout: seconds, with `gloo` only.
+        timeline: the file on rank 0's node into which Horovod writes what it does and when; None: it does not.
+        autotune: the file for what its search for better parameters finds; None: it does not search.
+
+    Raises:
+        UsageError: more ranks than slots, or mpi_args without mpi.
+    """
+    slots = default_ranks(hosts)
+    if not 1 <= ranks <= slots:
+        raise UsageError(
+            f"{ranks} ranks do not fit: {len(hosts)} node(s) have {slots} slot(s)",
+            hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
+        )
+    taken = _taken(hosts, ranks)
+    if taken == _taken(hosts[:1], ranks):
+        # Where every host is its own, the launcher accepts no other interface (get_local_interfaces).
+        interface = "lo"
+    argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
+    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in taken)]
+    argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
+    argv += ["--timeline-filename", timeline] if timeline else []
+    argv += ["--autotune", "--autotune-log-file", autotune] if autotune else []
+    if controller == "gloo":
+        if mpi_args:
+            raise UsageError("run.mpi_args needs Open MPI", hint="set run.controller: mpi, or drop run.mpi_args")
+        return [*argv, "--gloo-timeout-seconds", str(gloo_timeout)]
+    # Horovod passes the interface to the data connections only (mpi_run.py); Open MPI's own control
+    # connections would still try every bridge that hosts have in common.
+    extra = " ".join([f"-mca oob_tcp_if_include {shlex.quote(interface)}", mpi_args]).strip()
+    return [*argv, f"--mpi-args={extra}"]

@@ -1,0 +1,155 @@
+"""What `hvdcloud setup` asks Terraform for: the command line's choices, those made before, and the defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+    from hvdcloud.setup.terraform import WorkFolder
+
+DEFAULT_REGION = "us-central1"
+MOST_SELF_DELETING = 20
+"""Conditional grants of one role to one account: https://cloud.google.com/iam/quotas"""
+# https://cloud.google.com/resource-manager/docs/creating-managing-projects
+_PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_MEMBER = re.compile(r"(?:user|group|serviceAccount|domain|principal|principalSet):\S+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupOptions:
+    """What the command line says; None: what was chosen before, else the default."""
+
+    project: str | None = None
+    region: str | None = None
+    bucket: str | None = None
+    nat: bool | None = None
+    operators: Sequence[str] | None = None
+    delete_after_days: int | None = None
+    """0: never."""
+    budget_dollars: int | None = None
+    """0: none."""
+    billing_account: str | None = None
+    self_delete: bool | None = None
+    self_replace: bool | None = None
+
+
+def find_project(config: Config, named: str | None) -> str:
+    """`--project`, else gce.project, else the credentials' own.
+
+    Raises:
+        CredentialsError: there are no credentials.  UsageError: nobody names a project, or it can't be one.
+    """
+    from hvdcloud.google.credentials import google_credentials
+
+    project = google_credentials(named or config.gce.project)[1]
+    if not _PROJECT.fullmatch(project):
+        raise UsageError(f"{project!r} is no project id", hint="gcloud projects list shows yours")
+    return project
+
+
+def choose_variables(config: Config, project: str, options: SetupOptions, work: WorkFolder) -> dict[str, Any]:
+    """The module's variables: what the command line says, else what was chosen before, else the default.
+
+    Raises:
+        UsageError: one of them is not allowed.
+    """
+    before = work.variables()
+    region = options.region or before.get("region") or _zones_region(config) or DEFAULT_REGION
+    if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", region):
+        raise UsageError(f"{region!r} is no region", hint="--region us-central1; gcloud compute regions list")
+    return {
+        **before,
+        "project": project,
+        "region": region,
+        "bucket": _bucket_name(options.bucket) or before.get("bucket"),
+        "nat": bool(before.get("nat", False)) if options.nat is None else options.nat,
+        "operators": list(before.get("operators", ())) if options.operators is None else _members(options.operators),
+        "self_delete": _self_deleting(
+            config.name, before.get("self_delete", ()), wanted=options.self_delete, work=work
+        ),
+        "self_replace": _self_replacing(config.name, before.get("self_replace", ()), wanted=options.self_replace),
+        "delete_after_days": (
+            before.get("delete_after_days") if options.delete_after_days is None else options.delete_after_days or None
+        ),
+        "budget": _budget(options, before.get("budget")),
+    }
+
+
+def remember_declined(work: WorkFolder, name: str, options: SetupOptions) -> None:
+    """`--no-self-delete` holds for this cluster until `--self-delete`."""
+    if options.self_delete is None:
+        return
+    declined = set(work.choices().get("no_self_delete", ())) - {name}
+    work.remember(no_self_delete=sorted(declined if options.self_delete else {*declined, name}))
+
+
+def _self_deleting(name: str, before: Sequence[str], *, wanted: bool | None, work: WorkFolder) -> list[str]:
+    if wanted is None:
+        wanted = name not in work.choices().get("no_self_delete", ())
+    names = sorted({*before, name} if wanted else {*before} - {name})
+    if len(names) > MOST_SELF_DELETING:
+        raise UsageError(
+            f"{MOST_SELF_DELETING} clusters' nodes may delete themselves already, and IAM takes no more",
+            hint="hvdcloud setup --no-self-delete: this cluster's nodes switch themselves off instead",
+        )
+    return names
+
+
+def _self_replacing(name: str, before: Sequence[str], *, wanted: bool | None) -> list[str]:
+    """Only clusters that were named: their heads may make machines that cost money."""
+    names = sorted({*before, name} if wanted else {*before} - ({name} if wanted is False else set()))
+    if len(names) > MOST_SELF_DELETING:
+        raise UsageError(
+            f"{MOST_SELF_DELETING} clusters' heads may make nodes anew already, and IAM takes no more",
+            hint="hvdcloud setup --no-self-replace --name ANOTHER takes it from another cluster",
+        )
+    return names
+
+
+def _zones_region(config: Config) -> str | None:
+    return config.gce.zones[0].rpartition("-")[0] if config.gce.zones else None
+
+
+def _bucket_name(given: str | None) -> str | None:
+    if given is None:
+        return None
+    name = given.removeprefix("gs://").rstrip("/")
+    # https://cloud.google.com/storage/docs/buckets#naming
+    if not re.fullmatch(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]", name):
+        raise UsageError(
+            f"--bucket: {given!r} is no bucket's name",
+            hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it",
+        )
+    return name
+
+
+def _members(given: Sequence[str]) -> list[str]:
+    members = [member for member in given if member]
+    for member in members:
+        if not _MEMBER.fullmatch(member):
+            raise UsageError(
+                f"--operator: {member!r} is no member of a project",
+                hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…",
+            )
+    return list(dict.fromkeys(members))
+
+
+def _budget(options: SetupOptions, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    dollars = options.budget_dollars if options.budget_dollars is not None else (before or {}).get("dollars")
+    account = options.billing_account or (before or {}).get("billing_account")
+    if not dollars:
+        if options.billing_account and options.budget_dollars is None:
+            raise UsageError("--billing-account is only for a budget", hint="give --budget DOLLARS too")
+        return None
+    if not account:
+        raise UsageError(
+            "--budget needs the billing account that it is a part of",
+            hint="gcloud billing accounts list shows yours: --billing-account ID",
+        )
+    return {**(before or {}), "billing_account": account, "dollars": dollars}

@@ -1,0 +1,243 @@
+"""`hvdcloud setup --destroy`: takes away what `setup` made, except what somebody may still want.
+
+A bucket that holds anything stays, whoever asks: no checkpoint is lost. The project's APIs stay on, since others may
+use them. What stays remains in Terraform's state, so that a later `setup` takes it up again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
+from hvdcloud.interrupts import interrupted_once
+from hvdcloud.setup.choices import find_project
+from hvdcloud.setup.setup import Confirm, apply, work_folder, yaml_values
+from hvdcloud.setup.terraform import Terraform, find_terraform, module_folder
+from hvdcloud.setup.terraform_plan import API, BUCKET, Resource, SetupPlan, describe_all
+from hvdcloud.units import size
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+    from hvdcloud.console import Console
+
+COUNTED_OBJECTS = 100_000
+"""A bucket with more is not counted to its end: that takes minutes."""
+LOOK_SECONDS = 15.0
+"""How long a bucket that does not answer is asked again; then it counts as one that holds something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a bucket holds; with `unknown`, it could not be looked at."""
+
+    objects: int
+    size_bytes: int
+    unknown: str = ""
+
+    @property
+    def text(self) -> str:
+        """`it holds 12 object(s), 3.4 GB`."""
+        if self.unknown:
+            return f"what it holds cannot be seen: {self.unknown}"
+        more = "more than " if self.objects >= COUNTED_OBJECTS else ""
+        return f"it holds {more}{self.objects} object(s), {size(self.size_bytes)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Something that stays.
+
+    Attributes:
+        name: for people.
+        reason: why it stays.
+        dollars_per_month: what that costs; 0: nothing.
+        delete_with: the command that deletes it by hand; "" if there is no reason to.
+    """
+
+    name: str
+    reason: str
+    dollars_per_month: float
+    delete_with: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestroyResult:
+    """What is gone, and what is left.
+
+    Attributes:
+        done: what was deleted, for people.
+        dead_keys: hvdcloud.yaml's keys that now name something that is gone.
+        planned: nothing was changed; `done` is what would be.
+    """
+
+    project: str
+    done: Sequence[str]
+    kept: Sequence[Kept]
+    file: Path
+    dead_keys: Sequence[str]
+    planned: bool
+    seconds: float
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """There was nothing to delete."""
+        return not self.done
+
+
+def destroy(
+    config: Config, file: Path, *, project: str | None, console: Console, confirm: Confirm, plan_only: bool = False
+) -> DestroyResult:
+    """Delete what `setup` made from this machine.
+
+    Args:
+        project: `--project`.
+        confirm: asked before anything is deleted.
+        plan_only: only say what would be done.
+
+    Raises:
+        UsageError: there are clusters, which need it.
+        HvdcloudError: as for `setup`.
+    """
+    started = time.monotonic()
+    program = find_terraform()
+    name = find_project(config, project)
+    work = work_folder(name)
+    done: Sequence[str] = ()
+    kept: list[Kept] = []
+    dead: Sequence[str] = ()
+    with work.lock("setup --destroy"):
+        terraform = Terraform(program, work, project=name, say=console.say)
+        if terraform.has_state:
+            _refuse_while_clusters_exist(config, name, console)
+            outputs = terraform.outputs()
+            work.prepare(module_folder())
+            work.propose({**work.variables(), "project": name})
+            with interrupted_once():
+                terraform.init(upgrade=False)
+                console.say(f"looking at what project {name} has")
+                plan, kept = _plan(terraform)
+            done = describe_all(plan)
+            if done:
+                for line in done:
+                    console.say(f"  {line}")
+                for stays in kept:
+                    console.say(f"  = {stays.name}: {stays.reason}")
+                if not plan_only:
+                    if not confirm(f"Delete this from project {name}?"):
+                        raise InterruptedByUserError(
+                            "not confirmed; nothing was changed", hint="hvdcloud setup --destroy, when you are ready"
+                        )
+                    apply(terraform, plan, console)
+            dead = _dead_keys(config, outputs, plan)
+    return DestroyResult(
+        project=name,
+        done=done,
+        kept=kept,
+        file=file,
+        dead_keys=dead,
+        planned=plan_only,
+        seconds=time.monotonic() - started,
+    )
+
+
+def holds(bucket: str) -> Held | None:
+    """What is in a bucket; None: nothing at all."""
+    from hvdcloud.lifecycle.context import STORAGE_ENDPOINT_VARIABLE
+    from hvdcloud.storage.base import open_bucket
+
+    objects = total = 0
+    try:
+        endpoint = os.environ.get(STORAGE_ENDPOINT_VARIABLE) or None
+        for found in open_bucket(f"gs://{bucket}", endpoint=endpoint, retry_seconds=LOOK_SECONDS).list(""):
+            objects, total = objects + 1, total + found.size
+            if objects >= COUNTED_OBJECTS:
+                break
+    except HvdcloudError as error:
+        return Held(objects=objects, size_bytes=total, unknown=error.message[:150])
+    return Held(objects=objects, size_bytes=total) if objects else None
+
+
+def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
+    """What goes, and what stays."""
+    plan = terraform.plan(destroy=True)
+    buckets = [resource for resource in plan.there if resource.type == BUCKET]
+    held = [(bucket, found) for bucket in buckets if (found := holds(bucket.id)) is not None]
+    kept = [_kept_bucket(bucket, found) for bucket, found in held]
+    apis = [resource for resource in plan.there if resource.type == API]
+    if apis:
+        kept.append(
+            Kept(
+                name=f"{len(apis)} API(s)",
+                reason="others may use them; they cost nothing",
+                dollars_per_month=0.0,
+                delete_with="",
+            )
+        )
+    needed = {address for bucket, _ in held for address in bucket.depends_on}
+    stays = {bucket.address for bucket, _ in held} | {api.address for api in apis}
+    stays |= {resource.address for resource in plan.there if resource.address.partition("[")[0] in needed}
+    targets = [resource.address for resource in plan.there if resource.address not in stays]
+    if not targets:
+        return SetupPlan(changes=(), names={}, outputs={}, outputs_change=False, there=plan.there), kept
+    plan = terraform.plan(destroy=True, targets=targets)
+    lost = [change.name for change in plan.changes if change.address in stays and change.type == BUCKET]
+    if lost:  # Terraform takes along what depends on a target.
+        raise UsageError(
+            f"{lost[0]} would be deleted too, and it is not empty", hint="hvdcloud setup first, then --destroy again"
+        )
+    return plan, kept
+
+
+def _kept_bucket(bucket: Resource, held: Held) -> Kept:
+    from hvdcloud.providers.gce.money.prices import bucket_dollars_per_month
+
+    return Kept(
+        name=f"bucket gs://{bucket.id}",
+        reason=held.text,
+        dollars_per_month=bucket_dollars_per_month(size_bytes=held.size_bytes),
+        delete_with=f"gcloud storage rm --recursive gs://{bucket.id}",
+    )
+
+
+def _refuse_while_clusters_exist(config: Config, project: str, console: Console) -> None:
+    from hvdcloud import providers
+    from hvdcloud.lifecycle.down import unseen_error
+
+    gce = config.gce.model_copy(update={"project": project})
+    provider = providers.connect(
+        config.model_copy(update={"provider": "gce", "gce": gce}),
+        on_retry=console.say,
+    )
+    listing = provider.list()
+    if listing.clusters:
+        names = ", ".join(cluster.name for cluster in listing.clusters)
+        raise UsageError(
+            f"project {project} still has cluster(s): {names}",
+            hint=f"hvdcloud down --name {listing.clusters[0].name} first; hvdcloud list shows them all",
+        )
+    if listing.unseen:
+        raise unseen_error(listing)
+
+
+def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> Sequence[str]:
+    """Keys of hvdcloud.yaml whose values name something that goes."""
+    gone = {change.type for change in plan.changes}
+    made_by = {
+        "gce.network": "google_compute_network",
+        "gce.subnetwork": "google_compute_subnetwork",
+        "gce.service_account": "google_service_account",
+        "image.repository": "google_artifact_registry_repository",
+        "checkpoints.bucket": BUCKET,
+    }
+    ours = yaml_values(outputs, config.name)
+    return [key for key, kind in made_by.items() if kind in gone and key in ours and _set_to(config, key) == ours[key]]
+
+
+def _set_to(config: Config, dotted: str) -> object:
+    section, _, name = dotted.partition(".")
+    return getattr(getattr(config, section), name)

@@ -1,0 +1,272 @@
+"""`hvdcloud setup`: what a Google Cloud project needs before its first cluster, and its names in hvdcloud.yaml.
+
+Network, bucket, image repository and the nodes' service account cost nothing while idle and outlive every run, so
+Terraform owns them: it knows what there is, changes only what differs, and can be asked before it does. What costs
+money by the hour stays out of it, so that `down` never depends on a state file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.cluster.record import state_root
+from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
+from hvdcloud.errors import InterruptedByUserError, UsageError
+from hvdcloud.interrupts import interrupted_once
+from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_declined
+from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
+from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
+from hvdcloud.setup.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
+
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+    from hvdcloud.console import Console
+
+API_PAUSES = (2.0, 8.0, 20.0, 30.0, 60.0)
+"""Seconds between attempts to use an API that was switched on only now."""
+
+Confirm = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupResult:
+    """What was done.
+
+    Attributes:
+        done: what changed in the project, for people.
+        outputs: the module's; what is not known before it is done is left out.
+        file: hvdcloud.yaml.
+        keys: what changed in it.
+        planned: nothing was changed; `done` and `keys` are what would be.
+    """
+
+    project: str
+    region: str
+    done: Sequence[str]
+    outputs: Mapping[str, Any]
+    file: Path
+    keys: Sequence[Change]
+    planned: bool
+    seconds: float
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Everything was as it should be."""
+        return not self.done and not self.keys
+
+
+def setup(
+    config: Config,
+    file: Path,
+    options: SetupOptions,
+    *,
+    console: Console,
+    confirm: Confirm,
+    plan_only: bool = False,
+    adopt: bool = False,
+) -> SetupResult:
+    """Set the project up, or mend what is not as it should be, and write its names into hvdcloud.yaml.
+
+    Args:
+        file: hvdcloud.yaml.
+        confirm: asked before anything is changed in the project.
+        plan_only: only say what would be done.
+        adopt: take up what has the right name and was not made from here. What was made from here, while Terraform or
+            this machine died, is taken up in any case.
+
+    Raises:
+        UsageError: there is no Terraform, the file cannot be edited, or something of the same name is there.
+        CredentialsError: credentials, permissions, APIs or billing.  CapacityError: quota.
+        NodeError: Google or Terraform's registry do not answer.
+        InterruptedByUserError: Ctrl-C, or it was not confirmed.
+    """
+    started = time.monotonic()
+    _check_file(config, file)
+    program, module = find_terraform(), module_folder()
+    project = find_project(config, options.project)
+    work = work_folder(project)
+    with work.lock("setup"):
+        variables = choose_variables(config, project, options, work)
+        terraform = Terraform(program, work, project=project, say=console.say)
+        plan = _plan(terraform, work, module, variables, console=console)
+        _refuse_to_lose_the_bucket(plan)
+        _show(plan, terraform, console)
+        done = describe_all(plan)
+        outputs: Mapping[str, Any] = plan.outputs
+        if not plan_only:
+            if not plan.empty and not confirm(f"Do this in project {project}?"):
+                raise _not_confirmed("setup")
+            work.accept()
+            remember_declined(work, config.name, options)
+            if not plan.empty or plan.outputs_change:
+                begun = {*work.choices().get("begun", ()), *terraform.begun()}
+                work.remember(begun=sorted(begun))
+
+                def may_adopt(address: str) -> bool:
+                    return adopt or address in begun
+
+                _apply_all(terraform, plan, console, may_adopt=may_adopt, confirm=confirm)
+                work.remember(begun=[])
+            outputs = terraform.outputs()
+    values = yaml_values(outputs, config.name)
+    keys = set_keys(file.read_text(encoding="utf-8"), values)[1] if plan_only else edit_file(file, values)
+    _warn_of_other_regions(config, variables["region"], console)
+    return SetupResult(
+        project=project,
+        region=variables["region"],
+        done=done,
+        outputs=outputs,
+        file=file,
+        keys=keys,
+        planned=plan_only,
+        seconds=time.monotonic() - started,
+    )
+
+
+def work_folder(project: str) -> WorkFolder:
+    """Where this machine keeps what it set up in a project. No cluster can have a name that begins with `_`."""
+    return WorkFolder(state_root() / "_setup" / project)
+
+
+def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
+    """hvdcloud.yaml's keys for these outputs; those that are not known yet are left out."""
+    keys = {
+        "gce.project": "project",
+        "gce.network": "network",
+        "gce.subnetwork": "subnetwork",
+        "gce.service_account": "service_account",
+        "image.repository": "repository",
+        "checkpoints.bucket": "bucket",
+    }
+    below = ("image.repository", "checkpoints.bucket")  # Each cluster has a folder of its own there.
+    found = {key: str(outputs[output]) for key, output in keys.items() if outputs.get(output)}
+    return {"provider": "gce", **{key: f"{value}/{name}" if key in below else value for key, value in found.items()}}
+
+
+def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
+    """Carry out a plan, saying each thing that is done."""
+    verbs = {"create": "created", "update": "changed", "delete": "deleted"}
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        hook = event.get("hook", {})
+        name = plan.names.get(hook.get("resource", {}).get("addr", ""), "")
+        seconds = int(hook.get("elapsed_seconds", 0))
+        if event.get("type") == "apply_complete" and name:
+            verb = "switched on" if name.startswith("API ") else verbs.get(hook.get("action"), "done:")
+            console.say(f"{verb} {name}" + (f" ({seconds} s)" if seconds else ""))
+        elif event.get("type") == "apply_progress" and name:
+            (console.detail if seconds % 30 else console.say)(f"{name} takes {seconds} s so far")
+
+    with interrupted_once():
+        terraform.apply(on_event=on_event)
+
+
+def _apply_all(
+    terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: Callable[[str], bool], confirm: Confirm
+) -> None:
+    """Like `apply`, until it is done: what is there already is taken up, and an API that was switched on waited for.
+
+    Switching one on takes a minute to reach all of Google's servers:
+    https://cloud.google.com/service-usage/docs/enable-disable
+
+    Args:
+        may_adopt: whether the thing at a Terraform address may be taken up.
+    """
+    pauses = list(API_PAUSES) if any(change.type == API for change in plan.changes) else []
+    while True:
+        try:
+            apply(terraform, plan, console)
+        except ApiOffError as error:
+            if not pauses:
+                raise
+            console.say(f"{error.message}, or was switched on only now; trying again in {pauses[0]:.0f} s")
+            with interrupted_once():
+                time.sleep(pauses.pop(0))
+                plan = terraform.plan(variables_file=VARIABLES_FILE)
+        except AlreadyThereError as error:
+            there = [address for address in error.addresses if address in plan.import_ids]
+            if not there or not all(may_adopt(address) for address in error.addresses):
+                raise
+            with interrupted_once():
+                for address in there:
+                    console.say(f"taking up {plan.names[address]}, which is there already")
+                    terraform.take_up(address, plan.import_ids[address])
+                plan = terraform.plan(variables_file=VARIABLES_FILE)
+            _refuse_to_lose_the_bucket(plan)
+            if any(change.action is not Action.CREATE for change in plan.changes):
+                _show(plan, terraform, console)
+                if not confirm("It is not as it should be. Do this?"):
+                    raise _not_confirmed("setup") from None
+        else:
+            return
+
+
+def _plan(
+    terraform: Terraform, work: WorkFolder, module: Path, variables: Mapping[str, Any], *, console: Console
+) -> SetupPlan:
+    upgrade = work.prepare(module)
+    work.propose(variables)
+    if not (work.folder / ".terraform").exists():
+        console.say("installing Terraform's provider for Google; about 100 MB, once")
+    with interrupted_once():
+        terraform.init(upgrade=upgrade)
+        console.say(f"looking at what project {variables['project']} has")
+        return terraform.plan()
+
+
+def _show(plan: SetupPlan, terraform: Terraform, console: Console) -> None:
+    if plan.empty:
+        return
+    for line in describe_all(plan):
+        console.say(f"  {line}")
+    if console.verbose:
+        console.detail(terraform.plan_text())
+
+
+def _not_confirmed(command: str) -> InterruptedByUserError:
+    return InterruptedByUserError("not confirmed; nothing was changed", hint=f"hvdcloud {command}, when you are ready")
+
+
+def _check_file(config: Config, file: Path) -> None:
+    """Before anything is made: that its names can be written down afterwards.
+
+    Raises:
+        UsageError: the file is not there, or is written in a way that cannot be edited.
+    """
+    if not file.is_file():
+        raise UsageError(
+            f"there is no {file} to write the names into", hint="hvdcloud init writes a project; -c names another file"
+        )
+    names = ("project", "network", "subnetwork", "service_account", "repository", "bucket")
+    set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(names, "VALUE"), config.name), name=str(file))
+
+
+def _refuse_to_lose_the_bucket(plan: SetupPlan) -> None:
+    """A bucket's name and region can't be changed, so Terraform would delete it and make another one.
+
+    Raises:
+        UsageError: it would, and the bucket holds something.
+    """
+    from hvdcloud.setup.destroy import holds
+
+    for change in plan.deleted(BUCKET):
+        old = next((resource for resource in plan.there if resource.address == change.address), None)
+        held = holds(old.id) if old else None
+        if old and held:
+            raise UsageError(
+                f"bucket gs://{old.id} would be deleted for a new one ({', '.join(change.fields)}), but {held.text}",
+                hint=f"keep --bucket {old.id} and its region, or first take out what is in it: "
+                f"gcloud storage rm --recursive 'gs://{old.id}/**'",
+            )
+
+
+def _warn_of_other_regions(config: Config, region: str, console: Console) -> None:
+    elsewhere = [zone for zone in config.gce.zones if zone.rpartition("-")[0] != region]
+    if elsewhere:
+        console.warn(
+            f"gce.zones names {', '.join(elsewhere)}, but the subnetwork is in {region}: no node can be made there"
+        )

@@ -1,0 +1,306 @@
+"""What Terraform's failures mean, for people. Pure.
+
+Google's provider hands on the API's own error as text (`googleapi: Error 403: …`). It is parsed here, and then means
+what it means everywhere else in hvdcloud (google/error_catalogue.py). Errors that only Terraform has are listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.google.credentials import login_hint
+
+_LAST_LINES = 20
+_GOES_ON = "then hvdcloud setup again: it goes on from there"
+
+
+class ApiOffError(CredentialsError):
+    """An API is off, or was switched on so short a time ago that not every server of Google's knows it."""
+
+
+class AlreadyThereError(UsageError):
+    """What was to be made is there already, and not in Terraform's state.
+
+    Args:
+        addresses: Terraform's, of all of them.
+    """
+
+    def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.addresses = addresses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """One error or warning of Terraform's.
+
+    https://developer.hashicorp.com/terraform/internals/machine-readable-ui#diagnostic
+    """
+
+    severity: str = "error"
+    summary: str
+    detail: str = ""
+    address: str = ""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Diagnostic:
+        """As it stands in a line of `-json` output."""
+        return cls(
+            severity=str(value.get("severity", "error")),
+            summary=str(value.get("summary", "")),
+            detail=str(value.get("detail", "")),
+            address=str(value.get("address", "")),
+        )
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.summary}\n{self.detail}".strip()
+
+    @property
+    def line(self) -> str:
+        """Its first line, with what it is about."""
+        first = next((line.strip() for line in self.text.splitlines() if line.strip()), "no message")
+        return f"{self.address}: {first}" if self.address else first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """One line: the first whose words are found decides. `cause` and `hint` may use {project} and the named groups."""
+
+    words: str
+    error: type[HvdcloudError]
+    cause: str
+    hint: str
+
+
+# The provider's and Terraform's own words; they stand in their sources.
+_RULES = (
+    _Rule(
+        words=r"could not find default credentials|No credentials loaded|Attempted to load application default "
+        r"credentials|invalid_grant|invalid_rapt|oauth2: |reauth related error|Error 401|ACCESS_TOKEN_EXPIRED",
+        error=CredentialsError,
+        cause="there are no Google credentials that Terraform can use, or they have expired",
+        hint=f"{{login}}, {_GOES_ON}",
+    ),
+    _Rule(
+        words=r"billing account (?:for the owning project )?is disabled|billing to be enabled|must be enabled for "
+        r"activation|billing must be enabled|UREQ_PROJECT_BILLING_NOT_FOUND|UREQ_PROJECT_BILLING_NOT_OPEN|"
+        r"BILLING_DISABLED|billingNotEnabled|accountDisabled|requires billing",
+        error=CredentialsError,
+        cause="project {project} has no active billing account",
+        hint=f"gcloud billing projects link {{project}} --billing-account=ID, or "
+        f"https://console.cloud.google.com/billing/linkedaccount?project={{project}}; {_GOES_ON}",
+    ),
+    _Rule(
+        words=r"(?s)Error creating Budget.*Error 403|billingAccounts/(?P<account>[0-9A-F-]+).*Error 403",
+        error=CredentialsError,
+        cause="the billing account lets only those with roles/billing.costsManager make a budget",
+        hint="ask an administrator of the billing account, or hvdcloud setup --budget 0",
+    ),
+    _Rule(
+        words=r"requested bucket name is not available|bucket name.*already (?:in use|taken)",
+        error=UsageError,
+        cause="somebody else in the world has a bucket of this name",
+        hint="hvdcloud setup --bucket OTHER-NAME",
+    ),
+    _Rule(
+        words=r"without `?force_destroy`?|bucket you tried to delete is not empty",
+        error=UsageError,
+        cause="the bucket still holds something, and nothing in it is deleted by this command",
+        hint="hvdcloud pull what is worth keeping, delete the rest with gcloud storage rm, then again",
+    ),
+    _Rule(
+        words=r"Error 409|alreadyExists|ALREADY_EXISTS|already exists|you already own it",
+        error=AlreadyThereError,
+        cause="something of this name is there already: project {project} was set up from another machine, or by hand",
+        hint="hvdcloud setup --adopt takes it up, if it is yours",
+    ),
+    _Rule(
+        words=r"Error acquiring the state lock|state blob is already locked",
+        error=UsageError,
+        cause="another Terraform is at work in the same folder",
+        hint="wait for its end, then hvdcloud setup again",
+    ),
+    _Rule(
+        words=r"Unsupported Terraform Core version|Unsupported OpenTofu Core version",
+        error=UsageError,
+        cause="this Terraform is too old",
+        hint="install a newer one: https://developer.hashicorp.com/terraform/install",
+    ),
+    _Rule(
+        words=r"Failed to query available provider packages|could not connect to registry|Failed to install provider|"
+        r"Failed to request discovery document",
+        error=NodeError,
+        cause="Terraform cannot get its provider for Google",
+        hint="check this machine's network and proxy, then hvdcloud setup again",
+    ),
+    _Rule(
+        words=r"No space left on device|no space left on device|disk quota exceeded",
+        error=CapacityError,
+        cause="the disk is full",
+        hint=f"free some space, {_GOES_ON}",
+    ),
+    _Rule(
+        words=r"dial tcp|no such host|connection refused|connection reset|i/o timeout|TLS handshake timeout|"
+        r"context deadline exceeded|network is unreachable",
+        error=NodeError,
+        cause="Google's API cannot be reached",
+        hint=f"check this machine's network and proxy, {_GOES_ON}",
+    ),
+)
+_SERVICES = (
+    ("google_compute_", "compute"),
+    ("google_storage_", "storage"),
+    ("google_artifact_registry_", "artifactregistry"),
+    ("google_service_account", "iam"),
+    ("google_project_service", "serviceusage"),
+    ("google_project_iam_custom_role", "iam"),
+    ("google_project", "cloudresourcemanager"),
+    ("google_billing_", "billingbudgets"),
+)
+
+
+def terraform_error(
+    failures: Sequence[Diagnostic], *, doing: str, project: str, ended: int, names: Mapping[str, str] | None = None
+) -> HvdcloudError:
+    """The error for the user.
+
+    Args:
+        failures: what Terraform said; may be empty.
+        doing: what was tried, as a verb and its object.
+        ended: Terraform's exit code, negative for a signal.
+        names: of what stands at Terraform's addresses, for people.
+    """
+    if not failures:
+        how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
+        return NodeError(
+            f"cannot {doing}: Terraform ended with {how} and said nothing",
+            hint="hvdcloud setup again: it goes on from there",
+        )
+    meanings = [_meaning(failure, doing=_doing(failure, names or {}) or doing, project=project) for failure in failures]
+    # Who may do nothing, or has no billing, sees that first, not what follows from it.
+    first = min(meanings, key=lambda error: (isinstance(error, ApiOffError), not isinstance(error, CredentialsError)))
+    if isinstance(first, AlreadyThereError):
+        both = zip(failures, meanings, strict=True)
+        first.addresses = [failure.address for failure, error in both if isinstance(error, AlreadyThereError)]
+    first.details = "\n".join(dict.fromkeys(failure.line for failure in failures))
+    return first
+
+
+def begun_here(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Addresses whose creation began in an apply, but for those that Google refused.
+
+    Of some, nobody knows how it ended: Terraform died, or its provider. Those that were made count too: Terraform
+    writes its state in place, so that one which is killed as it writes leaves none.
+
+    Args:
+        events: the lines of Terraform's machine-readable output.
+    """
+    begun: dict[str, None] = {}
+    for event in events:
+        address = event.get("hook", {}).get("resource", {}).get("addr", "")
+        if event.get("type") == "apply_start" and event["hook"].get("action") == "create":
+            begun[address] = None
+        elif event.get("type") == "diagnostic":
+            said = Diagnostic.from_json(event["diagnostic"])
+            # An answer of Google's: it was refused, so that nothing was made.
+            if re.search(r"Error 4\d\d|rpc error: code = (?!Unavailable|Unknown|Internal|DeadlineExceeded)", said.text):
+                begun.pop(said.address, None)
+    return list(begun)
+
+
+def plain_diagnostics(text: str) -> list[Diagnostic]:
+    """The errors in output that is not JSON; without any, its last lines are one."""
+    lines = [re.sub(r"^[│╷╵|]\s?", "", line).rstrip() for line in text.splitlines()]
+    starts = [index for index, line in enumerate(lines) if line.startswith("Error: ")]
+    if not starts:
+        last = [line for line in lines if line][-_LAST_LINES:]
+        return [Diagnostic(summary=last[0], detail="\n".join(last[1:]))] if last else []
+    ends = [*starts[1:], len(lines)]
+    return [
+        Diagnostic(summary=lines[start].removeprefix("Error: "), detail="\n".join(lines[start + 1 : end]).strip())
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _doing(failure: Diagnostic, names: Mapping[str, str]) -> str:
+    return f"set up {names.get(failure.address, failure.address)}" if failure.address else ""
+
+
+def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
+    for rule in _RULES:
+        if re.search(rule.words, failure.text):
+            words = {
+                "project": project,
+                "login": login_hint(),
+            }
+            return rule.error(f"cannot {doing}: {rule.cause.format_map(words)}", hint=rule.hint.format_map(words))
+    answer = _api_error(failure, project=project)
+    if answer is None:
+        return UsageError(
+            f"cannot {doing}: {failure.line}", hint="mend what it names, then hvdcloud setup again: it goes on"
+        )
+    from hvdcloud.google.errors import ApiError
+
+    said = ApiError(**answer)
+    error = said.as_user_error(doing=doing)
+    if {said.code, said.reason} & {"SERVICE_DISABLED", "accessNotConfigured"}:
+        error = ApiOffError(error.message, hint=error.hint)
+    if "the permission" in error.hint:  # The answer does not say which.
+        error.hint = f"have an owner of project {project} run hvdcloud setup, or ask for roles/owner"
+    error.hint = error.hint if "again" in error.hint else f"{error.hint}; {_GOES_ON}"
+    return error
+
+
+def _api_error(failure: Diagnostic, *, project: str) -> dict[str, Any] | None:
+    """The answer of Google's API that the provider's words quote, as fields of ApiError; None if they quote none."""
+    text = failure.text
+    found = re.search(r"Error (\d{3})(?:: | )(?P<message>[^\n]*)", text)
+    rpc = re.search(r"rpc error: code = (?P<code>\w+) desc = (?P<message>[^\n]*)", text)
+    if found is None and rpc is None:
+        return None
+    quoted = found or rpc
+    assert quoted is not None
+    message = quoted["message"].strip()
+    info = _error_info(text)
+    # The older reason stands behind the message: `…, accessNotConfigured`.
+    reason = re.search(r", (\w+)$", message)
+    metadata = {str(key): str(value) for key, value in info.get("metadata", {}).items()}
+    rpc_codes = {"PermissionDenied": 403, "ResourceExhausted": 429, "Unavailable": 503, "NotFound": 404}
+    code = str(info.get("reason", ""))
+    if not code and re.search(r"Quota .*exceeded|quota limit|Limit Exceeded|exceeded quota", message, re.IGNORECASE):
+        code = "QUOTA_EXCEEDED"
+    return {
+        "message": message[: reason.start()] if reason else message,
+        "status": int(found.group(1)) if found else rpc_codes.get(rpc["code"] if rpc else "", 500),
+        "reason": reason.group(1) if reason else "",
+        "code": code,
+        "metadata": metadata,
+        "project": project,
+        "service": metadata.get("service", "").removesuffix(".googleapis.com") or _service(failure.address),
+    }
+
+
+def _error_info(text: str) -> Mapping[str, Any]:
+    """google.rpc.ErrorInfo among the details that the provider prints as JSON."""
+    decoder = json.JSONDecoder()
+    for start in (match.start() for match in re.finditer(r"(?m)^\[", text)):
+        try:
+            details, _ = decoder.raw_decode(text, start)
+        except json.JSONDecodeError:
+            continue
+        for entry in details if isinstance(details, list) else ():
+            if isinstance(entry, dict) and str(entry.get("@type", "")).endswith("google.rpc.ErrorInfo"):
+                return entry
+    return {}
+
+
+def _service(address: str) -> str:
+    kind = address.split(".")[-2] if "." in address else address
+    return next((service for prefix, service in _SERVICES if kind.startswith(prefix)), "compute")

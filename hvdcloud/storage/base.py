@@ -1,0 +1,258 @@
+"""The one interface to where checkpoints are kept, and `open_bucket`, which picks the backend by URL.
+
+A bucket holds named objects. An object is replaced as a whole or not at all, its generation grows each time it is
+replaced, and a write may be made to depend on the generation that is there. Both backends keep these promises:
+`file://` (folder.py) and `gs://` (gcs.py); tests/contract holds them to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError
+from hvdcloud.storage.checksum import crc32c_of_file
+
+# Ending of a file that a download is still writing. A name with it never goes to a bucket, and what a killed
+# download left behind is found by it.
+PARTIAL_SUFFIX = ".hvdcloud-part"
+
+# How long a backend goes on trying while the network or the service fails, per request.
+RETRY_SECONDS = 60.0
+
+
+class PreconditionError(CheckpointError):
+    """The object is not at the generation that the write was made to depend on."""
+
+
+class ObjectMissingError(CheckpointError):
+    """No such object, or no longer at that generation."""
+
+
+class ChangedWhileUploadingError(CheckpointError):
+    """The file changed or vanished while it was read. Nothing in the bucket was touched."""
+
+
+class CorruptObjectError(CheckpointError):
+    """The bytes that arrived are not those that the manifest promises."""
+
+
+class BucketUnreachableError(CheckpointError):
+    """Network or service failures went on for as long as we retry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One object.
+
+    Args:
+        name: relative to the bucket's URL.
+        size: bytes.
+        crc32c: base64 as Cloud Storage writes it. May be empty in a listing of a backend that would have to read the
+            object to know it; `stat` always fills it.
+        generation: grows whenever the object is replaced; 0 is never a generation.
+        updated: seconds since the epoch.
+    """
+
+    name: str
+    size: int
+    crc32c: str
+    generation: int
+    updated: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """One object to bring to `target`, with what it has to be.
+
+    Args:
+        generation: exactly this one; None takes the live one (its bytes must match all the same).
+        modified: modification time to give the file, seconds since the epoch.
+    """
+
+    name: str
+    target: Path
+    size: int
+    crc32c: str
+    generation: int | None = None
+    modified: float | None = None
+
+
+class Bucket(Protocol):
+    """Where checkpoints are kept. Safe to use from several threads.
+
+    Every method raises BucketUnreachableError when the network failed for longer than it retries, CredentialsError
+    when access is refused, and CheckpointError for a name that this bucket can't hold.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects whose name starts with `prefix`, sorted by name, fetched page by page."""
+
+    def prefixes(self, prefix: str) -> Sequence[str]:
+        """The "folders" directly below `prefix` (which ends in "/" or is empty): sorted, each ending in "/"."""
+
+    def stat(self, name: str) -> ObjectInfo | None: ...
+
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        """Store a file.
+
+        Args:
+            if_generation: replace only this generation; 0: only where there is no such object.
+            crc32c: what the bytes must be. With it, a file that changes on the way is refused.
+
+        Raises:
+            ChangedWhileUploadingError: the bytes read are not those of `crc32c`; the object in the bucket is untouched.
+            PreconditionError: `if_generation` does not hold.
+        """
+
+    def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
+        """Store a few bytes; `if_generation` as in `upload`."""
+
+    def read(self, name: str, *, generation: int | None = None) -> bytes:
+        """A small object's bytes.
+
+        Raises:
+            ObjectMissingError: no such object, or not at that generation.
+        """
+
+    def download_many(
+        self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
+    ) -> None:
+        """Bring every item to its target: written under a temporary name beside it, verified, flushed to disk, renamed.
+
+        Missing parent folders are made. `on_done` is called once per item, in the caller's thread, with None or with
+        what went wrong (ObjectMissingError, CorruptObjectError, BucketUnreachableError, CapacityError, …); one item's
+        failure stops no other item.
+        """
+
+
+def open_bucket(
+    url: str,
+    *,
+    endpoint: str | None = None,
+    credentials_file: Path | None = None,
+    retry_seconds: float = RETRY_SECONDS,
+) -> Bucket:
+    """The bucket that a URL names; no request is made yet.
+
+    Args:
+        url: `file:///DIR` or `gs://BUCKET[/PREFIX]`.
+        endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
+            Without `credentials_file` it is spoken to anonymously.
+        credentials_file: Google credentials as JSON, or `{"type": "metadata"}` for those of the service account of the
+            VM that this runs on; default: Application Default Credentials.
+        retry_seconds: how long each request is retried while the network or the service fails.
+
+    Raises:
+        UsageError: any other URL.
+        CredentialsError: no Google credentials, or not readable.
+    """
+    hint = "set checkpoints.bucket in hvdcloud.yaml to gs://BUCKET[/PREFIX] or file:///DIR"
+    if url.startswith("file:"):
+        parts = urlsplit(url)
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
+            raise UsageError(f"{url!r} does not name a folder of this machine", hint=hint)
+        from hvdcloud.storage.folder import FolderBucket
+
+        return FolderBucket(Path(path))
+    if url.startswith("gs://"):
+        bucket, _, prefix = url.removeprefix("gs://").partition("/")
+        if not bucket:
+            raise UsageError(f"{url!r} names no bucket", hint=hint)
+        from hvdcloud.storage.gcs import GcsBucket
+
+        return GcsBucket(
+            bucket=bucket,
+            prefix=prefix.strip("/"),
+            endpoint=endpoint or os.environ.get("STORAGE_EMULATOR_HOST") or None,
+            credentials_file=credentials_file,
+            retry_seconds=retry_seconds,
+        )
+    raise UsageError(f"{url!r} is not a bucket", hint=hint)
+
+
+def check_name(name: str) -> tuple[str, ...]:
+    """The parts of an object's name, once it is sure that the name stays below whatever folder it is put in.
+
+    Raises:
+        CheckpointError: an absolute name, one with an empty, "." or ".." part, or with a character that no object and
+            no portable file name may have.
+    """
+    parts = tuple(name.split("/"))
+    if any(part in ("", ".", "..") for part in parts):
+        raise CheckpointError(
+            f"the object name {name!r} would leave the folder it belongs to",
+            hint="look at who can write to this bucket; hvdcloud never makes such names",
+        )
+    if any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in name) or len(name.encode()) > 1024:
+        raise CheckpointError(
+            f"{name!r} can't be an object's name: Cloud Storage takes up to 1024 bytes of UTF-8 without control"
+            " characters",
+            hint="rename the file",
+        )
+    return parts
+
+
+_partial_numbers = itertools.count()
+
+
+def partial_path(target: Path) -> Path:
+    """A name of its own for what is not yet `target`, in the same folder, so that a rename is all that is missing."""
+    return target.with_name(f".{os.getpid()}-{next(_partial_numbers)}{PARTIAL_SUFFIX}")
+
+
+def settle(partial: Path, item: Download) -> None:
+    """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
+
+    Raises:
+        CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
+    """
+    size, crc32c = crc32c_of_file(partial)
+    if (size, crc32c) != (item.size, item.crc32c):
+        partial.unlink()
+        raise CorruptObjectError(
+            f"{item.name} does not verify: {item.size} bytes with CRC32C {item.crc32c} were promised,"
+            f" {size} bytes with {crc32c} came",
+            hint="the object was damaged or replaced in the bucket; restore it there, or take an earlier checkpoint",
+        )
+    with partial.open("rb") as file:
+        if item.modified is not None:
+            os.utime(file.fileno(), (item.modified, item.modified))
+        os.fsync(file.fileno())
+    partial.replace(item.target)
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries, so that renames in it survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """What an ordinary user may still write there."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def disk_error(error: OSError, *, path: Path, doing: str) -> HvdcloudError:
+    """What an error of the file system means to the user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CapacityError(f"no space left while {doing} {path}", hint="free some space and type the command again")
+    return CheckpointError(
+        f"{doing} {path} failed: {error.strerror or error}", hint="make the path usable and type the command again"
+    )

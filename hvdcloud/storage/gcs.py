@@ -1,0 +1,423 @@
+"""`gs://BUCKET[/PREFIX]`: Cloud Storage, through google-cloud-storage.
+
+What the library leaves to its caller is done here: retries with a deadline of our own (its default is 120 s of
+silence); transfer_manager's results looked at one by one; and a checksum of what is on the disk after a download,
+because the library does not verify a download that it had to resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError, UsageError
+from hvdcloud.storage.base import (
+    BucketUnreachableError,
+    ChangedWhileUploadingError,
+    CorruptObjectError,
+    Download,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionError,
+    check_name,
+    disk_error,
+    partial_path,
+    settle,
+)
+from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
+
+# The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
+UPLOAD_CHUNK = 32 << 20
+# An object above this size is fetched in slices side by side; each slice is retried on its own.
+SLICE = 32 << 20
+# Seconds to connect, and to wait for the next bytes.
+TIMEOUT = (10.0, 60.0)
+# The key in an object's metadata by which an upload recognises its own work.
+_TOKEN = "hvdcloud-upload"
+_FIELDS = "items(name,size,crc32c,generation,updated),nextPageToken"
+
+
+class GcsBucket:
+    """See Bucket. Making one reads the credentials; no request goes to the bucket."""
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        prefix: str,
+        endpoint: str | None,
+        credentials_file: Path | None,
+        retry_seconds: float,
+    ) -> None:
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        self._name = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client = _client(endpoint=endpoint, credentials_file=credentials_file)
+        self._bucket = self._client.bucket(bucket)
+        self._kwargs: dict[str, Any] = {
+            "timeout": TIMEOUT,
+            "retry": DEFAULT_RETRY.with_delay(initial=0.2, maximum=8.0, multiplier=2.0).with_timeout(retry_seconds),
+        }
+
+    @property
+    def url(self) -> str:
+        return f"gs://{self._name}/{self._prefix}".rstrip("/")
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._explained(f"listing {prefix}", missing_is_bucket=True):
+            for blob in self._client.list_blobs(
+                self._bucket, prefix=self._prefix + prefix, fields=_FIELDS, **self._kwargs
+            ):
+                yield self._info(blob)
+
+    def prefixes(self, prefix: str) -> Sequence[str]:
+        found: set[str] = set()
+        with self._explained(f"listing {prefix}", missing_is_bucket=True):
+            listing = self._client.list_blobs(
+                self._bucket,
+                prefix=self._prefix + prefix,
+                delimiter="/",
+                fields="prefixes,nextPageToken",
+                **self._kwargs,
+            )
+            for _ in listing.pages:
+                found.update(listing.prefixes)
+        return sorted(name.removeprefix(self._prefix) for name in found)
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        with self._explained(f"looking at {name}"):
+            blob = self._bucket.get_blob(self._full(name), **self._kwargs)
+            return None if blob is None else self._info(blob)
+
+    def read(self, name: str, *, generation: int | None = None) -> bytes:
+        with self._explained(f"reading {name}"):
+            blob = self._bucket.blob(self._full(name), generation=generation)
+            data: bytes = blob.download_as_bytes(checksum="crc32c", **self._kwargs)
+            return data
+
+    def read_from(self, name: str, start: int) -> bytes:
+        """What a log has from byte `start` on; nothing if it is not longer than that, or not there yet."""
+        with self._explained(f"reading {name}"):
+            blob = self._bucket.blob(self._full(name))
+            try:
+                # The object's checksum says nothing about a part of it.
+                data: bytes = blob.download_as_bytes(start=start, checksum=None, **self._kwargs)
+            except Exception as error:
+                if _code(error) in (404, 416):
+                    return b""
+                raise
+            return data
+
+    def download_many(
+        self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
+    ) -> None:
+        remaining = list(items)
+        last_round = 3
+        for attempt in range(1, last_round + 1):
+            failed: list[tuple[Download, Exception]] = []
+            for item, error in self._download_round(remaining, workers=workers):
+                # A network that failed under one object may be back for the next; damage may have been in transit.
+                again = isinstance(error, BucketUnreachableError) or (
+                    isinstance(error, CorruptObjectError) and attempt == 1
+                )
+                if error is not None and again:
+                    failed.append((item, error))
+                else:
+                    on_done(item, error)
+            stuck = len(failed) == len(remaining) and not any(isinstance(e, CorruptObjectError) for _, e in failed)
+            if attempt == last_round or stuck:
+                for item, error in failed:
+                    on_done(item, error)
+                return
+            remaining = [item for item, _ in failed]
+            if not remaining:
+                return
+
+    def _download_round(
+        self, items: Sequence[Download], *, workers: int
+    ) -> Iterator[tuple[Download, Exception | None]]:
+        small = [item for item in items if item.size <= 2 * SLICE]
+        # transfer_manager answers for a whole call at once: groups, so that progress shows and little is lost.
+        step = workers * 4
+        for start in range(0, len(small), step):
+            yield from self._download_group(small[start : start + step], workers=workers)
+        for item in items:
+            if item.size > 2 * SLICE:
+                yield item, self._download_sliced(item, workers=workers)
+
+    def _download_group(
+        self, items: Sequence[Download], *, workers: int
+    ) -> Iterator[tuple[Download, Exception | None]]:
+        from google.cloud.storage import transfer_manager
+
+        ready: list[tuple[Download, Path]] = []
+        for item in items:
+            try:
+                check_name(item.name)
+                item.target.parent.mkdir(parents=True, exist_ok=True)
+            except (OSError, HvdcloudError) as error:
+                yield item, self._explain(error, f"fetching {item.name}")
+            else:
+                ready.append((item, partial_path(item.target)))
+        try:
+            results = transfer_manager.download_many(
+                [
+                    (self._bucket.blob(self._full(item.name), generation=item.generation), str(partial))
+                    for item, partial in ready
+                ],
+                worker_type=transfer_manager.THREAD,
+                max_workers=workers,
+                raise_exception=False,
+                download_kwargs={"checksum": "crc32c", **self._kwargs},
+            )
+            # One result per item: None, or the exception or warning that ended it.
+            for (item, partial), result in zip(ready, results, strict=True):
+                yield item, self._finish(item, partial, result)
+        finally:
+            for _, partial in ready:
+                partial.unlink(missing_ok=True)
+
+    def _download_sliced(self, item: Download, *, workers: int) -> Exception | None:
+        from google.cloud.storage import transfer_manager
+
+        partial = partial_path(item.target)
+        try:
+            item.target.parent.mkdir(parents=True, exist_ok=True)
+            blob = self._bucket.blob(self._full(item.name), generation=item.generation)
+            blob.reload(**self._kwargs)
+            if (blob.size, blob.crc32c) != (item.size, item.crc32c):
+                # Not worth gigabytes: the bucket itself says that these are other bytes.
+                raise CorruptObjectError(
+                    f"{item.name} in {self.url} is not what the manifest promises",
+                    hint="the object was replaced in the bucket; restore it there, or take an earlier checkpoint",
+                )
+            transfer_manager.download_chunks_concurrently(
+                blob,
+                str(partial),
+                chunk_size=SLICE,
+                worker_type=transfer_manager.THREAD,
+                max_workers=workers,
+                crc32c_checksum=False,  # _finish does it, over what is on the disk
+                download_kwargs=dict(self._kwargs),
+            )
+        except Exception as error:  # noqa: BLE001 - one item's failure is that item's result
+            return self._explain(error, f"fetching {item.name}")
+        else:
+            return self._finish(item, partial, None)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _finish(self, item: Download, partial: Path, result: object) -> Exception | None:
+        if isinstance(result, BaseException):
+            return self._explain(result, f"fetching {item.name}")
+        try:
+            settle(partial, item)
+        except (OSError, HvdcloudError) as error:
+            return self._explain(error, f"fetching {item.name}")
+        return None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        def send(blob: Any) -> None:
+            # checksum=None: any other value would replace the promised CRC32C by one of whatever is read now. The
+            # server compares the bytes that arrive with the promise and refuses them before the object changes.
+            blob.upload_from_filename(
+                str(path),
+                content_type="application/octet-stream",
+                if_generation_match=if_generation,
+                checksum=None,
+                **self._kwargs,
+            )
+
+        vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
+        try:
+            promised = crc32c or crc32c_of_file(path)[1]
+        except FileNotFoundError as error:
+            raise vanished from error
+        try:
+            info = self._send(name, send, crc32c=promised, if_generation=if_generation)
+        except PreconditionError:
+            raise
+        except (HvdcloudError, FileNotFoundError, ValueError) as error:
+            # The library raises ValueError for a file that became shorter, the server 400 for other bytes: whether
+            # the file changed is asked of the file.
+            try:
+                changed = crc32c_of_file(path)[1] != promised
+            except FileNotFoundError:
+                raise vanished from error
+            if changed:
+                raise _changed(path) from error
+            raise
+        if info.crc32c != promised:
+            raise _changed(path)
+        return info
+
+    def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
+        def send(blob: Any) -> None:
+            blob.upload_from_string(
+                data,
+                content_type="application/octet-stream",
+                if_generation_match=if_generation,
+                checksum=None,
+                **self._kwargs,
+            )
+
+        return self._send(name, send, crc32c=crc32c_of_bytes(data), if_generation=if_generation)
+
+    def _send(self, name: str, send: Callable[[Any], None], *, crc32c: str, if_generation: int | None) -> ObjectInfo:
+        blob = self._bucket.blob(self._full(name), chunk_size=UPLOAD_CHUNK)
+        blob.crc32c = crc32c
+        token = os.urandom(12).hex()
+        blob.metadata = {_TOKEN: token}
+        with self._explained(f"uploading {name}"):
+            try:
+                send(blob)
+            except Exception as error:
+                # A retry after a lost answer meets the object that the first attempt made. It is ours if it carries
+                # our token: its bytes alone don't tell, two writers may write the same.
+                if _code(error) != 412:
+                    raise
+                there = self._bucket.get_blob(self._full(name), **self._kwargs)
+                if there is None or (there.metadata or {}).get(_TOKEN) != token:
+                    raise PreconditionError(
+                        f"{name} in {self.url} is not at generation {if_generation}",
+                        hint="somebody else wrote it; look at hvdcloud status",
+                    ) from error
+                blob = there
+            return self._info(blob)
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def _full(self, name: str) -> str:
+        check_name(name)
+        return self._prefix + name
+
+    def _info(self, blob: Any) -> ObjectInfo:
+        return ObjectInfo(
+            name=blob.name.removeprefix(self._prefix),
+            size=int(blob.size),
+            crc32c=blob.crc32c or "",
+            generation=int(blob.generation),
+            updated=blob.updated.timestamp() if blob.updated else 0.0,
+        )
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str, *, missing_is_bucket: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, FileNotFoundError):
+            raise
+        except Exception as error:
+            if missing_is_bucket and _code(error) == 404:
+                raise UsageError(
+                    f"the bucket gs://{self._name} does not exist",
+                    hint="make it, or correct checkpoints.bucket in hvdcloud.yaml",
+                ) from error
+            raise self._explain(error, doing) from error
+
+    def _explain(self, error: BaseException, doing: str) -> Exception:
+        """What an error of the library means to the user."""
+        import requests
+        import urllib3
+        from google.api_core.exceptions import RetryError
+        from google.auth.exceptions import GoogleAuthError, TransportError
+        from google.cloud.storage.exceptions import DataCorruption
+
+        if isinstance(error, HvdcloudError):
+            return error
+        if isinstance(error, RetryError) and error.cause is not None:
+            error = error.cause
+        what = f"{doing} in {self.url}"
+        code = _code(error)
+        if isinstance(error, DataCorruption):
+            return CorruptObjectError(
+                f"{what} failed: the bytes don't match the object's own checksum",
+                hint="the object is damaged in the bucket; take an earlier checkpoint",
+            )
+        if code == 404:
+            return ObjectMissingError(f"{what} failed: there is no such object", hint="hvdcloud pull")
+        if code == 412:
+            return PreconditionError(f"{what} failed: somebody else wrote it", hint="look at hvdcloud status")
+        network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TransportError)
+        # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
+        away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
+        if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
+            return BucketUnreachableError(
+                f"{what} failed, also when tried again: {_short(error)}",
+                hint="check the network and type the command again: what is there already is not sent again",
+            )
+        if code in (401, 403) or isinstance(error, GoogleAuthError):
+            return CredentialsError(
+                f"{what} was refused: {_short(error)}",
+                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket",
+            )
+        if isinstance(error, OSError):
+            return disk_error(error, path=Path(error.filename or "."), doing="writing")
+        return CheckpointError(f"{what} failed: {_short(error)}", hint="type the command again with --verbose")
+
+
+def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage import Client
+
+    # For its traces, which nobody collects here, the library asks for the bucket itself in the background: requests of
+    # their own, and the permission for them (storage.buckets.get) is more than roles/storage.objectUser has.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    options = {"api_endpoint": endpoint.rstrip("/")} if endpoint else None
+    try:
+        if credentials_file is not None:
+            credentials, project = _credentials(credentials_file)
+            return Client(project=project or "none", credentials=credentials, client_options=options)
+        if endpoint:
+            from google.auth.credentials import AnonymousCredentials
+
+            anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call] # theirs
+            return Client(project="none", credentials=anonymous, client_options=options)
+        return Client(client_options=options)
+    except (GoogleAuthError, OSError, ValueError) as error:
+        raise CredentialsError(
+            f"no usable Google credentials: {_short(error)}", hint="gcloud auth application-default login"
+        ) from error
+
+
+def _credentials(file: Path) -> tuple[Any, str | None]:
+    """What a file of Google credentials stands for, and its project if it names one."""
+    import google.auth
+    from google.auth import compute_engine
+    from google.auth.credentials import DEFAULT_UNIVERSE_DOMAIN
+
+    if json.loads(file.read_bytes()) == {"type": "metadata"}:
+        # Named, the universe is not asked for: nothing should be asked before the first request.
+        of_vm = compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN)  # type: ignore[no-untyped-call] # theirs
+        return of_vm, None
+    credentials, project = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call] # theirs
+        str(file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
+    )
+    return credentials, project
+
+
+def _changed(path: Path) -> ChangedWhileUploadingError:
+    return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it rests")
+
+
+def _code(error: BaseException) -> int | None:
+    """The HTTP status, whichever of the library's exceptions carries it."""
+    code = getattr(error, "code", None)
+    if isinstance(code, int):
+        return int(code)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _short(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

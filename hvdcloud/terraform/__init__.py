@@ -1,1 +1,0 @@
-"""Running Terraform for `hvdcloud setup`; the module is terraform/ in the repository, module/ here once installed."""

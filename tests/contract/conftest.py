@@ -1,0 +1,7 @@
+"""Fixtures of the contract tests."""
+
+from __future__ import annotations
+
+from tests.support.terraform import place
+
+__all__ = ["place"]

@@ -1,0 +1,272 @@
+"""terraform/: that it is well formed, and that it makes what it says it makes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.standins.compute import Emulator
+from tests.standins.storage.server import running_server
+from tests.standins.terraform import MODULE, ROOT, VENV, change, fail, heal, missing, resources
+from tests.support.terraform import Workplace, workplace
+
+NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
+EVERYTHING = {
+    "nat": "true",
+    "self_delete": '["digits", "digits-2"]',
+    "self_replace": '["digits"]',
+    "operators": '["user:ada@example.com", "group:ci@example.com"]',
+    "delete_after_days": "90",
+    "budget": '{billing_account = "01AB23-4C56DE-F78901", dollars = 200, emails = ["ada@example.com"]}',
+}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A project where the module was applied with every option."""
+    place = workplace(tmp_path_factory.mktemp("everything"), EVERYTHING)
+    applied = place.apply()
+    assert applied.returncode == 0, applied.stderr
+    return place
+
+
+def _bindings(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Who has which role, on everything that is there, and how."""
+    for kind, found in resources(folder).items():
+        if kind.endswith("_iam_member"):
+            yield from ((binding["member"], binding["role"], binding) for binding in found.values())
+
+
+# -- well formed -------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_formatted(place: Workplace) -> None:
+    done = place.terraform("fmt", "-check", "-recursive", "-diff")
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_argument_exists_in_googles_provider(place: Workplace) -> None:
+    done = place.terraform("validate", "-no-color")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "says"),
+    [
+        (
+            "bucket.tf",
+            "public_access_prevention ",
+            "public_access_preventon ",
+            'Did you mean "public_access_prevention"',
+        ),
+        ("bucket.tf", "retention_duration_seconds", "retention_duration_days", "is not expected here"),
+        (
+            "bucket.tf",
+            "uniform_bucket_level_access = true",
+            'uniform_bucket_level_access = "yes"',
+            "a bool is required",
+        ),
+        ("registry.tf", '"UNTAGGED"', '"UNTAGED"', "is none of ANY, TAGGED, UNTAGGED"),
+        ("network.tf", '"AUTO_ONLY"', '"AUTO"', "is none of AUTO_ONLY, MANUAL_ONLY"),
+        ("network.tf", '"35.235.240.0/20"', '"35.235.240.1/20"', "has host bits set"),
+        ("network.tf", '"10.10.0.0/20"', '"10.10.0.0/33"', "is no CIDR range"),
+        ("identity.tf", 'account_id   = "hvdcloud"', "", 'The argument "account_id" is required'),
+        ("identity.tf", "extract(", "match(", "Condition expression compilation failed"),
+        ("outputs.tf", "node.email", "node.mail", "Unsupported attribute"),
+    ],
+)
+def test_what_google_would_refuse_is_refused_here(
+    place: Workplace, file: str, right: str, wrong: str, says: str
+) -> None:
+    path = place.module / file
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    # What a condition says is only known with a cluster's name.
+    done = place.terraform(
+        "plan", "-no-color", "-var=project=test-project", '-var=self_delete=["digits"]', "-refresh=false"
+    )
+    assert done.returncode == 1
+    assert says in " ".join(done.stderr.split())
+
+
+def test_terraforms_own_tests_pass(place: Workplace) -> None:
+    done = place.terraform("test", "-no-color")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 failed" in done.stdout
+
+
+def test_checkov_finds_nothing(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    shutil.copytree(MODULE, tmp_path / "module", ignore=shutil.ignore_patterns(".terraform*"))
+    checkov = [f"{VENV}/bin/checkov", "-d", f"{tmp_path}/module", "--framework", "terraform", "--skip-download"]
+    done = subprocess.run([*checkov, "--output=json"], capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    failed = [f"{check['check_id']} {check['resource']}" for check in report["results"]["failed_checks"]]
+    assert failed == []
+    assert report["summary"]["passed"] > 20
+    assert all(check["check_result"]["suppress_comment"] for check in report["results"]["skipped_checks"])
+
+
+def test_an_installed_hvdcloud_has_every_file_of_the_module() -> None:
+    # The tests, and what terraform init leaves in a checkout, stay out.
+    included = set(
+        re.findall(r'^"terraform/(.*)" = "hvdcloud/setup/module/\1"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    )
+    assert included == {path.name for path in MODULE.glob("*.tf")}
+
+
+# -- what it makes -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_open_to_the_internet(everything: Workplace) -> None:
+    rules = resources(everything.folder)["google_compute_firewall"].values()
+    assert {tuple(rule["source_ranges"] or ()) for rule in rules} == {(), ("35.235.240.0/20",)}
+    assert all(rule["target_tags"] == ["hvdcloud"] for rule in rules)
+
+
+def test_nodes_may_only_write_checkpoints_read_images_and_log(place: Workplace) -> None:
+    applied = place.apply()
+    assert applied.returncode == 0, applied.stderr
+    assert {(who, role) for who, role, _ in _bindings(place.folder)} == {
+        (NODES, "roles/storage.objectUser"),
+        (NODES, "roles/artifactregistry.reader"),
+        (NODES, "roles/logging.logWriter"),
+    }
+
+
+def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplace) -> None:
+    role = "projects/test-project/roles/hvdcloudSelfDelete"
+    given = [binding for who, each, binding in _bindings(everything.folder) if each == role and who == NODES]
+    conditions = {binding["condition"][0]["title"]: binding["condition"][0]["expression"] for binding in given}
+    assert conditions.keys() == {"hvdcloud-digits", "hvdcloud-digits-2"}
+
+    def deletable(condition: str, *names: str) -> list[str]:
+        return [name for name in names if _holds(conditions[condition], name)]
+
+    assert deletable("hvdcloud-digits", "digits-0", "digits-255", "digits-2-0", "digit-0", "my-digits-0") == [
+        "digits-0",
+        "digits-255",
+    ]
+    assert deletable("hvdcloud-digits-2", "digits-2-0", "digits-2", "digits-20", "digits-2-2-0") == ["digits-2-0"]
+    assert not _holds(conditions["hvdcloud-digits"], "digits-0", kind="compute.googleapis.com/Disk")
+
+
+def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(everything: Workplace) -> None:
+    role = "projects/test-project/roles/hvdcloudSelfReplace"
+    (condition,) = (
+        binding["condition"][0] for who, each, binding in _bindings(everything.folder) if each == role and who == NODES
+    )
+    assert condition["title"] == "hvdcloud-digits"
+    for kind in ("Instance", "Disk"):
+        allowed = [
+            name
+            for name in ("digits-0", "digits-255", "digits-2-0", "digit-0", "my-digits-0")
+            if _holds(condition["expression"], name, kind=f"compute.googleapis.com/{kind}")
+        ]
+        assert allowed == ["digits-0", "digits-255"]
+    assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
+    # It acts as itself, and as nobody else.
+    users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
+    assert sorted(users) == sorted([NODES, "user:ada@example.com", "group:ci@example.com"])
+
+
+class _Text(str):
+    """A string of CEL's, as IAM has it: https://cloud.google.com/iam/docs/conditions-attribute-reference"""
+
+    startsWith = str.startswith  # noqa: N815 - CEL's name
+
+    def extract(self, template: str) -> _Text:
+        before, after = re.split(r"\{\w+\}", template)
+        _, found, rest = self.partition(before)
+        text, end, _ = rest.partition(after) if after else (rest, "end", "")
+        return _Text(text if found and end else "")
+
+
+def _holds(expression: str, name: str, *, kind: str = "compute.googleapis.com/Instance") -> bool:
+    collection = "disks" if kind.endswith("/Disk") else "instances"
+    path = _Text(f"projects/test-project/zones/us-central1-a/{collection}/{name}")
+    resource = SimpleNamespace(type=kind, name=path)
+    return bool(eval(expression.replace("&&", "and").replace("||", "or"), {"resource": resource}))
+
+
+def test_a_second_apply_has_nothing_to_do(everything: Workplace) -> None:
+    planned = everything.plan()
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    assert "No changes." in planned.stdout
+
+
+def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
+    outputs = json.loads(everything.terraform("output", "-json").stdout)
+    compute = "https://www.googleapis.com/compute/v1/projects/test-project"
+    assert {name: output["value"] for name, output in outputs.items()} == {
+        "project": "test-project",
+        "region": "us-central1",
+        "network": f"{compute}/global/networks/hvdcloud",
+        "subnetwork": f"{compute}/regions/us-central1/subnetworks/hvdcloud",
+        "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
+        "bucket": "gs://test-project-hvdcloud",
+        "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
+    }
+
+
+def test_what_somebody_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
+    soft_delete = [{"retention_duration_seconds": 604800, "effective_time": None}]
+    change(everything.folder, "google_storage_bucket", "test-project-hvdcloud", soft_delete_policy=soft_delete)
+    change(everything.folder, "google_compute_firewall", "projects/test-project/global/firewalls/hvdcloud-iap")
+    applied = everything.apply()
+    assert "Apply complete! Resources: 1 added, 1 changed, 0 destroyed." in applied.stdout
+    (bucket,) = resources(everything.folder)["google_storage_bucket"].values()
+    assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == 0
+    assert everything.plan().returncode == 0
+
+
+def test_destroy_leaves_nothing_that_costs(everything: Workplace) -> None:
+    destroyed = everything.destroy()
+    assert destroyed.returncode == 0, destroyed.stderr
+    # Others may use the APIs.
+    assert resources(everything.folder).keys() == {"google_project_service"}
+
+
+def test_a_missing_permission_is_told_in_googles_words_and_apply_goes_on_later(place: Workplace) -> None:
+    fail(place.folder, "google_compute_network")
+    applied = place.apply()
+    assert applied.returncode == 1
+    denied = "Required 'compute.networks.create' permission for 'projects/test-project/global/networks/hvdcloud'"
+    assert f"Error creating Network: googleapi: Error 403: {denied}, forbidden" in " ".join(applied.stderr.split())
+    heal(place.folder)
+    assert place.apply().returncode == 0
+    assert place.plan().returncode == 0
+
+
+def test_a_bucket_with_checkpoints_survives_destroy(tmp_path: Path) -> None:
+    with Emulator() as emulator, running_server(tmp_path / "storage") as storage:
+        place = workplace(tmp_path, compute=emulator.url, storage=storage.url)
+        applied = place.apply()
+        assert applied.returncode == 0, applied.stderr
+        assert "hvdcloud" in emulator.state.networks
+        assert "hvdcloud" in emulator.state.subnetworks["us-central1"]
+        assert set(emulator.state.firewalls) == {"hvdcloud-mesh", "hvdcloud-iap"}
+
+        _upload(storage.url, bucket="test-project-hvdcloud", name="digits/model.pt")
+        destroyed = place.destroy()
+        assert destroyed.returncode == 1
+        assert "Error trying to delete bucket test-project-hvdcloud without `force_destroy`" in destroyed.stderr
+        assert "google_storage_bucket" in resources(place.folder)
+        assert "hvdcloud" not in emulator.state.networks
+        assert emulator.state.left() == []
+
+
+def _upload(url: str, *, bucket: str, name: str) -> None:
+    import requests
+
+    target = f"{url}/upload/storage/v1/b/{bucket}/o"
+    requests.post(target, params={"uploadType": "media", "name": name}, data=b"1", timeout=10).raise_for_status()

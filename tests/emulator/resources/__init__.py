@@ -1,7 +1,0 @@
-"""The methods, by what they're about. Importing this package fills the table in call.py."""
-
-from __future__ import annotations
-
-from tests.emulator.resources import bulk, disks, firewalls, instances, networks, operations, places
-
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]

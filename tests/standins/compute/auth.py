@@ -1,0 +1,146 @@
+"""Who may ask: a service account whose key the emulator made itself.
+
+The key's file (`Keys.credentials`) is what GOOGLE_APPLICATION_CREDENTIALS names. Its owner gets an access token from
+POST /token (RFC 7523) or signs a JWT for the API itself, as Google's library does for a service account
+(https://google.aip.dev/auth/4111).
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.standins.compute.errors import ApiError
+
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+SCOPES = frozenset(
+    f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "compute", "compute.readonly")
+)
+AUDIENCE = "https://compute.googleapis.com/"
+# google-auth names this one whatever the file's token_uri is.
+TOKEN_AUDIENCE = "https://oauth2.googleapis.com/token"
+
+
+@functools.cache
+def _key() -> tuple[str, str]:
+    """One key pair for the process (PEM): making one takes a tenth of a second."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return (
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode(),
+        private.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode(),
+    )
+
+
+class Keys:
+    """Issues and recognises tokens.
+
+    Args:
+        project: of the service account.
+        token_seconds: how long an access token is valid.
+    """
+
+    def __init__(self, *, project: str, token_seconds: float = 3600) -> None:
+        self.email = f"tester@{project}.iam.gserviceaccount.com"
+        self.token_seconds = token_seconds
+        self._project = project
+        self._lock = threading.Lock()
+        self._tokens: dict[str, tuple[str, float]] = {}
+
+    def credentials(self, url: str) -> dict[str, str]:
+        """The service account's key, as Google's console hands it out."""
+        return {
+            "type": "service_account",
+            "project_id": self._project,
+            "private_key_id": "emulator",
+            "private_key": _key()[0],
+            "client_email": self.email,
+            "client_id": "100000000000000000001",
+            "token_uri": f"{url}/token",
+            "universe_domain": "googleapis.com",
+        }
+
+    def issue(self, email: str) -> tuple[str, float]:
+        """An access token, and the seconds it's valid."""
+        token = f"ya29.{secrets.token_urlsafe(32)}"
+        with self._lock:
+            self._tokens[token] = (email, time.time() + self.token_seconds)
+        return token, self.token_seconds
+
+    def revoke(self) -> None:
+        """No token issued so far is valid any more."""
+        with self._lock:
+            self._tokens.clear()
+
+    def exchange(self, body: bytes, *, token_uri: str) -> dict[str, Any]:
+        """POST /token.
+
+        Raises:
+            TokenError: the answer to a bad request.
+        """
+        form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+        if form.get("grant_type") != GRANT:
+            raise TokenError("unsupported_grant_type", f"Invalid grant_type: {form.get('grant_type', '')}")
+        claims = self._claims(form.get("assertion", ""))
+        if claims is None or claims.get("aud") not in (token_uri, TOKEN_AUDIENCE):
+            raise TokenError("invalid_grant", "Invalid JWT Signature.")
+        if not SCOPES & set(str(claims.get("scope", "")).split()):
+            raise TokenError("invalid_scope", "Invalid OAuth scope or ID token audience provided.")
+        token, seconds = self.issue(self.email)
+        return {"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"}
+
+    def check(self, header: str | None) -> str:
+        """The e-mail address of who asks.
+
+        Raises:
+            ApiError: 401.
+        """
+        kind, _, token = (header or "").partition(" ")
+        if kind != "Bearer" or not token:
+            raise _unauthenticated("Login Required.", "required")
+        with self._lock:
+            email, until = self._tokens.get(token, ("", 0.0))
+        if until > time.time():
+            return email
+        claims = self._claims(token) if token.count(".") == 2 else None
+        if claims is None or not (
+            SCOPES & set(str(claims.get("scope", "")).split()) or str(claims.get("aud", "")).startswith(AUDIENCE)
+        ):
+            raise _unauthenticated("Invalid Credentials", "authError")
+        with self._lock:
+            self._tokens[token] = (self.email, float(claims["exp"]))
+        return self.email
+
+    def _claims(self, token: str) -> Mapping[str, Any] | None:
+        """What a JWT says; None if it isn't signed by the key, or isn't valid now."""
+        from google.auth import exceptions, jwt
+
+        try:
+            claims: Mapping[str, Any] = jwt.decode(token, certs=_key()[1])
+        except (ValueError, exceptions.GoogleAuthError):
+            return None
+        valid = claims.get("iss") == self.email and claims["exp"] - claims["iat"] <= 3600
+        return claims if valid else None
+
+
+class TokenError(Exception):
+    """An error of the token endpoint (RFC 6749, 5.2)."""
+
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(f"{code}: {description}")
+        self.document = {"error": code, "error_description": description}
+
+
+def _unauthenticated(message: str, reason: str) -> ApiError:
+    return ApiError(401, reason, message, headers={"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'})

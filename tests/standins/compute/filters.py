@@ -1,0 +1,167 @@
+"""The `filter` of list methods: https://google.aip.dev/160, the part that Compute Engine documents.
+
+Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field is there),
+`AND`, `OR`, `NOT`, `-`, parentheses; two expressions side by side are joined by AND. OR binds tighter than AND, as
+AIP-160 has it. The other dialect (`eq`, `ne`, regular expressions) is not spoken: 501.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.standins.compute.errors import ApiError, invalid_field
+from tests.standins.compute.schema import discovery
+
+Predicate = Callable[[Mapping[str, Any]], bool]
+_TOKEN = re.compile(
+    r"""\s*(?: (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*') | (?P<operator><=|>=|!=|=|<|>|:) | (?P<mark>[()])
+             | (?P<word>[^\s()=!<>:"']+) )""",
+    re.VERBOSE,
+)
+
+
+def compile_filter(text: str | None, *, schema: str) -> Predicate:
+    """What says of a resource of this schema whether the filter lets it through.
+
+    Raises:
+        ApiError: 400 for a malformed filter or an unknown field, 501 for the dialect that isn't spoken.
+    """
+    if not text or not text.strip():
+        return lambda resource: True
+    parser = _Parser(text, schema)
+    predicate = parser.all()
+    parser.expect_end()
+    return predicate
+
+
+class _Parser:
+    def __init__(self, text: str, schema: str) -> None:
+        self._text = text
+        self._schema = schema
+        self._tokens: list[tuple[str, str]] = []
+        position = 0
+        stripped = text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise self._error()
+            kind = str(match.lastgroup)
+            self._tokens.append((kind, match[kind]))
+            position = match.end()
+        self._tokens.reverse()
+
+    def _error(self, why: str = "Invalid list filter expression.") -> ApiError:
+        return invalid_field("filter", self._text, why)
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[-1] if self._tokens else ("", "")
+
+    def expect_end(self) -> None:
+        if self._tokens:
+            raise self._error()
+
+    def all(self) -> Predicate:
+        parts = [self._any()]
+        while self._tokens and self._peek() != ("mark", ")"):
+            if self._peek() == ("word", "AND"):
+                self._tokens.pop()
+            parts.append(self._any())
+        return lambda resource: all(part(resource) for part in parts)
+
+    def _any(self) -> Predicate:
+        parts = [self._one()]
+        while self._peek() == ("word", "OR"):
+            self._tokens.pop()
+            parts.append(self._one())
+        return lambda resource: any(part(resource) for part in parts)
+
+    def _one(self) -> Predicate:
+        kind, value = self._take()
+        if (kind, value) == ("word", "NOT"):
+            inner = self._one()
+            return lambda resource: not inner(resource)
+        if (kind, value) == ("mark", "("):
+            inner = self.all()
+            if self._take() != ("mark", ")"):
+                raise self._error()
+            return inner
+        if kind != "word" or value in ("AND", "OR"):
+            raise self._error()
+        if value.startswith("-"):
+            positive = self._comparison(value[1:])
+            return lambda resource: not positive(resource)
+        return self._comparison(value)
+
+    def _take(self) -> tuple[str, str]:
+        if not self._tokens:
+            raise self._error()
+        return self._tokens.pop()
+
+    def _comparison(self, name: str) -> Predicate:
+        if self._peek() in (("word", "eq"), ("word", "ne")):
+            raise ApiError(501, "notImplemented", f"this emulator doesn't speak the filter dialect of {self._text!r}")
+        self._check_field(name)
+        kind, operator = self._take()
+        if kind != "operator":
+            raise self._error()
+        kind, value = self._take()
+        if kind not in ("word", "string"):
+            raise self._error()
+        if kind == "string":
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        path = name.split(".")
+        if operator == ":":
+            if value == "*" and kind == "word":
+                return lambda resource: _field(resource, path) is not None
+            return lambda resource: value in _texts(_field(resource, path))
+        return lambda resource: _compare(_field(resource, path), operator, value)
+
+    def _check_field(self, name: str) -> None:
+        document = discovery()
+        schema: Mapping[str, Any] = {"$ref": self._schema}
+        for part in name.split("."):
+            schema = document.subschema(schema)
+            if schema.get("type") == "array":
+                schema = document.subschema(schema["items"])
+            inner = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+            if inner is None:
+                raise self._error(f"Invalid list filter expression: no field '{name}'.")
+            schema = inner
+
+
+def _field(value: Any, path: list[str]) -> Any:
+    for index, part in enumerate(path):
+        if isinstance(value, list):
+            found = [_field(one, path[index:]) for one in value]
+            return [one for one in found if one is not None] or None
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    values = value if isinstance(value, list) else [value]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+
+
+def _compare(found: Any, operator: str, value: str) -> bool:
+    texts = _texts(found)
+    if operator == "=":
+        return value in texts
+    if operator == "!=":
+        return value not in texts
+    return any(_ordered(text, operator, value) for text in texts)
+
+
+def _ordered(text: str, operator: str, value: str) -> bool:
+    try:
+        left: Any = float(text)
+        right: Any = float(value)
+    except ValueError:
+        left, right = text, value
+    return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator])

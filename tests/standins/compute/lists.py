@@ -1,0 +1,122 @@
+"""Answers of list methods: filters, order and pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from tests.standins.compute.errors import invalid_field
+from tests.standins.compute.filters import compile_filter
+
+Item = Mapping[str, Any]
+HOST = "https://www.googleapis.com/compute/v1"
+
+
+class Page:
+    """What a request for a list asks for.
+
+    Args:
+        query: the typed query.
+        schema: of one item.
+        limit: most items of a page, whatever maxResults says.
+    """
+
+    def __init__(self, query: Mapping[str, Any], *, schema: str, limit: int = 500) -> None:
+        self._accepts = compile_filter(query.get("filter"), schema=schema)
+        self._size = min(query.get("maxResults") or 500, limit)
+        self._order = query.get("orderBy", "name")
+        if self._order not in ("name", "creationTimestamp desc"):
+            raise invalid_field("orderBy", self._order, "Only 'name' and 'creationTimestamp desc' are supported.")
+        # A token is of one query: with another one it means nothing.
+        same = json.dumps([schema, query.get("filter"), self._order])
+        self._signature = hashlib.sha256(same.encode()).hexdigest()[:12]
+        self._start = self._read(query["pageToken"]) if query.get("pageToken") else None
+        self.next: str | None = None
+
+    def take(self, items: Iterable[tuple[str, Item]]) -> list[tuple[str, Item]]:
+        """The page's items of these (scope, item); sets `next`."""
+        chosen = sorted(
+            ((self._key(scope, item), scope, item) for scope, item in items if self._accepts(item)),
+            key=lambda one: one[0],
+        )
+        if self._start is not None:
+            chosen = [one for one in chosen if one[0] > self._start]
+        page = chosen[: self._size]
+        if len(chosen) > len(page):
+            self.next = self._write(page[-1][0])
+        return [(scope, item) for _, scope, item in page]
+
+    def _key(self, scope: str, item: Item) -> list[str]:
+        if self._order == "name":
+            return [scope, item["name"]]
+        # Newest first: the complement of each digit.
+        return ["".join(chr(0x7E - ord(char) % 0x40) for char in item["creationTimestamp"]), scope, item["name"]]
+
+    def _write(self, key: list[str]) -> str:
+        return base64.urlsafe_b64encode(json.dumps([self._signature, key]).encode()).decode()
+
+    def _read(self, token: str) -> list[str]:
+        try:
+            signature, key = json.loads(base64.urlsafe_b64decode(token))
+        except (binascii.Error, ValueError):
+            raise invalid_field("pageToken", token) from None
+        if signature != self._signature:
+            raise invalid_field("pageToken", token, "The token is of another request.")
+        return list(key)
+
+
+def plain(page: Page, items: Iterable[Item], *, kind: str, path: str) -> dict[str, Any]:
+    """The answer of `list`."""
+    answer: dict[str, Any] = {"kind": kind, "id": path, "selfLink": f"{HOST}/{path}"}
+    found = [item for _, item in page.take(("", item) for item in items)]
+    if found:
+        answer["items"] = found
+    if page.next:
+        answer["nextPageToken"] = page.next
+    return answer
+
+
+def aggregated(
+    page: Page,
+    items: Iterable[tuple[str, Item]],
+    *,
+    kind: str,
+    path: str,
+    field: str,
+    scopes: Sequence[str],
+    unreachable: Mapping[str, Collection[str]],
+) -> dict[str, Any]:
+    """The answer of `aggregatedList`.
+
+    Args:
+        items: (scope, item); a scope is "zones/us-central1-a", "regions/us-central1" or "global".
+        field: the items' name in a scope.
+        scopes: all there are.
+        unreachable: the scopes that can't be seen, and where the answer says so: "warning", "list".
+    """
+    by_scope: dict[str, list[Item]] = {}
+    for scope, item in page.take((scope, item) for scope, item in items if scope not in unreachable):
+        by_scope.setdefault(scope, []).append(item)
+    answer: dict[str, Any] = {"kind": kind, "id": path, "selfLink": f"{HOST}/{path}", "items": {}}
+    for scope in scopes:
+        if scope in by_scope:
+            answer["items"][scope] = {field: by_scope[scope]}
+        elif "warning" in unreachable.get(scope, ()):
+            answer["items"][scope] = {"warning": _warning("UNREACHABLE", f"The scope '{scope}' is unreachable.", scope)}
+        elif scope not in unreachable:
+            text = f"There are no results for scope '{scope}' on this page."
+            answer["items"][scope] = {"warning": _warning("NO_RESULTS_ON_PAGE", text, scope)}
+    named = [scope for scope in scopes if "list" in unreachable.get(scope, ())]
+    if named:
+        answer["unreachables"] = named
+    if page.next:
+        answer["nextPageToken"] = page.next
+    return answer
+
+
+def _warning(code: str, message: str, scope: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}

@@ -1,0 +1,241 @@
+"""The backing whose instances are machines: containers with a Docker of their own that boot the real startup script.
+
+`python -m tests.standins.compute.machines --clean` removes what emulators left that were killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import itertools
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.standins.compute.backing import BackingHost, Instance, zone_of
+from tests.standins.compute.machines_container import Machine, Site
+from tests.standins.compute.machines_firewall import iptables_text
+from tests.standins.compute.machines_image import machine_image
+from tests.standins.compute.machines_layers import Layers
+from tests.standins.compute.machines_metadata import Guest, MetadataServer
+from tests.support.leftovers import remove_labelled
+
+LABEL = "hvdcloud-emulator"
+OWNER_LABEL = "hvdcloud-emulator-owner"
+SUBNET_SECONDS = 60.0
+"""For the engine to have a free subnet."""
+
+
+class Machines:
+    """A `Backing` on the Docker engine of this machine, which must be a Linux engine without a VM of its own.
+
+    Everything it makes has the label `hvdcloud-emulator=NETWORK`. What killed emulators left is removed first.
+
+    Args:
+        loopback_ports: ports of this machine that every emulated one has at 127.0.0.1 too, such as a registry's, so
+            that `127.0.0.1:PORT/image` means the same on both. Servers there listen on `gateway` (or 0.0.0.0).
+        client: docker-py's; default: of the engine that the environment names.
+        layers: image layers that new machines have on their disks; default: none, as in the cloud.
+
+    Attributes:
+        network: name of the network of all machines.
+        subnet: its addresses, CIDR.
+        gateway: this machine's address in it: where machines see it call from.
+
+    Raises:
+        docker.errors.DockerException: no engine answers, or the image can't be built.
+        OSError: the engine's networks are not this machine's.
+    """
+
+    def __init__(self, *, loopback_ports: Sequence[int] = (), client: Any = None, layers: Layers | None = None) -> None:
+        import docker
+
+        self._client = client or docker.from_env(timeout=120)
+        remove_leftovers(self._client)
+        self.network = f"hvdcloud-emulator-{secrets.token_hex(4)}"
+        labels = {LABEL: self.network, **_owner_labels()}
+        image = machine_image(self._client)
+        self._network, subnet = _make_network(self._client, self.network, labels)
+        self.subnet, self.gateway = str(subnet), str(subnet[1])
+        self._addresses = itertools.cycle(str(address) for address in itertools.islice(subnet.hosts(), 1, 4000))
+        self._machines: dict[str, Machine] = {}
+        self._rules: Sequence[Mapping[str, Any]] = ()
+        self._lock = threading.Lock()
+        try:
+            self._metadata = MetadataServer(self.gateway, self._guest)
+        except OSError:
+            self._network.remove()
+            raise
+        environment = {
+            "GATEWAY": self.gateway,
+            "METADATA_PORT": str(self._metadata.port),
+            "LOOPBACK_PORTS": " ".join(str(port) for port in loopback_ports),
+        }
+        self._site = Site(self._client, image, self.network, labels, environment, layers)
+
+    def address(self, instance: Instance) -> tuple[str, str | None]:
+        """A free address of the network; the external one is the same, because this machine reaches it."""
+        address = self._machine(instance).address
+        external = any(interface.get("accessConfigs") for interface in instance["networkInterfaces"][:1])
+        return address, address if external else None
+
+    def start(self, instance: Instance, host: BackingHost) -> None:
+        """See `Backing`."""
+        self._machine(instance).start(instance, host, started=self._enforce)
+
+    def stop(self, instance: Instance, *, graceful_seconds: float) -> None:
+        """Returns when it is off. It has this time to run its shutdown-script and end its containers."""
+        self._machine(instance).stop(graceful_seconds=graceful_seconds).result()
+
+    def delete(self, instance: Instance) -> None:
+        """Returns when container and volume are gone."""
+        machine = self._machine(instance)
+        machine.remove().result()
+        machine.close()
+        with self._lock:
+            del self._machines[str(instance["id"])]
+
+    def firewalls_changed(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        """In force on every running machine when it returns."""
+        self._rules = tuple(rules)
+        self._enforce()
+
+    def close(self) -> None:
+        """Pull the plug of all machines; nothing with the label is left when it returns."""
+        machines = self._all()
+        for machine in machines:
+            machine.unplug()
+        removals = [machine.remove() for machine in machines]
+        for machine in machines:
+            machine.close()
+        self._metadata.close()
+        for removal in removals:
+            removal.result()
+        self._network.remove()
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _all(self) -> list[Machine]:
+        with self._lock:
+            return list(self._machines.values())
+
+    def _machine(self, instance: Instance) -> Machine:
+        with self._lock:
+            key = str(instance["id"])
+            if key not in self._machines:
+                used = {machine.address for machine in self._machines.values()}
+                address = next(free for free in self._addresses if free not in used)
+                self._machines[key] = Machine(self._site, instance, zone=zone_of(instance), address=address)
+            return self._machines[key]
+
+    def _guest(self, address: str) -> Guest | None:
+        for machine in self._all():
+            if machine.address == address and machine.host:
+                return Guest(name=str(machine.instance["name"]), address=address, host=machine.host)
+        return None
+
+    def _enforce(self) -> None:
+        machines = self._all()
+
+        def text(machine: Machine) -> str:
+            members = [(member.current(), member.address) for member in self._all()]
+            return iptables_text(machine.current(), rules=self._rules, members=members)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda machine: machine.enforce(lambda: text(machine)), machines))
+
+
+@contextmanager
+def shared_layers(client: Any) -> Iterator[Layers]:
+    """Layers that the machines of several emulators pull only once; afterwards nothing of them is left."""
+    remove_leftovers(client)
+    layers = Layers(client, image=machine_image(client), labels={LABEL: "layers", **_owner_labels()})
+    try:
+        yield layers
+    finally:
+        layers.close()
+
+
+def _owner_labels() -> dict[str, str]:
+    """What tells whose something is, so that it goes with this process."""
+    return {OWNER_LABEL: _identity(os.getpid())}
+
+
+def remove_leftovers(client: Any, *, everything: bool = False) -> list[str]:
+    """Remove what emulators left whose process is gone.
+
+    Args:
+        client: docker-py's.
+        everything: also what belongs to emulators that run.
+
+    Returns:
+        `kind name` of what was removed.
+    """
+
+    def is_alive(labels: Mapping[str, str]) -> bool:
+        owner = labels[OWNER_LABEL]
+        return not everything and _identity(int(owner.partition(":")[0])) == owner
+
+    return remove_labelled(client, OWNER_LABEL, unless=is_alive)
+
+
+def _identity(pid: int) -> str:
+    """PID and start time of a process; no start time if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return f"{pid}:"
+    # Fields after the command's name, which may have spaces: the 22nd of proc(5) is the start time.
+    return f"{pid}:{stat.rpartition(')')[2].split()[19]}"
+
+
+def _make_network(client: Any, name: str, labels: Mapping[str, str]) -> tuple[Any, ipaddress.IPv4Network]:
+    """A bridge network with a subnet that the engine chose, but that counts as given: only then can addresses be."""
+    from docker.errors import APIError
+    from docker.types import IPAMConfig, IPAMPool
+
+    deadline = time.monotonic() + SUBNET_SECONDS
+    while True:
+        try:
+            probe = client.networks.create(f"{name}-probe", driver="bridge", labels=dict(labels))
+            try:
+                probe.reload()
+                subnet = ipaddress.IPv4Network(probe.attrs["IPAM"]["Config"][0]["Subnet"])
+            finally:
+                probe.remove()
+            pool = IPAMConfig(pool_configs=[IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))])
+            return client.networks.create(name, driver="bridge", labels=dict(labels), ipam=pool), subnet
+        except APIError as error:
+            # Another process was faster, or holds all of them for a moment.
+            passing = "overlaps" in str(error) or "address pool" in str(error)
+            if not passing or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.standins.compute.machines", description=__doc__)
+    parser.add_argument("--clean", action="store_true", required=True, help="remove what killed emulators left")
+    parser.add_argument("--all", action="store_true", help="and what belongs to emulators that still run")
+    options = parser.parse_args()
+
+    import docker
+
+    for removed in remove_leftovers(docker.from_env(), everything=options.all):
+        sys.stdout.write(f"removed {removed}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""The methods, by what they're about. Importing this package fills the table in call.py."""
+
+from __future__ import annotations
+
+from tests.standins.compute.resources import bulk, disks, firewalls, instances, networks, operations, places
+
+__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]

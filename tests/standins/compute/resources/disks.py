@@ -1,0 +1,78 @@
+"""Disks: made with their instances, deleted with them or on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.standins.compute import lists
+from tests.standins.compute.call import Call, implements, run_simple
+from tests.standins.compute.errors import ApiError, not_found
+from tests.standins.compute.resources.labels import set_labels
+from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
+
+
+@implements("disks.setLabels")
+def set_disk_labels(call: Call) -> dict[str, Any]:
+    name = call.path["resource"]
+    found = call.world.disks[call.zone]
+    if name not in found:
+        raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
+    return set_labels(call, found[name], f"zones/{call.zone}")
+
+
+def _disk(call: Call) -> dict[str, Any]:
+    name = call.path["disk"]
+    found = call.world.disks[call.zone]
+    if name in found:
+        return found[name]
+    for disk in found.values():
+        if disk["id"] == name:
+            return disk
+    raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
+
+
+@implements("disks.get")
+def get_disk(call: Call) -> dict[str, Any]:
+    return _disk(call)
+
+
+@implements("disks.list")
+def list_disks(call: Call) -> dict[str, Any]:
+    path = call.url(f"zones/{call.zone}/disks")
+    items = call.world.disks[call.zone].values()
+    return lists.plain(call.page("Disk"), items, kind="compute#diskList", path=path)
+
+
+@implements("disks.aggregatedList")
+def aggregate_disks(call: Call) -> dict[str, Any]:
+    return lists.aggregated(
+        call.page("Disk"),
+        ((f"zones/{zone}", disk) for zone, disks in call.world.disks.items() for disk in disks.values()),
+        kind="compute#diskAggregatedList",
+        path=call.url("aggregated/disks"),
+        field="disks",
+        scopes=ZONE_SCOPES,
+        unreachable=unreachable_zones(call),
+    )
+
+
+@implements("disks.delete")
+def delete_disk(call: Call) -> dict[str, Any]:
+    world, zone = call.world, call.zone
+    if again := world.operations.of_request(call.request):
+        return again.resource
+    disk = _disk(call)
+    if disk.get("users"):
+        user = disk["users"][0].partition("/compute/v1/")[2]
+        raise ApiError(
+            400,
+            "resourceInUseByAnotherResource",
+            f"The disk resource '{call.url(f'zones/{zone}/disks/' + disk['name'])}' is already being used by '{user}'",
+        )
+    operation = call.operation("delete", disk, scope=f"zones/{zone}")
+
+    def effect() -> None:
+        world.disks[zone].pop(disk["name"], None)
+
+    run_simple(call, operation, effect, fault=call.fault())
+    return operation.resource

@@ -1,0 +1,134 @@
+"""Instances: what is said of them, and their end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.standins.compute import lists
+from tests.standins.compute.call import Call, implements, not_implemented, run_simple
+from tests.standins.compute.errors import ApiError, invalid, invalid_field
+from tests.standins.compute.resources.labels import set_labels
+from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
+
+
+@implements("instances.get")
+def get_instance(call: Call) -> dict[str, Any]:
+    return call.world.vm(call.zone, call.path["instance"]).resource
+
+
+@implements("instances.list")
+def list_instances(call: Call) -> dict[str, Any]:
+    path = call.url(f"zones/{call.zone}/instances")
+    items = [vm.resource for vm in call.world.vms[call.zone].values()]
+    return lists.plain(call.page("Instance"), items, kind="compute#instanceList", path=path)
+
+
+@implements("instances.aggregatedList")
+def aggregate_instances(call: Call) -> dict[str, Any]:
+    return lists.aggregated(
+        call.page("Instance"),
+        ((f"zones/{vm.zone}", vm.resource) for vm in call.world.all_vms()),
+        kind="compute#instanceAggregatedList",
+        path=call.url("aggregated/instances"),
+        field="instances",
+        scopes=ZONE_SCOPES,
+        unreachable=unreachable_zones(call),
+    )
+
+
+@implements("instances.delete")
+def delete_instance(call: Call) -> dict[str, Any]:
+    world = call.world
+    if again := world.operations.of_request(call.request):
+        return again.resource
+    vm = world.vm(call.zone, call.path["instance"])
+    if vm.resource["deletionProtection"]:
+        raise invalid(
+            f"Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion. {vm.name}'."
+        )
+    operation = call.operation("delete", vm.resource, scope=f"zones/{vm.zone}")
+    fault = call.fault()
+    if "operation_error" in fault:
+        run_simple(call, operation, lambda: None, fault=fault)
+    else:
+        call.lifecycle.delete(vm, operation, slow=fault.get("slow", 0.0))
+    return operation.resource
+
+
+@implements("instances.simulateMaintenanceEvent")
+def simulate_maintenance_event(call: Call) -> dict[str, Any]:
+    """Google's way to test a preemption: a Spot VM is taken away, others fare as their onHostMaintenance says.
+
+    https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
+    """
+    world = call.world
+    if again := world.operations.of_request(call.request):
+        return again.resource
+    vm = world.vm(call.zone, call.path["instance"])
+    scheduling = vm.resource["scheduling"]
+    terminates = scheduling["onHostMaintenance"] == "TERMINATE"
+    if vm.status != "RUNNING":
+        raise ApiError(400, "resourceNotReady", f"The resource '{vm.resource['selfLink']}' is not ready")
+    if terminates and scheduling["automaticRestart"]:
+        raise not_implemented("a VM that starts again after its host's maintenance")
+    operation = call.operation("simulateMaintenanceEvent", vm.resource, scope=f"zones/{vm.zone}")
+
+    def effect() -> None:
+        if vm.shape.spot:
+            call.lifecycle.preempt(vm)
+        elif terminates:
+            call.lifecycle.terminate(vm)
+
+    run_simple(call, operation, effect, fault=call.fault())
+    return operation.resource
+
+
+@implements("instances.setLabels")
+def set_instance_labels(call: Call) -> dict[str, Any]:
+    resource = call.world.vm(call.zone, call.path["instance"]).resource
+    return set_labels(call, resource, f"zones/{call.zone}")
+
+
+@implements("instances.getGuestAttributes")
+def get_guest_attributes(call: Call) -> dict[str, Any]:
+    vm = call.world.vm(call.zone, call.path["instance"])
+    query, key = call.query.get("queryPath"), call.query.get("variableKey")
+    if (query is None) == (key is None):
+        raise invalid("Exactly one of queryPath and variableKey must be set.")
+    asked = query if query is not None else key
+    namespace, _, name = str(asked).partition("/")
+    found = [
+        (space, attribute, value)
+        for (space, attribute), value in sorted(vm.guest.items())
+        if namespace in ("", space) and name in ("", attribute)
+    ]
+    if not found or (key is not None and not name):
+        raise ApiError(404, "notFound", f"The resource '{asked}' of type 'Guest Attribute' was not found.")
+    answer: dict[str, Any] = {
+        "kind": "compute#guestAttributes",
+        "selfLink": f"{vm.resource['selfLink']}/getGuestAttributes/",
+    }
+    if key is not None:
+        return {**answer, "variableKey": key, "variableValue": found[0][2]}
+    items = [{"namespace": space, "key": attribute, "value": value} for space, attribute, value in found]
+    return {**answer, "queryPath": query, "queryValue": {"items": items}}
+
+
+@implements("instances.getSerialPortOutput")
+def get_serial_port_output(call: Call) -> dict[str, Any]:
+    vm = call.world.vm(call.zone, call.path["instance"])
+    port = call.query.get("port", 1)
+    if not 1 <= port <= 4:
+        raise invalid_field("port", port, "Must be 1 to 4.")
+    data, first = (bytes(vm.serial), vm.serial_start) if port == 1 else (b"", 0)
+    end = first + len(data)
+    start = call.query.get("start", 0)
+    # A negative one counts from the end.
+    start = min(max(first, end + start if start < 0 else start), end)
+    return {
+        "kind": "compute#serialPortOutput",
+        "selfLink": f"{vm.resource['selfLink']}/serialPort",
+        "contents": data[start - first :].decode(errors="replace"),
+        "start": str(start),
+        "next": str(end),
+    }

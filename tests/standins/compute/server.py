@@ -1,0 +1,264 @@
+"""The server, and what a test uses to command it in the same process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.standins.compute import admin
+from tests.standins.compute.access import Access
+from tests.standins.compute.api import Answer, Api, Log, Request
+from tests.standins.compute.auth import Keys, TokenError
+from tests.standins.compute.backing import Backing
+from tests.standins.compute.catalogue import REGION_OF, ZONES
+from tests.standins.compute.errors import ApiError, CutError, invalid_field
+from tests.standins.compute.faults import Faults
+from tests.standins.compute.google import Google
+from tests.standins.compute.lifecycle import Lifecycle
+from tests.standins.compute.records import Records
+from tests.standins.compute.schema import discovery
+from tests.standins.compute.state import Delays, Workers
+from tests.support.http_server import Asked
+
+
+class Emulator:
+    """Compute Engine for one project; use it as a context manager.
+
+    Args:
+        project: the only one it knows, beside the public image projects.
+        host, port: address to bind; port 0 for any free one, `url` then has it.
+        backing: what stands behind the instances; `Records` by default. Closed at the end.
+        delays: of operations.
+        time_scale: by which every maxRunDuration is multiplied (0.01: an hour lasts 36 s).
+        networks: name → region → CIDR of VPC networks beside `default`.
+        page_size: most items of a page, whatever maxResults asks for; small to exercise paging.
+        token_seconds: how long an access token is valid.
+
+    Attributes:
+        state: everything there is: `instances()`, `all_disks()`, `all_firewalls()`, `all_operations()`, `left()`.
+        faults: the fault plan.
+        log: the requests.
+        keys: who may ask.
+        google: Google's other APIs: which are on, whether the project is paid for.
+        catalog: Cloud Billing's prices.
+        access: who may do what; the account of `credentials_file` everything, others nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str = "test-project",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        backing: Backing | None = None,
+        delays: Delays | None = None,
+        time_scale: float = 1.0,
+        networks: Mapping[str, Mapping[str, str]] | None = None,
+        page_size: int = 500,
+        token_seconds: float = 3600,
+    ) -> None:
+        self.state = Workers(project=project, networks=networks or {}, delays=delays or Delays(), time_scale=time_scale)
+        self.faults: Faults = self.state.faults
+        self.keys = Keys(project=project, token_seconds=token_seconds)
+        self.access = Access(self.keys.email)
+        self.lifecycle = Lifecycle(self.state, backing or Records(), token=self.keys.issue)
+        self.api = Api(self.state, self.lifecycle, self.keys, self.access, page_size=page_size)
+        self.log: Log = self.api.log
+        # It speaks to this package's parts in its turn.
+        from tests.standins.billing.server import Catalog
+
+        self.catalog = Catalog(keys=self.keys)
+        self.google = Google(self.state, self.keys, self.access, faults=self.faults, log=self.log)
+        self._http = _Server((host, port), _Handler)
+        self._http.owner = self
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def url(self) -> str:
+        host = str(self._http.server_address[0])
+        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+
+    def credentials_file(self, path: Path) -> Path:
+        """Write a service account's key there, for GOOGLE_APPLICATION_CREDENTIALS."""
+        path.write_text(json.dumps(self.keys.credentials(self.url)))
+        path.chmod(0o600)
+        return path
+
+    def __enter__(self) -> Emulator:
+        self._thread.start()
+        self.lifecycle.firewalls_changed()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.faults.clear()
+        self._http.shutdown()
+        self._http.server_close()
+        self.state.clock.close()
+        self.lifecycle.close()
+        if kind is None and self.state.clock.failures:
+            raise self.state.clock.failures[0]
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """As at the start: no machines, no operations, no faults, no log, the default quotas."""
+        done = threading.Event()
+
+        def clear() -> None:
+            self.state.clock.clear()
+            self.lifecycle.settle()
+            self.state.reset()
+            self.log.clear()
+            self.lifecycle.firewalls_changed()
+            done.set()
+
+        # On the clock's thread: nothing else that was due happens meanwhile.
+        self.faults.clear()
+        self.access.clear()
+        self.google.clear()
+        self.state.clock.after(0, clear)
+        done.wait()
+
+    def set_unreachable(self, zone: str, unreachable: bool, *, says: Sequence[str] = ("warning", "list")) -> None:
+        """A zone can't be reached any more, or again.
+
+        Args:
+            says: where an aggregated list says so: "warning" in its scope, "list" in `unreachables`.
+        """
+        if zone not in REGION_OF:
+            raise invalid_field("zone", zone, "Unknown zone.")
+        with self.state.lock:
+            if unreachable:
+                self.state.unreachable[zone] = frozenset(says)
+            else:
+                self.state.unreachable.pop(zone, None)
+
+    def set_quota(self, metric: str, limit: float, *, region: str | None = None) -> None:
+        with self.state.lock:
+            self.state.quotas.set(metric, limit, region=region)
+
+    def set_quota_unavailable(self, region: str, unavailable: bool) -> None:
+        """regions.get has a warning in place of quotas, or quotas again."""
+        if region not in ZONES:
+            raise invalid_field("region", region, "Unknown region.")
+        with self.state.lock:
+            (self.state.quotas.unavailable.add if unavailable else self.state.quotas.unavailable.discard)(region)
+
+    def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
+        """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR)."""
+        with self.state.lock:
+            self.state.add_network(name, ranges)
+
+    def preempt(self, zone: str, name: str) -> None:
+        """Take a Spot VM away."""
+        with self.state.lock:
+            self.lifecycle.preempt(self.state.vm(zone, name))
+
+    def kill(self, zone: str, name: str) -> None:
+        """A VM ends without a notice: TERMINATED."""
+        self.lifecycle.die(self.state.vm(zone, name))
+
+    def write_guest_attribute(self, zone: str, name: str, namespace: str, key: str, value: str) -> None:
+        """As if the VM had written it."""
+        self.state.vm(zone, name)
+        self.lifecycle.host(zone).guest_attribute(name, namespace, key, value)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    owner: Emulator
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Headers and body are two writes; Nagle's algorithm would hold the second for the client's delayed ACK.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """The record of requests is `Emulator.log`."""
+
+    def _serve(self) -> None:
+        length = self.headers.get("Content-Length") or "0"
+        if not length.isdigit() or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            self._send(Answer(status=411, body=ApiError(411, "lengthRequired", "Length Required").body()))
+            return
+        try:
+            self._send(self._answer(self.rfile.read(int(length))))
+        except CutError:
+            self._cut()
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _answer(self, body: bytes) -> Answer:
+        owner = self.server.owner
+        path = self.path.partition("?")[0]
+        if path.startswith("/_emulator/"):
+            return admin.answer(owner, self.command, self.path, body)
+        if path == "/token":
+            return _token(owner, self.command, body)
+        if path.startswith("/v1/services/"):
+            return _price_list(owner, self, body)
+        request = Request(
+            http=self.command, target=self.path, headers=self.headers, body=body, connection=self.connection
+        )
+        if (other := owner.google.answer(request)) is not None:
+            return other
+        try:
+            owner.google.check_on("compute.googleapis.com")
+        except ApiError as error:
+            return Answer(status=error.status, body=error.body())
+        if path == discovery().batch and self.command == "POST":
+            return owner.api.answer_batch(request)
+        return owner.api.answer(request)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def _cut(self) -> None:
+        """A reset: what the other side sees when a machine in between goes away."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+
+
+def _price_list(owner: Emulator, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+    parts = urlsplit(handler.path)
+    reply = owner.catalog.answer(Asked(handler.command, parts.path, parts.query, handler.headers, body))
+    if reply is None:
+        raise CutError
+    content = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content).encode()
+    headers = {name: value for name, value in reply.headers.items() if name != "Content-Type"}
+    return Answer(status=reply.status, body=content, headers=headers)
+
+
+def _token(owner: Emulator, http: str, body: bytes) -> Answer:
+    if http != "POST":
+        return Answer(status=405, body=b"{}")
+    try:
+        document = owner.keys.exchange(body, token_uri=f"{owner.url}/token")
+    except TokenError as error:
+        return Answer(status=400, body=json.dumps(error.document).encode())
+    return Answer(status=200, body=json.dumps(document).encode())

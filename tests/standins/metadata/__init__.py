@@ -1,0 +1,1 @@
+"""The metadata server of a VM, as nodes see it."""

@@ -1,0 +1,412 @@
+"""The server: routes of the JSON API, and what a test uses to command it."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import collections
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
+from tests.standins.storage.faults import Faults
+from tests.standins.storage.http import CutError, Request
+from tests.standins.storage.resources import bucket_resource, object_resource
+from tests.standins.storage.store import CHUNK, Store, Version
+from tests.standins.storage.uploads import CONDITIONS, WRITABLE, Uploads, conditions_of
+
+
+class StorageServer:
+    """A server on a thread of its own; use it as a context manager.
+
+    Args:
+        folder: where objects are kept.
+        host: address to bind.
+        port: 0 for any free one; `url` then has it.
+        page_size: most items in one page of a list, whatever maxResults asks for; small to exercise paging.
+        keep_generations: what is overwritten stays readable by its generation, as with object versioning.
+        md5: compute and serve MD5.
+        authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
+
+    Attributes:
+        denied: permissions that nobody has, as `testPermissions` tells.
+        settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        page_size: int = 1000,
+        keep_generations: bool = False,
+        md5: bool = True,
+        authorize: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.authorize = authorize
+        self.denied: set[str] = set()
+        self.settings: dict[str, Any] = {}
+        self.store = Store(folder, keep_generations=keep_generations, md5=md5)
+        self.uploads = Uploads(self.store)
+        self.faults = Faults()
+        self.page_size = page_size
+        # How many requests came with each bearer token.
+        self.tokens: collections.Counter[str] = collections.Counter()
+        # (method, path with query, status or 0 where the connection was cut, Range header)
+        self.requests: collections.deque[tuple[str, str, int, str]] = collections.deque(maxlen=100_000)
+        self._http = _Server((host, port), _Handler)
+        self._http.owner = self
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def url(self) -> str:
+        host = str(self._http.server_address[0])
+        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+
+    def fault(
+        self, *, path: str, action: dict[str, Any], method: str | None = None, times: int = 1, skip: int = 0
+    ) -> None:
+        """See faults.py."""
+        self.faults.add({"path": path, "action": action, "method": method, "times": times, "skip": skip})
+
+    def __enter__(self) -> StorageServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, *, buckets: tuple[str, ...] = ("bucket",), **options: Any) -> Iterator[StorageServer]:
+    """A server for one test, with these buckets."""
+    with StorageServer(folder=folder, **options) as server:
+        for bucket in buckets:
+            server.store.make_bucket(bucket, exist_ok=True)
+        yield server
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    owner: StorageServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Headers and body are two writes; Nagle's algorithm would hold the second for the client's delayed ACK.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """The record of requests is `StorageServer.requests`."""
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        if not self.path.startswith("/_"):
+            self.server.owner.requests.append(
+                (
+                    self.command,
+                    self.path,
+                    int(code),
+                    self.headers.get("Range") or self.headers.get("Content-Range") or "",
+                )
+            )
+
+    def _serve(self) -> None:
+        owner = self.server.owner
+        own = self.path.startswith("/_")
+        fault = {} if own else owner.faults.match(self.command, self.path)
+        request: Request | None = None
+        try:
+            try:
+                request = Request(self, fault)
+                if "delay" in fault:
+                    time.sleep(fault["delay"])
+                if "status" in fault:
+                    raise ApiError(fault["status"], "scripted", "a scripted fault")
+                if own:
+                    _command(owner, request)
+                else:
+                    _authorize(owner, request)
+                    _route(owner, request)
+            except ApiError as error:
+                if request is None:
+                    # Not even read as a request, so its body is still in the way of the next one.
+                    self.close_connection = True
+                    self.send_response(error.status)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(error.body())))
+                    self.send_header("Connection", "close")
+                    self.end_headers()
+                    self.wfile.write(error.body())
+                else:
+                    request.query.pop("fields", None)
+                    request.answer_bytes(error.body() if error.status != 304 else b"", status=error.status)
+        except (CutError, BrokenPipeError, ConnectionResetError):
+            self.log_request(0)
+            if request is not None:
+                request.cut()
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+
+
+def _authorize(owner: StorageServer, request: Request) -> None:
+    token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
+    owner.tokens[token] += 1
+    if owner.authorize is not None and not owner.authorize(token):
+        raise ApiError(401, "authError", "Invalid Credentials")
+
+
+# -- routes ----------------------------------------------------------------------------------------------------------
+
+
+def _route(owner: StorageServer, request: Request) -> None:
+    match (request.method, request.segments):
+        case ("GET", ["storage", "v1", "b"]):
+            _list_buckets(owner, request)
+        case ("POST", ["storage", "v1", "b"]):
+            request.allow("project", "projection")
+            name = request.json().get("name")
+            if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", name):
+                raise invalid(f"Invalid bucket name: {name!r}")
+            request.answer(bucket_resource(owner.store.make_bucket(name)))
+        case ("GET", ["storage", "v1", "b", bucket]):
+            request.allow("projection")
+            request.answer(bucket_resource(owner.store.bucket(bucket), owner.settings))
+        case ("GET", ["storage", "v1", "b", bucket, "iam", "testPermissions"]):
+            request.allow()
+            owner.store.bucket(bucket)
+            held = [each for each in request.permissions if each not in owner.denied]
+            kind = {"kind": "storage#testIamPermissionsResponse"}
+            request.answer({**kind, "permissions": held} if held else kind)
+        case ("DELETE", ["storage", "v1", "b", bucket]):
+            request.allow()
+            owner.store.delete_bucket(bucket)
+            request.answer_bytes(b"", status=204)
+        case ("GET", ["storage", "v1", "b", bucket, "o"]):
+            _list_objects(owner, request, bucket)
+        case ("GET", ["storage", "v1", "b", bucket, "o", name]):
+            _get(owner, request, bucket, name)
+        case ("GET", ["download", "storage", "v1", "b", bucket, "o", name]):
+            if request.query.get("alt") != "media":
+                raise invalid("/download needs alt=media")
+            _get(owner, request, bucket, name)
+        case ("DELETE", ["storage", "v1", "b", bucket, "o", name]):
+            request.allow("generation", *CONDITIONS)
+            owner.store.delete(bucket, name, generation=request.number("generation"), conditions=conditions_of(request))
+            request.answer_bytes(b"", status=204)
+        case ("PATCH", ["storage", "v1", "b", bucket, "o", name]):
+            request.allow("generation", "projection", *CONDITIONS)
+            changes = request.json()
+            if unknown := set(changes) - (WRITABLE - {"name", "bucket", "crc32c", "md5Hash"}):
+                raise invalid(f"not writable: {', '.join(sorted(unknown))}")
+            version = owner.store.patch(
+                bucket, name, changes, generation=request.number("generation"), conditions=conditions_of(request)
+            )
+            request.answer(object_resource(request, bucket, version))
+        case ("POST", ["storage", "v1", "b", bucket, "o", name, "compose"]):
+            request.answer(object_resource(request, bucket, _compose(owner, request, bucket, name)))
+        case ("POST", ["upload", "storage", "v1", "b", bucket, "o"]):
+            if made := owner.uploads.insert(request, bucket):
+                request.answer(object_resource(request, bucket, made))
+        case ("PUT", ["upload", "storage", "v1", "b", bucket, "o"]):
+            if made := owner.uploads.resume(request, bucket):
+                request.answer(object_resource(request, bucket, made))
+        case ("DELETE", ["upload", "storage", "v1", "b", bucket, "o"]):
+            owner.uploads.cancel(request, bucket)
+        case (method, segments):
+            raise not_implemented(f"{method} /{'/'.join(segments)}")
+
+
+def _list_buckets(owner: StorageServer, request: Request) -> None:
+    request.allow("project", "prefix", "maxResults", "pageToken", "projection")
+    if not request.query.get("project"):
+        raise ApiError(400, "required", "Required parameter: project")
+    names = sorted(n for n in list(owner.store.buckets) if n.startswith(request.query.get("prefix", "")))
+    start = bisect.bisect_right(names, _token(request)) if "pageToken" in request.query else 0
+    size = min(request.number("maxResults", least=1) or owner.page_size, owner.page_size)
+    page = names[start : start + size]
+    value: dict[str, Any] = {
+        "kind": "storage#buckets",
+        "items": [bucket_resource(owner.store.bucket(name)) for name in page],
+    }
+    if start + size < len(names):
+        value["nextPageToken"] = _make_token(page[-1])
+    request.answer(value)
+
+
+def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> None:
+    request.allow("prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "projection")
+    bucket = owner.store.bucket(bucket_name)
+    prefix = request.query.get("prefix", "")
+    delimiter = request.query.get("delimiter", "")
+    first = max(prefix, request.query.get("startOffset", ""))
+    end = request.query.get("endOffset", "")
+    size = min(request.number("maxResults", least=1) or owner.page_size, owner.page_size)
+    after = _token(request) if "pageToken" in request.query else None
+    items: list[Version] = []
+    folders: list[str] = []
+    last = ""
+    more = False
+    # A snapshot of the names: another thread may be writing.
+    names = list(bucket.names)
+    for name in names[bisect.bisect_left(names, first) :]:
+        if not name.startswith(prefix) or (end and name >= end):
+            break
+        cut = name.find(delimiter, len(prefix)) if delimiter else -1
+        shown = name if cut < 0 else name[: cut + len(delimiter)]
+        if (after is not None and shown <= after) or (folders and shown == folders[-1]):
+            continue
+        if len(items) + len(folders) == size:
+            more = True
+            break
+        version = bucket.live.get(name)
+        if version is None:
+            continue
+        last = shown
+        if cut < 0:
+            items.append(version)
+        else:
+            folders.append(shown)
+    value: dict[str, Any] = {"kind": "storage#objects"}
+    if items:
+        value["items"] = [object_resource(request, bucket_name, version) for version in items]
+    if folders:
+        value["prefixes"] = folders
+    if more:
+        value["nextPageToken"] = _make_token(last)
+    request.answer(value)
+
+
+def _get(owner: StorageServer, request: Request, bucket: str, name: str) -> None:
+    request.allow("generation", "projection", *CONDITIONS)
+    version = owner.store.find(bucket, name, generation=request.number("generation"))
+    conditions_of(request).check(version, reading=True)
+    if request.query.get("alt") != "media":
+        request.answer(object_resource(request, bucket, version))
+        return
+    descriptor = owner.store.open(bucket, version)
+    try:
+        headers = {
+            "x-goog-hash": f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else ""),
+            "x-goog-generation": str(version.generation),
+            "x-goog-metageneration": str(version.metageneration),
+            "x-goog-stored-content-encoding": "identity",
+            "x-goog-stored-content-length": str(version.size),
+            "x-goog-storage-class": "STANDARD",
+            "ETag": f'"{version.generation}/{version.metageneration}"',
+            "Accept-Ranges": "bytes",
+        }
+        start, length, status = _byte_range(request.headers.get("Range"), version.size)
+        if status == 206:
+            headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{version.size}"
+        request.body.drain()
+        kind = version.properties.get("contentType", "application/octet-stream")
+        request.start(status, length=length, kind=kind, headers=headers)
+        request.send_file(descriptor, offset=start, length=length)
+    finally:
+        os.close(descriptor)
+
+
+def _byte_range(header: str | None, size: int) -> tuple[int, int, int]:
+    """Offset, length and status."""
+    if header is None:
+        return 0, size, 200
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
+    if match is None or not (match[1] or match[2]):
+        raise not_implemented(f"Range: {header}")
+    if not match[1]:
+        length = min(int(match[2]), size)
+        start = size - length
+    else:
+        start = int(match[1])
+        last = min(int(match[2]), size - 1) if match[2] else size - 1
+        length = last - start + 1
+    if length <= 0:
+        raise ApiError(416, "requestedRangeNotSatisfiable", f"{header} of {size} bytes")
+    return start, length, 206
+
+
+def _compose(owner: StorageServer, request: Request, bucket: str, name: str) -> Version:
+    request.allow("ifGenerationMatch", "ifMetagenerationMatch")
+    body = request.json()
+    if set(body) - {"sourceObjects", "destination", "kind"} or not 1 <= len(body.get("sourceObjects", [])) <= 32:
+        raise invalid("compose takes 1 to 32 sourceObjects and a destination")
+    sources: list[Version] = []
+    for source in body["sourceObjects"]:
+        if set(source) - {"name", "generation", "objectPreconditions"}:
+            raise invalid(f"not a source: {source}")
+        generation = source.get("generation")
+        found = owner.store.find(bucket, source["name"], generation=int(generation) if generation else None)
+        wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
+        if wanted is not None and int(wanted) != found.generation:
+            raise ApiError(412, "conditionNotMet", f"{found.name} is at generation {found.generation}")
+        sources.append(found)
+    incoming = owner.store.incoming()
+    try:
+        for source in sources:
+            descriptor = owner.store.open(bucket, source)
+            with os.fdopen(descriptor, "rb") as file:
+                while data := file.read(CHUNK):
+                    incoming.add(data)
+    except BaseException:
+        incoming.discard()
+        raise
+    destination = body.get("destination", {})
+    return owner.store.commit(
+        bucket,
+        name,
+        incoming,
+        properties={k: v for k, v in destination.items() if k in WRITABLE - {"name", "bucket", "crc32c", "md5Hash"}},
+        promised={k: destination[k] for k in ("crc32c", "md5Hash") if destination.get(k)},
+        conditions=conditions_of(request),
+        component_count=sum(source.component_count or 1 for source in sources),
+    )
+
+
+def _command(owner: StorageServer, request: Request) -> None:
+    match (request.method, request.segments):
+        case ("POST", ["_faults"]):
+            owner.faults.add(request.json())
+            request.answer({})
+        case ("GET", ["_faults"]):
+            request.answer({"faults": owner.faults.plain()})
+        case ("DELETE", ["_faults"]):
+            owner.faults.clear()
+            request.answer({})
+        case ("POST", ["_corrupt"]):
+            body = request.json()
+            owner.store.corrupt(body["bucket"], body["name"], offset=body.get("offset", 0))
+            request.answer({})
+        case ("GET", ["_requests"]):
+            request.answer({"requests": list(owner.requests)})
+        case ("DELETE", ["_requests"]):
+            owner.requests.clear()
+            request.answer({})
+        case _:
+            raise not_found(f"{request.method} /{'/'.join(request.segments)}")
+
+
+def _token(request: Request) -> str:
+    try:
+        return json.loads(base64.urlsafe_b64decode(request.query["pageToken"]))["after"]  # type: ignore[no-any-return]
+    except (ValueError, KeyError, TypeError):
+        raise ApiError(400, "invalid", "Invalid pageToken") from None
+
+
+def _make_token(after: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps({"after": after}).encode()).decode()

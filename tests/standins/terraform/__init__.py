@@ -1,0 +1,106 @@
+"""A stand-in of Google's Terraform provider: README.md.
+
+In a test:
+
+    environment = stand_in(tmp_path)
+    subprocess.run(["terraform", f"-chdir={module}", "init"], env={**os.environ, **environment}, check=True)
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = ROOT / "terraform"
+VENV = ROOT / ".cache/terraform"
+VERSION = "8.2.0"
+
+
+def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = None) -> dict[str, str]:
+    """Install the stand-in, so that Terraform finds it and nothing else.
+
+    Args:
+        folder: where it is put; the project that it makes things in is kept below, and outlives Terraform.
+        compute: URL of the Compute Engine emulator, which is to have the network and the firewall rules too.
+        storage: URL of the stand-in of Cloud Storage, which is to have the bucket too.
+
+    Returns:
+        The environment variables that Terraform needs for it.
+    """
+    place = folder.resolve() / "terraform"
+    if not (VENV / "bin/python").exists():
+        raise RuntimeError(f"there is no {VENV}, which the stand-in runs in: make {VENV.relative_to(ROOT)}/.complete")
+    processor = "amd64" if platform.machine() in ("x86_64", "AMD64") else "arm64"
+    system = f"{platform.system().lower()}_{processor}"
+    package = place / f"mirror/registry.terraform.io/hashicorp/google/{VERSION}/{system}"
+    for each in (package, place / "home"):
+        each.mkdir(parents=True, exist_ok=True)
+    command = [str(VENV / "bin/python"), "-m", "tests.standins.terraform.provider", str(place)]
+    command += [f"--compute={compute}"] if compute else []
+    command += [f"--storage={storage}"] if storage else []
+    program = package / f"terraform-provider-google_v{VERSION}"
+    # HOME: the plumbing keeps a certificate there.
+    program.write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))} HOME={shlex.quote(str(place / 'home'))}\n"
+        f"exec {shlex.join(command)}\n"
+    )
+    program.chmod(0o755)
+    settings = place / "terraform.rc"
+    settings.write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{place / "mirror"}"\n  }}\n}}\n'
+    )
+    return {
+        "TF_CLI_CONFIG_FILE": str(settings),
+        "TF_IN_AUTOMATION": "1",
+        "TF_INPUT": "0",
+        # Terraform asks nobody whether there's a newer Terraform.
+        "CHECKPOINT_DISABLE": "1",
+    }
+
+
+def missing() -> str | None:
+    """Why there can't be a test of terraform/ here; None if there can."""
+    return None if shutil.which("terraform") else "there is no terraform on this machine"
+
+
+def resources(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Everything that is in the project now: kind → id → attributes. `folder` as for `stand_in`."""
+    path = folder.resolve() / "terraform/cloud.json"
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text()) if path.exists() else {}
+    return {kind: each for kind, each in found.items() if each}
+
+
+def change(folder: Path, kind: str, identity: str, **attributes: Any) -> None:
+    """Change a resource behind Terraform's back; without attributes: delete it."""
+    found = resources(folder)
+    if attributes:
+        found[kind][identity].update(attributes)
+    else:
+        del found[kind][identity]
+    (folder.resolve() / "terraform/cloud.json").write_text(json.dumps(found))
+
+
+def fail(
+    folder: Path, kind: str, verb: str = "create", *, status: int = 403, message: str = "", times: int | None = None
+) -> None:
+    """Let Google refuse to create, update or delete resources of one kind.
+
+    Args:
+        kind: such as google_compute_network.
+        message: what Google says; "": that a permission is missing.
+        times: how often; None: always.
+    """
+    path = folder.resolve() / "terraform/faults.json"
+    faults = json.loads(path.read_text()) if path.exists() else []
+    faults.append({"kind": kind, "verb": verb, "status": status, "message": message, "times": times})
+    path.write_text(json.dumps(faults))
+
+
+def heal(folder: Path) -> None:
+    """No faults any more."""
+    (folder.resolve() / "terraform/faults.json").unlink(missing_ok=True)

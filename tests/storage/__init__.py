@@ -1,7 +1,0 @@
-"""A strict stand-in of the Cloud Storage JSON API, for tests. See README.md."""
-
-from __future__ import annotations
-
-from tests.storage.server import StorageServer, running_server
-
-__all__ = ["StorageServer", "running_server"]

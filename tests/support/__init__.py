@@ -1,0 +1,1 @@
+"""What several tests use. No test imports a test."""

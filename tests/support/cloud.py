@@ -1,0 +1,170 @@
+"""A cloud on this machine: stand-ins of Compute Engine and Cloud Build, a registry and a bucket that know who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.standins.cloudbuild import BUILDER, CloudBuildServer
+from tests.standins.compute import Emulator
+from tests.standins.compute.errors import ApiError
+from tests.standins.compute.machines import Machines, shared_layers
+from tests.standins.compute.machines_layers import Layers
+from tests.standins.registry import TokenServer, free_port, google_like_registry, lasting_port, share_layers, storage_of
+from tests.standins.storage import StorageServer, running_server
+from tests.support.harness import Project, project_in
+from tests.support.http_server import Reply, answering
+
+PROJECT = "test-project"
+NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
+"""The VMs' service account: may read images and use the bucket, and nothing else unless `emulator.access` allows it."""
+SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
+"""The one that `hvdcloud setup` makes, likewise."""
+
+
+@dataclass
+class Cloud:
+    """What a person with a project has."""
+
+    emulator: Emulator
+    machines: Machines | None
+    storage: StorageServer
+    builds: CloudBuildServer
+    tokens: TokenServer
+    registry: str
+    """127.0.0.1:PORT, here and on the machines."""
+    environ: dict[str, str]
+    """What `hvdcloud` needs to find all of it."""
+
+    def project(self, root: Path, name: str, *, gce: dict[str, Any] | None = None, **settings: Any) -> Project:
+        """A project in a new folder that trains on two VMs with a T4 each."""
+        project = project_in(
+            root,
+            name,
+            **{
+                "provider": "gce",
+                "image": {"repository": f"{self.registry}/hvdcloud/digits"},
+                "checkpoints": {"bucket": "gs://bucket/runs", "keep_every": 0.2},
+                "gce": {
+                    "project": PROJECT,
+                    "endpoint": self.emulator.url,
+                    "machine_type": "n1-standard-2",
+                    "service_account": NODES_ACCOUNT,
+                    **(gce or {}),
+                },
+                **settings,
+            },
+        )
+        project.environ.update(self.environ)
+        return project
+
+    def left(self) -> list[str]:
+        """Everything that Compute Engine still holds."""
+        return list(self.emulator.state.left())
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What several clouds, one after the other, have in common: each layer of an image is packed and unpacked once.
+
+    A second push of it, and a pull by a second machine, find that it exists. Images are every cloud's own.
+    """
+
+    layers: Layers | None
+    """On the disks of new machines; None: they are empty, as in the real cloud."""
+    storage: Path
+    """Layers that a registry has."""
+    port: int
+    """The registry's: the engine remembers by it which layers are there."""
+
+
+@contextmanager
+def earlier_clouds(folder: Path, client: Any) -> Iterator[Earlier]:
+    """For `running_cloud`; afterwards nothing of it is left on the engine.
+
+    Args:
+        folder: stays.
+        client: docker-py's.
+    """
+    with shared_layers(client) as layers:
+        yield Earlier(layers, folder, lasting_port())
+
+
+@contextmanager
+def running_cloud(
+    folder: Path, *, machines: bool = True, earlier: Earlier | None = None, **options: Any
+) -> Iterator[Cloud]:
+    """A cloud for the block; afterwards nothing of it is left on the engine.
+
+    Args:
+        machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
+        earlier: what clouds before this one have pushed and pulled.
+        options: for `Emulator`; without machines, `backing` too.
+    """
+    port = earlier.port if earlier else free_port()
+    token_port, api_port = free_port(), free_port()
+    for name in ("registry", "bucket"):
+        (folder / name).mkdir()
+    with ExitStack() as stack:
+        if earlier:
+            images = storage_of(folder / "registry")
+            share_layers(earlier.storage, images)
+            stack.callback(share_layers, images, earlier.storage)
+        ports = [port, token_port, api_port]
+        backing = Machines(loopback_ports=ports, layers=earlier.layers if earlier else None) if machines else None
+        # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
+        served = {"host": "0.0.0.0", "port": api_port} if machines else {}
+        emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **served, **options}))
+        here = backing.gateway if backing else "127.0.0.1"
+
+        def account(token: str) -> str:
+            try:
+                return emulator.keys.check(f"Bearer {token}")
+            except ApiError:
+                return ""
+
+        def registry_roles(token: str) -> Sequence[str] | None:
+            roles = {
+                emulator.keys.email: ("pull", "push"),
+                BUILDER: ("pull", "push"),
+                NODES_ACCOUNT: ("pull",),
+                SETUP_ACCOUNT: ("pull",),
+                "": None,
+            }
+            return roles.get(account(token), ())
+
+        addresses = tuple({"127.0.0.1", here})
+        tokens = stack.enter_context(
+            google_like_registry(
+                folder / "registry", registry_roles, addresses=addresses, port=port, token_port=token_port
+            )
+        )
+        storage = stack.enter_context(
+            running_server(
+                folder / "bucket",
+                host=here,
+                # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
+                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, SETUP_ACCOUNT, BUILDER),
+            )
+        )
+        builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))
+        said = (here if machines else "198.51.100.7").encode()
+        address = stack.enter_context(answering(lambda _: Reply(said)))
+        environ = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
+            "STORAGE_EMULATOR_HOST": storage.url,
+            "HVDCLOUD_GOOGLE_REGISTRIES": f"127.0.0.1:{port}",
+            "HVDCLOUD_ADDRESS_URL": address,
+        }
+        yield Cloud(
+            emulator=emulator,
+            machines=backing,
+            storage=storage,
+            builds=builds,
+            tokens=tokens,
+            registry=f"127.0.0.1:{port}",
+            environ=environ,
+        )

@@ -1,0 +1,247 @@
+"""Running the real `hvdcloud` the way a person does: as a process, in a project's folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# On what a test makes at the engine without hvdcloud.
+TEST_LABEL = "hvdcloud-test"
+HVDCLOUD = (sys.executable, "-m", "hvdcloud")
+
+
+def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
+    """The first truthy thing that `probe` returns; fails the test if there is none in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s for {what}")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What `--json` printed."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+    def expect(self, exit_code: int) -> Ended:
+        """Fail with the whole output unless the exit code is this one."""
+        assert self.exit_code == exit_code, f"exit code {self.exit_code}, not {exit_code}\n{self.out}\n{self.err}"
+        return self
+
+
+@dataclass
+class Project:
+    """A project's folder with its own state folder, so that tests never meet each other or the user."""
+
+    folder: Path
+    state: Path
+    name: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def env(self) -> dict[str, str]:
+        """What the command sees."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HVDCLOUD_")}
+        return {**inherited, "HVDCLOUD_STATE_DIR": str(self.state), **self.environ}
+
+    def hvdcloud(self, *args: str, timeout: float = 240.0, expect: int | None = 0, before: Sequence[str] = ()) -> Ended:
+        """Run a command to its end.
+
+        Args:
+            args: hvdcloud's.
+            timeout: seconds.
+            expect: the exit code; None for any.
+            before: words of a program that runs hvdcloud, such as `unshare -m`.
+        """
+        done = subprocess.run(
+            [*before, *HVDCLOUD, *args],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+        ended = Ended(done.returncode, done.stdout, done.stderr)
+        return ended if expect is None else ended.expect(expect)
+
+    @contextmanager
+    def started(self, *args: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+        """A command that runs during the block, killed if it is still there at the end; `before` as for `hvdcloud`."""
+        process = subprocess.Popen(
+            [*before, *HVDCLOUD, *args],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def write(self, name: str, text: str) -> None:
+        """Put a file into the project."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def configure(self, **sections: Any) -> None:
+        """Write hvdcloud.yaml (JSON is YAML)."""
+        self.write("hvdcloud.yaml", json.dumps({"name": self.name, **sections}, indent=2) + "\n")
+
+
+def project_in(root: Path, name: str, **settings: Any) -> Project:
+    """A project in a new folder, with the requirements that the tests' image has and checkpoints that leave soon."""
+    (root / "project").mkdir(parents=True)
+    project = Project(folder=root / "project", state=root / "state", name=name)
+    project.write("requirements.txt", "scikit-learn\n")
+    project.configure(**{"checkpoints": {"keep_every": 0.2}, **settings})
+    return project
+
+
+class Screen:
+    """What a started command prints; read all the time, so that it never waits for the test.
+
+    Args:
+        process: with standard output and error in one pipe, which nobody else reads.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line)
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self._lines)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it runs."""
+        return self._process.poll()
+
+    def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
+        """Wait until `words` have been printed so many times; fails at once if the command ends before."""
+
+        def printed() -> bool:
+            over = not self._reader.is_alive()
+            assert self.text.count(words) >= times or not over, self.text
+            return self.text.count(words) >= times
+
+        until(printed, seconds=seconds, what=f"{times} x {words!r}")
+
+    def end(self, *, within: float) -> float:
+        """Wait until the command has ended, and everything it printed is here. Returns how many seconds that took."""
+        began = time.monotonic()
+        self._process.wait(timeout=within)
+        took = time.monotonic() - began
+        self._reader.join(timeout=10)
+        assert not self._reader.is_alive()
+        return took
+
+
+def labelled(engine: Any, cluster: str | None = None) -> list[str]:
+    """Everything on the engine that carries our labels, as `kind name`."""
+    label = f"hvdcloud-cluster={cluster}" if cluster else "managed-by=hvdcloud"
+    filters = {"label": [label]}
+    api = engine.api
+    return [
+        *(f"container {found['Names'][0]}" for found in api.containers(all=True, filters=filters)),
+        *(f"network {found['Name']}" for found in api.networks(filters=filters)),
+        *(f"volume {found['Name']}" for found in api.volumes(filters=filters).get("Volumes") or []),
+    ]
+
+
+def tags_of(engine: Any) -> set[str]:
+    """What the engine calls its images, also while others come and go."""
+    return {tag for image in engine.api.images() for tag in image["RepoTags"] or ()}
+
+
+def share_engine(clean: Callable[[Any], list[str]] = lambda _: []) -> list[str]:
+    """Use the engine for tests until this process ends: no other test session removes clusters meanwhile.
+
+    Args:
+        clean: is called with the engine's client if nobody else uses it for tests now.
+
+    Returns:
+        what `clean` returned.
+
+    Raises:
+        HvdcloudError: there is no engine.
+    """
+    lock = os.open(Path(tempfile.gettempdir()) / "hvdcloud-tests.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return []
+    else:
+        from hvdcloud.engine import connect
+
+        client = connect()
+        try:
+            return clean(client)
+        finally:
+            client.close()
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def remove_leftovers(engine: Any) -> list[str]:
+    """Remove what a killed test session left: the tests' clusters, and what carries the label hvdcloud-test.
+
+    Returns:
+        `kind name` of what was removed.
+    """
+    from tests.support.leftovers import remove_labelled
+
+    def is_the_users(labels: Mapping[str, str]) -> bool:
+        return TEST_LABEL not in labels and not labels["hvdcloud-cluster"].startswith("t-")
+
+    return remove_labelled(engine, "hvdcloud-cluster", TEST_LABEL, unless=is_the_users)
+
+
+def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:
+    """Command lines in a container that contain all the words."""
+    rows = engine.containers.get(container).top(ps_args="-eo pid,args")["Processes"]
+    return [" ".join(row[1:]) for row in rows if all(word in " ".join(row[1:]) for word in words)]

@@ -1,0 +1,362 @@
+"""Nodes without containers: the real node program in a folder per node, and stand-ins for ssh and horovodrun.
+
+The stand-in for ssh runs the command here, in the folder of the node that was named; the one for horovodrun starts a
+process per rank, prefixes what they print and ends them all when one fails, as Horovod's Gloo launcher does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.harness import until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Of this process alone: a run's processes are found by its id, on the whole machine.
+RUN = f"20261121-101112-{secrets.token_hex(3)}"
+
+_SSH = """#!/bin/sh
+while :; do
+    case "$1" in
+    -G) echo "controlpath {base}/{head}/run/hvdcloud/ssh-$2"; exit ;;
+    -T) shift ;;
+    -o) shift 2 ;;
+    *) break ;;
+    esac
+done
+node=$1; shift
+aliases="{base}/{head}/root/.ssh/aliases"
+if [ -e "$aliases" ]; then
+    found=$(awk -v name="$node" '$1 == "Host" {{ ours = $2 == name }} ours && /HostName/ {{ print $2 }}' "$aliases")
+    node=${{found:-$node}}
+fi
+if [ -e "{base}/unreachable-$node" ]; then
+    echo "ssh: connect to host $node port 2222: No route to host" >&2
+    exit 255
+fi
+export HVDCLOUD_NODE_ROOT="{base}/$node"
+if [ -e "{base}/machine-$node" ]; then
+    exec nsenter --target "$(cat "{base}/machine-$node")" --pid --mount -- sh -c "$*"
+fi
+exec sh -c "$*"
+"""
+
+_NODE_PROGRAM = """#!/bin/sh
+PYTHONPATH={repository} exec {python} -m hvdcloud.node "$@"
+"""
+
+_HOROVODRUN = """#!/usr/bin/env -S {python}
+import os, signal, subprocess, sys, threading, time
+
+arguments = sys.argv[1:]
+at = arguments.index("hvdcloud-node")
+options, command = arguments[:at], arguments[at:]
+np = int(options[options.index("-np") + 1])
+slots = [h.split(":")[0] for h in options[options.index("-H") + 1].split(",") for _ in range(int(h.split(":")[1]))]
+with open("{base}/horovodrun.seen", "w") as file:
+    print(sys.argv, dict(os.environ), file=file)
+print("launcher speaks", flush=True)
+writing = threading.Lock()
+
+def copy(stream, tag):
+    for line in iter(stream.readline, b""):
+        with writing:
+            sys.stdout.buffer.write(tag + line)
+            sys.stdout.buffer.flush()
+
+ranks, threads = [], []
+for rank in range(np):
+    environment = {{**os.environ, "HOROVOD_RANK": str(rank), "HVDCLOUD_NODE_ROOT": "{base}/" + slots[rank]}}
+    ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    for stream, name in ((ranks[-1].stdout, "stdout"), (ranks[-1].stderr, "stderr")):
+        threads.append(threading.Thread(target=copy, args=(stream, b"[%d]<%b>:" % (rank, name.encode()))))
+        threads[-1].start()
+
+def end(*_):
+    for each in ranks:
+        if each.poll() is None:
+            each.terminate()
+
+signal.signal(signal.SIGTERM, end)
+while any(each.poll() is None for each in ranks):
+    if any(each.poll() for each in ranks):
+        end()
+    time.sleep(0.01)
+for thread in threads:
+    thread.join()
+sys.exit(1 if any(each.returncode for each in ranks) else 0)
+"""
+
+
+class NodeCluster:
+    """Nodes n0, n1, … in folders below `base`.
+
+    Args:
+        base: an empty folder.
+        nodes: how many.
+        names: other names than these.
+    """
+
+    def __init__(self, base: Path, *, nodes: int = 2, names: Sequence[str] = ()) -> None:
+        self.base = base
+        self.names = list(names) or [f"n{index}" for index in range(nodes)]
+        self.head = self.names[0]
+        self.bucket = base / "bucket"
+        self.bucket.mkdir()
+        self._tools = base / "bin"
+        self._tools.mkdir()
+        for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
+            self.add_tool(name, text)
+        for name in self.names:
+            self.add_node(name)
+
+    def add_tool(self, name: str, text: str) -> None:
+        """A program that every node has."""
+        words = {"base": str(self.base), "head": self.head, "repository": str(REPOSITORY), "python": sys.executable}
+        tool = self._tools / name
+        tool.write_text(text.format(**words))
+        tool.chmod(0o755)
+
+    def add_node(self, name: str, *, path: str = "") -> None:
+        """What a node has when it has just started.
+
+        Args:
+            name: its name.
+            path: folders that its PATH begins with.
+        """
+        node_file = self.root(name) / "var/lib/hvdcloud/node.json"
+        node_file.parent.mkdir(parents=True)
+        environment = {"PATH": f"{path}{self._tools}:{os.environ['PATH']}", "FROM_THE_IMAGE": "yes"}
+        node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
+
+    def root(self, name: str) -> Path:
+        """A node's `/`."""
+        return self.base / name
+
+    def run_dir(self, name: str | None = None, *, run: str = RUN) -> Path:
+        """Where a node, the head by default, keeps a run."""
+        return self.root(name or self.head) / "var/lib/hvdcloud/runs" / run
+
+    def log(self) -> str:
+        """The run's log so far."""
+        return (self.run_dir() / "log").read_text(errors="replace")
+
+    def environment(self, name: str) -> dict[str, str]:
+        """For a verb on a node."""
+        return {
+            **os.environ,
+            "HVDCLOUD_NODE_ROOT": str(self.root(name)),
+            "PATH": f"{self._tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+        }
+
+    def start(self, name: str, *verb: str) -> subprocess.Popen[bytes]:
+        """A verb on a node, as a process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hvdcloud.node", *verb],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment(name),
+        )
+
+    def verb(self, name: str, *verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """A verb's answer."""
+        data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
+        out, errors = self.start(name, *verb).communicate(data, timeout=60)
+        assert out, errors.decode()
+        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return answer
+
+    def prepare(
+        self,
+        command: Sequence[str],
+        *,
+        run: str = RUN,
+        slots: int = 1,
+        env: Mapping[str, str] | None = None,
+        code: Mapping[str, str] | None = None,
+        resume: str | None = None,
+        credentials: str | None = None,
+        elastic: bool = False,
+    ) -> list[dict[str, Any]]:
+        """`prepare` on every node; the closing lines."""
+        answers = []
+        contents = {path: text.encode() for path, text in (code or {"train.py": "print('trains')\n"}).items()}
+        for index, name in enumerate(self.names):
+            header = {
+                "run": run,
+                "cluster": "digits",
+                "node": index,
+                "bucket": self.bucket.as_uri(),
+                "bucket_endpoint": None,
+                "keep_every": 0.2,
+                "slots": slots,
+                "command": list(command),
+                "env": dict(env or {}),
+                "resume": resume,
+                "credentials": credentials,
+                "elastic": elastic,
+                "files": [entry(path, data) for path, data in contents.items()],
+            }
+            answers.append(send_code(self.start(name, "prepare"), header, contents))
+        return answers
+
+    def launch(self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0) -> dict[str, Any]:
+        """`launch` on the head."""
+        ranks = slots * len(self.names)
+        hosts = ",".join(f"{name}:{slots}" for name in self.names)
+        request = {
+            "run": run,
+            "cluster": "digits",
+            "hosts": [{"name": name, "slots": slots} for name in self.names],
+            "np": ranks,
+            "horovodrun": ["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
+            "gloo_timeout": gloo_timeout,
+            "controller": "gloo",
+            "down_when_done": False,
+        }
+        return self.verb(self.head, "launch", run, payload=request)
+
+    def start_run(self, script: str, **options: Any) -> None:
+        """Prepare and launch a Python script on every rank."""
+        answers = self.prepare([sys.executable, "-c", script], **options)
+        assert all(answer.get("ok") for answer in answers), answers
+        assert self.launch() == {"ok": True}
+
+    def state(self, *, run: str = RUN) -> dict[str, Any]:
+        """The run's state as the head tells it."""
+        answer = self.verb(self.head, "state", run)
+        state: dict[str, Any] = answer["runs"][0]
+        return state
+
+    def wait_done(self, *, seconds: float = 30.0) -> dict[str, Any]:
+        """The state of the run once it has ended."""
+
+        def done() -> dict[str, Any] | None:
+            try:
+                state: dict[str, Any] = json.loads((self.run_dir() / "state.json").read_text())
+            except FileNotFoundError:
+                return None
+            return state if state["state"] == "done" else None
+
+        return until(done, seconds=seconds, what="the end of the run")
+
+    def wait_for_log(self, text: str, *, times: int = 1) -> None:
+        """Until the log has `text` that often."""
+        until(lambda: self.log().count(text) >= times, seconds=30, what=f"{text!r} in the log:\n{self.log()}")
+
+    def supervisor(self) -> int:
+        """Process id of the run's supervisor."""
+        holder = json.loads((self.root(self.head) / "run/hvdcloud/supervisor").read_text())
+        return int(holder["pid"])
+
+    def agent(self, name: str) -> int:
+        """Process id of a node's agent."""
+        holder = json.loads((self.root(name) / f"run/hvdcloud/{RUN}.agent").read_text())
+        return int(holder["pid"])
+
+    def is_gone(self) -> bool:
+        """End what runs on the nodes, and remove their folder.
+
+        To be asked until it is true: a process that just starts another program is not known by its environment.
+        """
+        self.end_everything()
+        shutil.rmtree(self.base, ignore_errors=True)
+        return not self.base.exists()
+
+    def end_everything(self) -> None:
+        """After a test, whatever became of it."""
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                # That of a process that has ended is empty.
+                environment = (path / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"HVDCLOUD_NODE_ROOT={self.base}/".encode() in environment:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(path.name), 9)
+
+
+AnyCluster = TypeVar("AnyCluster", bound=NodeCluster)
+
+
+@contextmanager
+def gone_afterwards(make: Callable[[Path], AnyCluster]) -> Iterator[AnyCluster]:
+    """Nodes that are gone afterwards, with whatever still ran on them.
+
+    Args:
+        make: makes them in a folder.
+    """
+    # pytest's own temporary folders are too deep for the path of a Unix socket.
+    folder = Path(tempfile.mkdtemp(prefix="hvd-", dir="/tmp"))
+    cluster = make(folder)
+    try:
+        yield cluster
+    finally:
+        until(cluster.is_gone, seconds=20, what=f"the end of all processes that write into {folder}")
+
+
+def node_cluster(*, nodes: int = 2) -> AbstractContextManager[NodeCluster]:
+    """Nodes without containers, for the block."""
+    return gone_afterwards(lambda folder: NodeCluster(folder, nodes=nodes))
+
+
+def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:
+    """One listed file of the project."""
+    return {"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def send_code(
+    process: subprocess.Popen[bytes], header: Mapping[str, Any], contents: Mapping[str, bytes]
+) -> dict[str, Any]:
+    """The laptop's side of `prepare`; the closing line, with `want` in it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        process.stdin.write(json.dumps(header).encode() + b"\n")
+        process.stdin.flush()
+        first: dict[str, Any] = json.loads(process.stdout.readline())
+        if "error" in first:
+            process.stdin.close()
+            return first
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for index in first["want"]:
+                path = header["files"][index]["path"]
+                member = tarfile.TarInfo(path)
+                member.size = len(contents[path])
+                archive.addfile(member, io.BytesIO(contents[path]))
+        process.stdin.write(stream.getvalue())
+        process.stdin.close()
+        answer: dict[str, Any] = json.loads(process.stdout.read().splitlines()[-1])
+    return {**first, **answer}
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no such process runs; one that only waits to be reaped does not."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return fields[0] in ("Z", "X")
+
+
+def wait_gone(pids: Sequence[int], *, seconds: float = 10.0) -> None:
+    """Until none of the processes runs."""
+    started = time.monotonic()
+    until(lambda: all(is_gone(pid) for pid in pids), seconds=seconds, what=f"the end of {pids} since {started:.1f}")

@@ -1,0 +1,191 @@
+"""Where each provider makes its nodes in the tests, and how something is made to go wrong there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.google.credentials import SCOPE
+from hvdcloud.providers.base import ClusterSpec, Provider
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.local import LocalProvider
+from hvdcloud.remote.keys import new_key_pair
+from tests.standins.compute import Emulator
+from tests.support.harness import labelled
+
+ZONE = "us-central1-a"
+
+
+class Workshop(Protocol):
+    """What the contract's tests need of a provider's surroundings."""
+
+    provider: Provider
+
+    def spec(self) -> ClusterSpec:
+        """Two nodes under a name of their own."""
+
+    def left(self, cluster: str) -> list[str]:
+        """Everything that exists of a cluster, as the engine or the cloud itself sees it."""
+
+    def stranger(self, name: str) -> AbstractContextManager[None]:
+        """A machine of somebody else that has this name; it must be there at the end of the block."""
+
+    def broken(self, spec: ClusterSpec, *, says: str) -> AbstractContextManager[ClusterSpec]:
+        """Nodes that give up while they boot, after having said something."""
+
+    def silent(self, spec: ClusterSpec) -> AbstractContextManager[ClusterSpec]:
+        """Nodes that never get ready."""
+
+    def stop(self, name: str) -> None:
+        """Switch a node off from outside; it is there, and does not run."""
+
+    def lose(self, name: str) -> None:
+        """Make a node vanish."""
+
+
+def _spec(*, image: str, bucket: str) -> ClusterSpec:
+    return ClusterSpec(
+        name=f"t-{secrets.token_hex(4)}",
+        id=secrets.token_hex(3),
+        owner="tester",
+        nodes=2,
+        image=image,
+        bucket=bucket,
+        authorized_key=new_key_pair("test").public,
+        created=datetime.now(timezone.utc),
+    )
+
+
+class LocalWorkshop:
+    """Containers on this machine's engine."""
+
+    def __init__(self, engine: Any, image: str, folder: Path) -> None:
+        self._engine = engine
+        self._image = image
+        self._folder = folder
+        self.provider: Provider = LocalProvider(engine)
+
+    def spec(self) -> ClusterSpec:
+        return _spec(image=self._image, bucket=(self._folder / "bucket").as_uri())
+
+    def left(self, cluster: str) -> list[str]:
+        return labelled(self._engine, cluster)
+
+    @contextmanager
+    def stranger(self, name: str) -> Iterator[None]:
+        container = self._engine.containers.create(self._image, name=name, entrypoint="true")
+        try:
+            yield
+            container.reload()
+            assert container.name == name
+        finally:
+            container.remove(force=True)
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        with self._image_that_runs("sh", "-c", f"echo {says} >&2; exit 3") as image:
+            yield dataclasses.replace(spec, image=image)
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        with self._image_that_runs("sleep", "1000") as image:
+            yield dataclasses.replace(spec, image=image)
+
+    def stop(self, name: str) -> None:
+        self._engine.containers.get(name).kill()
+
+    def lose(self, name: str) -> None:
+        self._engine.containers.get(name).remove(force=True)
+
+    @contextmanager
+    def _image_that_runs(self, *argv: str) -> Iterator[str]:
+        """The image with another program in the node program's place."""
+        container = self._engine.containers.create(self._image)
+        try:
+            changed = container.commit(
+                repository="hvdcloud-test", tag=secrets.token_hex(4), changes=f"ENTRYPOINT {json.dumps(argv)}"
+            )
+        finally:
+            container.remove()
+        try:
+            yield changed.tags[0]
+        finally:
+            self._engine.images.remove(changed.id, force=True)
+
+
+class GceWorkshop:
+    """VMs of the stand-in of Compute Engine that are no more than records."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        config = GceConfig(zones=[ZONE], ssh=SshConfig(source="198.51.100.7/32"))
+        self.provider: Provider = GceProvider(config, LimitsConfig(), client=self._client)
+
+    def _client(self) -> ComputeClient:
+        from google.oauth2 import service_account
+
+        info = self._emulator.keys.credentials(self._emulator.url)
+        credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
+        return ComputeClient(project="test-project", credentials=credentials, endpoint=self._emulator.url)
+
+    def spec(self) -> ClusterSpec:
+        image = f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}"
+        return _spec(image=image, bucket="gs://bucket/t")
+
+    def left(self, cluster: str) -> list[str]:
+        return [each for each in self._emulator.state.left() if cluster in each]
+
+    @contextmanager
+    def stranger(self, name: str) -> Iterator[None]:
+        client = self._client()
+        body = {
+            "count": "1",
+            "minCount": "1",
+            "perInstanceProperties": {name: {}},
+            "instanceProperties": {
+                "machineType": "n1-standard-1",
+                "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": _image(client)}}],
+                "networkInterfaces": [{"network": "global/networks/default"}],
+            },
+        }
+        client.wait(client.bulk_insert(ZONE, body, str(uuid.uuid4())), deadline=float("inf"))
+        yield
+        assert name in [vm["name"] for vm in self._emulator.state.instances()]
+        operation = client.delete_instance(ZONE, name, str(uuid.uuid4()))
+        assert operation is not None
+        client.wait(operation, deadline=float("inf"))
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        self._emulator.faults.add({"fail_ready": {"step": "start", "error": says}}, instance=spec.node_name(1))
+        yield spec
+        self._emulator.faults.clear()
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        self._emulator.faults.add({"hang_ready": True}, instance=spec.node_name(1))
+        yield spec
+        self._emulator.faults.clear()
+
+    def stop(self, name: str) -> None:
+        self._emulator.kill(ZONE, name)
+
+    def lose(self, name: str) -> None:
+        client = self._client()
+        operation = client.delete_instance(ZONE, name, str(uuid.uuid4()))
+        assert operation is not None
+        client.wait(operation, deadline=float("inf"))
+
+
+def _image(client: ComputeClient) -> str:
+    link: str = client.image_from_family("cos-cloud", "cos-125-lts")["selfLink"]
+    return link[link.index("projects/") :]
