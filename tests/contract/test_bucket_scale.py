@@ -32,7 +32,8 @@ if what == "upload":
     assert not result.pending and not result.errors, result
     files = len(result.uploaded)
 else:
-    files = pull(bucket, cluster=cluster, run=run, target=Path(target), verified_files=VerifiedFiles(Path(ledger))).fetched
+    record = VerifiedFiles(Path(ledger))
+    files = pull(bucket, cluster=cluster, run=run, target=Path(target), verified_files=record).fetched
 seconds = time.monotonic() - started
 # Not getrusage: a child's ru_maxrss begins with what its parent had.
 rss = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024

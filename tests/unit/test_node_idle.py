@@ -92,6 +92,17 @@ def test_a_run_and_its_agent_are_activity(node_root: Path) -> None:
     assert activity.now() is None
 
 
+def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path, tmp_path: Path) -> None:
+    # 172.17.0.1 and, over IPv6, 203.0.113.4 and 2001:db8::2 are connected.
+    tables = [str(tmp_path / name) for name in ("tcp", "tcp6", "none")]
+    for name, text in zip(tables, (TCP, TCP6), strict=False):
+        Path(name).write_text(text)
+    assert activity.now(tables) == "an SSH connection from 172.17.0.1"
+    activity.remember_mesh(["n0", "n1"], {"n0": "172.17.0.2", "n1": "172.17.0.1"})
+    assert activity.now(tables[:1]) is None
+    assert activity.now(tables) == "an SSH connection from 2001:db8::2"
+
+
 def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster: NodeCluster) -> None:
     (cluster.root("n0") / "run/hvdcloud").mkdir(parents=True)
     file = cluster.root("n0") / "run/hvdcloud/activity"
@@ -106,9 +117,15 @@ def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster:
 
 
 def test_a_node_says_that_it_holds_what_is_not_in_the_bucket(cluster: NodeCluster) -> None:
-    cluster.start_run("import os; open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')")
-    during = cluster.verb("n0", "idle")
-    assert during == {"idle": 0.0, "complete": False} or cluster.state()["state"] == "done"
+    enough = cluster.base / "enough"
+    cluster.start_run(
+        "import os, time\n"
+        "open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')\n"
+        f"while not os.path.exists({str(enough)!r}):\n"
+        "    time.sleep(0.01)\n"
+    )
+    assert cluster.verb("n0", "idle") == {"idle": 0.0, "complete": False}
+    enough.touch()
     cluster.wait_done()
     assert cluster.verb("n0", "idle")["complete"]
     (cluster.run_dir() / "uploads.json").unlink()

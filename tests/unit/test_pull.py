@@ -337,7 +337,8 @@ from hvdcloud.storage.base import open_bucket
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull
 url, cluster, run, target, ledger = sys.argv[1:]
-result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), verified_files=VerifiedFiles(Path(ledger)))
+record = VerifiedFiles(Path(ledger))
+result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), verified_files=record)
 print(result.fetched, flush=True)
 """
 
