@@ -17,9 +17,9 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings
+from tests.golden import assert_golden
 from tests.support import gce_samples
 from tests.support.price_table import write_prices
-from tests.unit.golden import assert_golden
 
 SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
 SETTINGS = dataclasses.replace(
