@@ -14,8 +14,8 @@ from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.providers.base import LABEL_NODES, ClusterSpec, NodeProgress
 from hvdcloud.providers.gce import GceProvider
-from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
 from tests.standins.compute import Emulator
+from tests.support.gce_bench import BULK_INSERT, DELETE, Bench
 from tests.support.harness import until
 
 ZONE = "us-central1-b"

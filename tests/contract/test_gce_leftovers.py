@@ -10,8 +10,8 @@ import pytest
 from hvdcloud.errors import TeardownError
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.plan.request import request_id
-from tests.contract.test_gce_provider import BULK_INSERT, DELETE, A, Bench
 from tests.standins.compute import Emulator
+from tests.support.gce_bench import BULK_INSERT, DELETE, A, Bench
 
 
 @pytest.fixture

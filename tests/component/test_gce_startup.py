@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.gce.plan import startup
-from tests.unit.golden import assert_golden
+from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
 KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
