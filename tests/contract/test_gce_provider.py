@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 from google.oauth2 import service_account
 
+from hvdcloud.cluster.model import ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress, NodeState, UnseenError
+from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.money import prices
