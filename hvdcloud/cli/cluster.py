@@ -18,13 +18,14 @@ from hvdcloud.units import dollars, seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hvdcloud.cluster.model import Cluster, Node
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
-    from hvdcloud.providers.base import Cluster, Listing, Node, Plan
+    from hvdcloud.providers.base import Listing, Plan
 
 
 def up(

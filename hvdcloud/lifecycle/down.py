@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.join import is_another, joined, lost_predecessors
+from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.providers.base import Cluster, NodeProgress, NodeState, unseen_error
+from hvdcloud.providers.base import NodeProgress, unseen_error
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
