@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.units import dollars, seconds, size, small_dollars
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.run import RunResult
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.storage.base import Bucket
 
 CLOUD_BUCKET = "gs://"

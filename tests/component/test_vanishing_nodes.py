@@ -17,6 +17,7 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import Manifest, log_name, manifest_name, state_name, to_json
+from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
 from hvdcloud.cluster.record import write_private
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
@@ -24,7 +25,6 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
-from hvdcloud.providers.base import Cluster, Leftover, Node, NodeState
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session

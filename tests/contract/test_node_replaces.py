@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
 from hvdcloud.node.elastic.replace import Patience, Replacer, VmTemplates
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.resource_mapper import metadata_of
 from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of

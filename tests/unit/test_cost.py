@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.cluster.cost import Cost, Meter
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.lifecycle.run import RunResult
-from hvdcloud.providers.base import Cluster, Node, NodeState
 from hvdcloud.runs.progress import LogReader, Progress
 from hvdcloud.storage.base import open_bucket
 from hvdcloud.units import dollars, small_dollars
