@@ -156,10 +156,10 @@ def image_to_be(context: Context) -> str:
     Raises:
         UsageError: `image.repository` is not set.
     """
-    from hvdcloud.image.build.builder import image_reference
+    from hvdcloud.image.build.builder import current_plan
 
     config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    reference = current_plan(config.image, project_dir=config.project_dir, needs=needs_of(config)).reference
     if config.provider == "local":
         return reference
     from hvdcloud.image.publish.registry import target_of
@@ -175,10 +175,10 @@ def image_of_nodes(context: Context) -> str:
         ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
-    from hvdcloud.image.build.builder import image_reference
+    from hvdcloud.image.build.builder import current_plan
 
     config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    reference = current_plan(config.image, project_dir=config.project_dir, needs=needs_of(config)).reference
     if config.provider == "local":
         return reference
     from hvdcloud.image.publish import registry
