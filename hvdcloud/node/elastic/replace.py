@@ -6,11 +6,9 @@ decided by the project's IAM.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import math
-import subprocess
 import threading
 import time
 import uuid
@@ -18,12 +16,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node.boot import machine, poweroff
+from hvdcloud.node.boot import poweroff
 from hvdcloud.node.boot.compute import BusyError, Compute, Deletion, RefusedError
-from hvdcloud.node.mesh import aliases, join
-from hvdcloud.node.paths import SSH_PORT, ssh_dir
+from hvdcloud.node.mesh.join import join_replacement
+from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
-from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
 from hvdcloud.runs.replacement import HEAD, Failure, Found, Pace, ReplacementPolicy
 
 AUTHORIZED_KEY = "hvdcloud-authorized-key"
@@ -35,7 +32,6 @@ READY_SECONDS = 1800.0
 OPERATION_SECONDS = 900.0
 CALL_SECONDS = 60.0
 GONE_SECONDS = 300.0
-JOIN_SECONDS = 60.0
 CLOSE_SECONDS = 90.0
 """How long the end of the run waits for the deletion of what is half-made."""
 START_SECONDS, MIN_RUN_SECONDS = 60, 30
@@ -141,7 +137,7 @@ class Replacer:
         self._lock = threading.Lock()
         """Of the policy."""
         self._compute = compute or Compute()
-        self._join = join or join_mesh
+        self._join = join or join_replacement
         self._ending = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._making: set[str] = set()
@@ -360,53 +356,3 @@ def _judged(error: Exception) -> tuple[Failure, str]:
     if isinstance(error, (RefusedError, BusyError, HvdcloudError, OSError)):
         return Failure.PASSING, str(error)
     return Failure.NODE, str(error) if isinstance(error, _HopelessError) else f"{type(error).__name__}: {error}"
-
-
-_joining = threading.Lock()
-
-
-def join_mesh(name: str, address: str, host_key: str) -> None:
-    """Make a new node known to this one, and this mesh to it; then to the others, as far as they answer.
-
-    Raises:
-        NodeError: the new one does not answer.
-    """
-    with _joining:
-        new = {"name": name, "address": address, "port": SSH_PORT, "host_key": host_key}
-        # In its predecessor's place: the head stays the first.
-        hosts = list({**{str(host["name"]): host for host in join.peers()}, name: new}.values())
-        request = {
-            "private_key": (ssh_dir() / "id_ed25519").read_text(),
-            "public_key": (ssh_dir() / "id_ed25519.pub").read_text(),
-            "hosts": hosts,
-        }
-        join.main(request)
-        aliases.forget_connection(name)
-        _tell(name, request)
-        others = [str(host["name"]) for host in hosts if host["name"] not in (name, machine.name())]
-        threads = [threading.Thread(target=_tell_if_there, args=(other, request), daemon=True) for other in others]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def _tell_if_there(name: str, request: Mapping[str, Any]) -> None:
-    # One that is lost itself is told when it comes back as a new one; ranks find each other without that.
-    with contextlib.suppress(NodeError):
-        _tell(name, request)
-
-
-def _tell(name: str, request: Mapping[str, Any]) -> None:
-    options = ("-o", f"ConnectTimeout={5 * RECONNECT_SECONDS}", "-o", "ControlPath=none")
-    done = subprocess.run(
-        ["timeout", "--kill-after=5", f"{JOIN_SECONDS:.0f}", "ssh", "-T", *options, name, f"{NODE_PROGRAM} join"],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
-    )
-    if done.returncode != 0:
-        said = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
-        raise NodeError(f"it could not join: {said or f'exit code {done.returncode}'}", hint="hvdcloud status")
