@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterState
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.providers.base import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.providers.base import Cluster, Provider
+    from hvdcloud.providers.base import Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.storage.base import Bucket
 

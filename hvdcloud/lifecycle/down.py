@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.join import is_another, joined, lost_predecessors
+from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
+from hvdcloud.providers.base import Listing, NodeProgress, UnseenError
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context

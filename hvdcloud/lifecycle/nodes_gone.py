@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.providers.base import NodeState
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
 
 _SAID = "hvdcloud: "
 _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")

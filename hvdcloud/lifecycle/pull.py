@@ -13,9 +13,9 @@ from hvdcloud.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.pull import Progress
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.join import joined, spec_of
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
-from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState
+from hvdcloud.providers.base import NodeProgress
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.join import forget, join, joined, size, spec_of
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.providers.base import NodeProgress, OnProgress
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps

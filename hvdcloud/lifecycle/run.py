@@ -26,9 +26,9 @@ from hvdcloud.runs.horovod_args import (
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.runs.progress import Progress
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.join import join
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
+from hvdcloud.providers.base import NodeProgress, Plan
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps

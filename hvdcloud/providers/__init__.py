@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
     from hvdcloud.doctor.engine import Check
-    from hvdcloud.providers.base import ClusterSpec, Provider
+    from hvdcloud.providers.base import Provider
 
 # Name → module with a `connect`; imported on use, since a provider's client library is slow to load.
 _MODULES = {"local": "hvdcloud.providers.local", "gce": "hvdcloud.providers.gce"}

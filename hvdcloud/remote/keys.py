@@ -11,8 +11,8 @@ from hvdcloud.cluster.record import write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.record import ClusterState
-    from hvdcloud.providers.base import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.providers.base import NodeState
+from hvdcloud.cluster.model import NodeState
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.storage.base import Bucket
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.record import ClusterState, write_private
 from hvdcloud.errors import NodeError
-from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from tests.standins.metadata.guest_attributes import Metadata, metadata_server

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from hvdcloud.cli import render
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
@@ -19,7 +20,6 @@ from hvdcloud.lifecycle.run import result_of
 from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.lifecycle.watch import lasting_part
-from hvdcloud.providers.base import Cluster, Node, NodeState
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.elastic import told
 

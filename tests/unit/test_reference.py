@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from hvdcloud.cluster import model
 from hvdcloud.config import file
 from hvdcloud.errors import ExitCode
-from hvdcloud.providers import base
 from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def test_every_exit_code_has_a_meaning(code: ExitCode) -> None:
 
 
 def test_every_label_is_described() -> None:
-    assert set(reference.LABELS) == {value for name, value in vars(base).items() if name.startswith("LABEL_")}
+    assert set(reference.LABELS) == {value for name, value in vars(model).items() if name.startswith("LABEL_")}
 
 
 def test_every_variable_of_ours_is_described() -> None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from hvdcloud.node.run.processes import family
 
+TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _PIDFD_GETFD = 438  # the same on every architecture: include/uapi/asm-generic/unistd.h
 _ESTABLISHED, _LISTEN = "01", "0A"
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -37,12 +38,12 @@ class Socket(NamedTuple):
     inode: str
 
 
-def tables(process: int | str = "self") -> list[str]:
-    """The kernel's tables of the TCP sockets in a process's network; empty where the process is gone."""
+def read(tables: Iterable[str]) -> list[str]:
+    """The texts of the kernel's tables, as far as they exist: without IPv6 there is one."""
     found = []
-    for name in ("tcp", "tcp6"):
+    for table in tables:
         with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{process}/net/{name}").read_text())
+            found.append(Path(table).read_text())
     return found
 
 
@@ -60,7 +61,7 @@ def callers_on(port: int, texts: Iterable[str]) -> set[str]:
     """The addresses from which connections to a local port are established.
 
     Args:
-        texts: from `tables`.
+        texts: from `read`.
     """
     return {each.peer for text in texts for each in parse(text) if each.peer is not None and each.port == port}
 
@@ -121,8 +122,8 @@ def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
     """Process id, descriptor and socket of all that is connected or listens for other machines, over IPv4."""
     sockets = {
         each.inode: each
-        for table in tables(worker)
-        for each in parse(table)
+        for text in read(table.replace("self", str(worker)) for table in TABLES)
+        for each in parse(text)
         if each.peer is not None or not (":" in each.address or each.address.startswith("127."))
     }
     for pid in family(worker):

@@ -10,15 +10,11 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import (
-    LABEL_CLUSTER,
-    Cluster,
-    ClusterSpec,
-    Leftover,
     Listing,
-    Node,
     NodeBucket,
     OnProgress,
     Plan,

@@ -16,9 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
-from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import (
+from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
     MANAGED_BY,
@@ -26,11 +24,15 @@ from hvdcloud.providers.base import (
     Cluster,
     ClusterSpec,
     Leftover,
-    Listing,
     Node,
+    NodeState,
+)
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import (
+    Listing,
     NodeBucket,
     NodeProgress,
-    NodeState,
     OnProgress,
     Plan,
     Problem,

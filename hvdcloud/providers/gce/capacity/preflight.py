@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec, Problem
+from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
 from hvdcloud.providers.gce.capacity import quota
 from hvdcloud.providers.gce.money import catalog

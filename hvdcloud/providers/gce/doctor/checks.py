@@ -24,8 +24,9 @@ from hvdcloud.providers.gce.plan.request import region_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import ClusterSpec, Problem
+    from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
 """Stands for our own public address where that does not matter (RFC 5737)."""

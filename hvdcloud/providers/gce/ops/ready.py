@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
-from hvdcloud.providers.base import Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper
 

@@ -12,17 +12,18 @@ import paramiko
 import pytest
 
 from hvdcloud.cluster.join import as_known_here
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import unsaved
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
-from hvdcloud.providers.base import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.providers.base import Plan
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
+from tests.component.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 from tests.support.harness import until
-from tests.unit.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 
 __all__ = ["laptop", "new_vm"]
 
