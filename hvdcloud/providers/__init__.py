@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.doctor.engine import Check
     from hvdcloud.providers.base import Provider
 
 # Name → module with a `connect`; imported on use, since a provider's client library is slow to load.
