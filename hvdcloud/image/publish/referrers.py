@@ -253,7 +253,7 @@ class _Repository:
         if scheme.lower() == "basic" and user:
             self._credentials = HTTPBasicAuth(user, password)
         elif scheme.lower() == "bearer":
-            asked = parse_dict_header(parameters)  # type: ignore[no-untyped-call] # theirs
+            asked = parse_dict_header(parameters)
             self._credentials = _bearer(self._token(asked, user=user, password=password, identity=identity))
 
     def _token(self, asked: Mapping[str, str], *, user: str, password: str, identity: str) -> str:

@@ -48,7 +48,7 @@ def auth_config(host: str) -> dict[str, str] | None:
 
     try:
         credentials, _ = google.auth.default(scopes=_SCOPES)
-        credentials.refresh(Request())  # type: ignore[no-untyped-call] # theirs
+        credentials.refresh(Request())
     except (GoogleAuthError, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
