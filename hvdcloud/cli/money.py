@@ -116,7 +116,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)
-    # What is asked for is there, however dear it is.
+    # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if every or index < SHOWN or row.offer.configured]
     notes: dict[str, int] = {}
     cells = [_cells(row, notes, total=result.hours != 1) for row in shown]

@@ -132,7 +132,7 @@ def _sha256(path: Path) -> str:
 
 
 def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
-    """Make a node ready for a run: its code, its environment, the checkpoints to go on from.
+    """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
         header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).

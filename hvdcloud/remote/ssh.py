@@ -183,7 +183,7 @@ class Session:
                 **self._socket(),
             },
         )
-        # Fabric has set a policy that trusts whoever answers; only the pinned keys count here.
+        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         connection.client.load_host_keys(str(self._state.known_hosts))
         return connection
@@ -233,7 +233,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Hang up; what was started on the node goes on only if it detached itself."""
+        """Close the connection; a program started on the node continues only if it has detached itself."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -403,7 +403,7 @@ class Fleet:
         return [result for result in results if not isinstance(result, HvdcloudError)]
 
     def each_outcome(self, call: Callable[[Session], R]) -> list[R | HvdcloudError]:
-        """`call` for every node at once; an error of ours takes its result's place."""
+        """Call `call` for every node at once; an HvdcloudError takes its result's place."""
 
         def settled(session: Session) -> R | HvdcloudError:
             try:

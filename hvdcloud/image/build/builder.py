@@ -63,7 +63,7 @@ def build(
     needs: custom_base.Needs | None = None,
     plan: ImagePlan | None = None,
 ) -> BuildResult:
-    """Builds the image, unless it is there already.
+    """Builds the image, unless the engine has it.
 
     Args:
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
@@ -269,7 +269,7 @@ def _digest(api: Any, image_id: str, *, repository: str | None) -> str | None:
 
 
 def _tagged(api: Any, image: str, reference: str) -> str:
-    """Gives an image that is there another name; returns its id."""
+    """Gives an image another name; returns its id."""
     repository, _, tag = reference.rpartition(":")
     api.tag(image, repository, tag)
     return str(api.inspect_image(reference)["Id"])

@@ -69,14 +69,14 @@ def target_of(reference: str, repository: str) -> str:
 
 
 def pinned(reference: str, digest: str) -> str:
-    """`HOST/PATH@sha256:…`: the same bytes for ever, whatever becomes of the tag."""
+    """`HOST/PATH@sha256:…`: always the same bytes, whatever becomes of the tag."""
     from docker.utils import parse_repository_tag
 
     return f"{parse_repository_tag(reference)[0]}@{digest}"
 
 
 def digest_at_registry(reference: str) -> str | None:
-    """The digest that a tag stands for now, as the engine hears it from the registry.
+    """The digest that a tag stands for now, as the engine learns it from the registry.
 
     Args:
         reference: `HOST/PATH:TAG`.
