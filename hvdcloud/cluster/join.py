@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
-from hvdcloud.cluster.record import ClusterState
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import HvdcloudError, NodeError
 
 if TYPE_CHECKING:

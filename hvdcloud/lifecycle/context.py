@@ -10,7 +10,8 @@ import socket
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.record import ClusterState, default_bucket
+from hvdcloud.cluster.files import default_bucket
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node
-    from hvdcloud.cluster.record import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from google.oauth2 import service_account
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node, NodeState
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.credentials import SCOPE

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.record import ClusterState, Journal, default_bucket, state_root, write_private
+from hvdcloud.cluster.files import default_bucket, state_root, write_private
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import UsageError
 
 
@@ -120,7 +122,7 @@ def test_two_commands_never_change_one_cluster_at_once() -> None:
 
 def test_a_killed_command_leaves_no_lock() -> None:
     program = (
-        "import sys, time; from hvdcloud.cluster.record import ClusterState\n"
+        "import sys, time; from hvdcloud.cluster.state import ClusterState\n"
         "with ClusterState('digits').lock('up'): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

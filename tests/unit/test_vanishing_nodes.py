@@ -17,8 +17,8 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import Manifest, log_name, manifest_name, state_name, to_json
+from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
-from hvdcloud.cluster.record import write_private
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import CheckpointError, HvdcloudError, NodeError

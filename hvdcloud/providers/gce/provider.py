@@ -38,7 +38,7 @@ from hvdcloud.providers.gce.settings import Settings, groups, settings_of
 from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000

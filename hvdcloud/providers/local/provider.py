@@ -45,7 +45,7 @@ from hvdcloud.providers.local.containers import Maker
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "

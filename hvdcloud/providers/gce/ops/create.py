@@ -25,7 +25,7 @@ from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, r
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 CREATE_SECONDS = 900.0
 """For one bulkInsert; gcloud gives up after as long."""
