@@ -397,7 +397,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     """
     from hvdcloud import providers
     from hvdcloud.cli import render
-    from hvdcloud.cluster.join import as_known_here
+    from hvdcloud.cluster.state import as_known_here
     from hvdcloud.config.file import load_config
     from hvdcloud.lifecycle.down import unseen_error
 

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from hvdcloud.cluster.files import explained, held, state_root, write_private
 from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import Cluster
+from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
 from hvdcloud.errors import CapacityError, UsageError
 
 
@@ -61,20 +62,31 @@ class ClusterState:
         with explained(self.dir):
             self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def save(self, facts: dict[str, Any]) -> None:
-        """Remember what `up` learned about the cluster and its nodes."""
-        write_private(self.dir / "cluster.json", json.dumps(facts, indent=2) + "\n")
+    def save(self, record: ClusterRecord) -> None:
+        """Write cluster.json."""
+        write_private(self.dir / "cluster.json", json.dumps(record_json(record), indent=2) + "\n")
 
-    def load(self) -> dict[str, Any]:
-        """What `save` was given; empty if there is nothing or it cannot be read."""
+    def load(self) -> ClusterRecord | None:
+        """The record; None if there is none or it cannot be read."""
         try:
-            facts = json.loads((self.dir / "cluster.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+            return parse_record(json.loads((self.dir / "cluster.json").read_text(encoding="utf-8")))
+        except (OSError, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def record_of(self, cluster_id: str) -> ClusterRecord | None:
+        """The record of this very cluster; None if it is of another one of the same name, or there is none."""
+        record = self.load()
+        return record if record is not None and record.id == cluster_id else None
+
+    def update(self, change: Callable[[ClusterRecord], ClusterRecord]) -> None:
+        """Replace the record, if there is one."""
+        record = self.load()
+        if record is not None:
+            self.save(change(record))
 
     def forget(self) -> None:
-        """The cluster is gone: drop its keys and facts. The journal, the ledger and the folder bucket stay."""
+        """Delete the keys and the record of a cluster that is gone; the journal, the list of verified files and the
+        folder bucket stay."""
         for key in (self.key_file, self.mesh_key_file):
             key.unlink(missing_ok=True)
             key.with_suffix(".pub").unlink(missing_ok=True)
@@ -112,3 +124,9 @@ class ClusterState:
             hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
         ):
             yield
+
+
+def as_known_here(cluster: Cluster) -> Cluster:
+    """The cluster with what this machine remembers of it."""
+    record = ClusterState(cluster.name).load()
+    return cluster if record is None else record.applied_to(cluster)

@@ -76,7 +76,7 @@ def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
         if kept := archive.states(context, cluster):
             return kept
         raise not_whole(context, cluster)
-    context.facts(cluster)
+    context.record(cluster)
     found: list[dict[str, Any]] = context.fleet(cluster).head.call("state", timeout=20.0)["runs"]
     return found
 

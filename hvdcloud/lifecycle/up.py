@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.join import join
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -198,7 +197,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
             f"(made by {existing.owner})",
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
-    context.facts(existing)
+    context.record(existing)
     if existing.expected_nodes != config.nodes:
         raise UsageError(
             f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}",
@@ -222,6 +221,8 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
 
 
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
+    from hvdcloud.remote.join import join
+
     def on_progress(progress: NodeProgress) -> None:
         percent = re.search(r"(\d+) %$", progress.step)
         done, total = (float(percent[1]), 100.0) if percent else (None, None)
@@ -233,7 +234,7 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
         nodes = context.provider.wait_ready(
             nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
         )
-        join(context, plan.spec, nodes, made=nodes, keep_connections=True)
+        join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
         context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
