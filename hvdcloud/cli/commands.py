@@ -399,7 +399,6 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     from hvdcloud.cli import render
     from hvdcloud.cluster.state import as_known_here
     from hvdcloud.config.file import load_config
-    from hvdcloud.lifecycle.down import unseen_error
 
     invocation: Invocation = context.obj
     config = load_config(invocation.config, flags={"name": invocation.name or "any", "provider": provider})
@@ -408,7 +407,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     invocation.result = listing.clusters
     render.clusters(invocation.console, listing)
     if listing.unseen:
-        raise unseen_error(listing)
+        raise listing.unseen_error()
 
 
 @app.command()

@@ -11,7 +11,7 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import Listing, NodeProgress, UnseenError
+from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import unsaved
 
 if TYPE_CHECKING:
@@ -90,20 +90,12 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
         except HvdcloudError as error:
             errors.append(error)
     if listing.unseen:
-        errors.append(unseen_error(listing))
+        errors.append(listing.unseen_error())
     if errors:
         first, *others = errors
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
         raise first
     return results
-
-
-def unseen_error(listing: Listing) -> UnseenError:
-    """The places that did not answer, as an error."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
 
 
 def _delete(context: Context, cluster: Cluster) -> list[str]:

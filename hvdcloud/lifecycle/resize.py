@@ -202,7 +202,8 @@ def _grow(
         _refuse_if_unsaved(context, cluster, stopped)
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
     plan = context.provider.plan_growth(spec, change.make)
-    consent.seek(context, plan, before=cluster.dollars_per_hour)
+    ask_above = context.config.limits.ask_above
+    consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
     stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:

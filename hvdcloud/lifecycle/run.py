@@ -193,7 +193,7 @@ def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
-    from hvdcloud.lifecycle.nodes_gone import not_whole
+    from hvdcloud.cluster.nodes_gone import not_whole
     from hvdcloud.remote.code import list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
 
@@ -203,7 +203,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         raise UsageError("--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN goes on from it")
     record = context.record(cluster)
     if not cluster.whole:
-        raise not_whole(context, cluster)
+        raise not_whole(cluster, boot_log=context.provider.console)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, record)
     elastic = _elastic(config)

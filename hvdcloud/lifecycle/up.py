@@ -12,10 +12,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import NodeProgress, Plan
+from hvdcloud.providers.base import NodeProgress
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
@@ -94,7 +94,9 @@ def look_ahead(context: Context, consent: Consent) -> None:
         return
     spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
     _check(context, spec, consent)
-    consent.seek(context, context.provider.plan(spec))
+    consent.confirm_cost(
+        context.provider.plan(spec), console=context.console, ask_above=context.config.limits.ask_above
+    )
 
 
 def up(context: Context, *, consent: Consent | None = None) -> UpResult:
@@ -122,7 +124,7 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
         _check(context, spec, consent)
         plan = context.provider.plan(spec)
-        consent.seek(context, plan)
+        consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
         context.state.mesh_key_file.unlink(missing_ok=True)
@@ -148,7 +150,7 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
 
     check_gpus(context.config)
     if said := device_mismatch(context.config):
-        consent.warn(context, said)
+        consent.warn(context.console, said)
     problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems

@@ -11,7 +11,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.cluster.state import as_known_here
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
@@ -19,7 +19,6 @@ from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
-from hvdcloud.providers.base import Plan
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved

@@ -26,6 +26,7 @@ from hvdcloud.cluster.model import (
     Leftover,
     Node,
     NodeState,
+    Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
@@ -34,7 +35,6 @@ from hvdcloud.providers.base import (
     NodeBucket,
     NodeProgress,
     OnProgress,
-    Plan,
     Problem,
     ignore_progress,
 )
