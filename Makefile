@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record test soak test-images test-gpu lint bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
+.PHONY: help setup engine base-image registry demo reference record test soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -57,6 +57,9 @@ lint: setup ## ruff, mypy --strict, shellcheck and terraform fmt
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/*
+
+mutants: setup ## damaged copies of the package, each of which a test has to notice; no Docker needed
+	@$(BIN)/python -m tests.mutants
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench

@@ -57,6 +57,7 @@ class Sweep:
         requests: only wait for operations with these requestIds; None: for all that make something for the name.
         zones: only these can hold something; None: any zone.
         firewalls: delete firewall rules as well.
+        creating_seconds: how long an operation that still makes something is waited for.
         on_progress: called once for everything that is gone.
     """
 
@@ -70,6 +71,7 @@ class Sweep:
         requests: Collection[str] | None = None,
         zones: Collection[str] | None = None,
         firewalls: bool = True,
+        creating_seconds: float = CREATING_SECONDS,
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._client = client
@@ -79,6 +81,7 @@ class Sweep:
         self._requests = requests
         self._zones = zones
         self._firewalls = firewalls
+        self._creating_seconds = creating_seconds
         self._on_progress = on_progress
         self._reasons: dict[Target, str] = {}
         """Everything seen that is not proven gone, and why it may still be there."""
@@ -97,7 +100,7 @@ class Sweep:
             listed = self._settle(inventory)
             creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
-            if creating and time.monotonic() < started + CREATING_SECONDS:
+            if creating and time.monotonic() < started + self._creating_seconds:
                 self._wait(creating[0])
                 continue
             if expired or not listed - self._refused:
@@ -219,7 +222,7 @@ class Sweep:
         left += [
             Leftover(
                 object=described_operation(operation),
-                reason=f"it still makes something after {CREATING_SECONDS:.0f} s",
+                reason=f"it still makes something after {self._creating_seconds:.0f} s",
                 delete_with=look,
             )
             for operation in creating
