@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,12 @@ class Meter:
         self._seen, self._at = cluster, time.time()
 
     def read(
-        self, *, run: RunResult | None = None, bucket: Bucket | None = None, runs: Sequence[str] = ()
+        self,
+        *,
+        run: RunResult | None = None,
+        bucket: Bucket | None = None,
+        runs: Sequence[str] = (),
+        bucket_price: Callable[[int], float | None] = lambda _: None,
     ) -> Cost | None:
         """What it has cost until now.
 
@@ -72,6 +77,7 @@ class Meter:
             run: what was done for that money.
             bucket: where its checkpoints stay.
             runs: whose checkpoints those are.
+            bucket_price: dollars for a month, by bytes.
 
         Returns:
             None if nothing is known, or it costs nothing.
@@ -96,7 +102,7 @@ class Meter:
             per_step=total / steps if steps else None,
             steps=steps,
             bucket_bytes=kept,
-            bucket_dollars_per_month=None if kept is None else _dollars_per_month(kept),
+            bucket_dollars_per_month=None if kept is None else bucket_price(kept),
         )
 
 
@@ -111,9 +117,3 @@ def _size(bucket: Bucket, cluster: str, runs: Sequence[str]) -> int | None:
     except HvdcloudError:
         # Everything is safe and gone by now; for want of this number nothing fails.
         return None
-
-
-def _dollars_per_month(size_bytes: int) -> float:
-    from hvdcloud.providers.gce.money import prices
-
-    return prices.bucket_dollars_per_month(size_bytes=size_bytes)

@@ -115,7 +115,8 @@ def finish(
         ) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
     kept = bucket if any(entry.files for entry in pulled.runs) else None
-    return pulled, deleted, meter.read(run=result, bucket=kept, runs=runs)
+    price = context.platform.bucket_dollars_per_month
+    return pulled, deleted, meter.read(run=result, bucket=kept, runs=runs, bucket_price=price)
 
 
 def _give_up(context: Context) -> None:
@@ -151,7 +152,8 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)
         down(context)
-        if cost := meter.read(bucket=bucket, runs=runs):
+        price = context.platform.bucket_dollars_per_month
+        if cost := meter.read(bucket=bucket, runs=runs, bucket_price=price):
             context.console.say(cost.summary)
     except HvdcloudError as second:
         error.details = "\n".join(filter(None, [error.details, second.message, second.details]))
