@@ -11,9 +11,7 @@ from hvdcloud.cli.main import Invocation, app
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.offers import OffersResult
-    from hvdcloud.lifecycle.prices import PricesResult, RefreshResult
-    from hvdcloud.providers.gce.capacity.offers import Offer, Row
+    from hvdcloud.providers.pricing import Offer, OffersResult, PricesResult, RefreshResult, Row
 
 SHOWN = 20
 CHANGES_SHOWN = 12
@@ -103,9 +101,7 @@ def refresh(
 
     invocation: Invocation = context.obj
     config = _config(invocation)
-    invocation.result = result = renew(
-        project=config.gce.project, endpoint=config.gce.endpoint, api_key=api_key, say=invocation.console.say
-    )
+    invocation.result = result = renew(config, api_key=api_key, on_progress=invocation.console.say)
     render_refresh(invocation.console, result)
 
 
@@ -121,7 +117,7 @@ def _config(invocation: Invocation, **flags: object) -> Config:
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
     """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
-    from hvdcloud.providers.gce.capacity.offers import rows
+    from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.providers.base import Provider
+    from hvdcloud.providers.base import Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.storage.base import Bucket
 
@@ -54,11 +54,16 @@ class Context:
             self._fleet.close()
 
     @cached_property
-    def provider(self) -> Provider:
-        """Who makes this experiment's nodes."""
+    def platform(self) -> Platform:
+        """What the provider says of the configuration before it is connected."""
         from hvdcloud import providers
 
-        return providers.connect(self.config, on_retry=self.console.say)
+        return providers.platform(self.config)
+
+    @cached_property
+    def provider(self) -> Provider:
+        """Makes this experiment's nodes."""
+        return self.platform.connect(on_retry=self.console.say)
 
     def of(self, name: str) -> Context:
         """The same for another cluster."""

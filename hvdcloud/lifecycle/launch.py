@@ -123,14 +123,12 @@ def finish(
 def _cost(
     context: Context, meter: Meter, *, bucket: Bucket, runs: Sequence[str], done: Progress | None = None
 ) -> Cost | None:
-    from hvdcloud.providers.gce.money import prices
-
     kept = bytes_kept(bucket, cluster=context.name, runs=runs) if runs else None
     return meter.read(
         epochs=done.count if done and done.unit == "epoch" else None,
         steps=done.count if done and done.unit == "step" else None,
         bucket_bytes=kept,
-        bucket_dollars_per_month=None if kept is None else prices.bucket_dollars_per_month(size_bytes=kept),
+        bucket_dollars_per_month=None if kept is None else context.platform.bucket_dollars_per_month(kept),
     )
 
 

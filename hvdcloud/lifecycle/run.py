@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Platform
     from hvdcloud.runs.progress import Progress
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
-METADATA_CREDENTIALS = "metadata"
 """What stands in a run's header instead of credentials where the nodes ask their metadata server."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
@@ -246,7 +245,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "command": command,
         "env": environment,
         "resume": resume,
-        "credentials": _storage_credentials(config, cluster.bucket, context.storage_endpoint),
+        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=context.storage_endpoint),
         "elastic": elastic is not None,
     }
     indices = {node.name: node.index for node in cluster.nodes}
@@ -263,7 +262,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(config, cluster, command),
+        "about": about_cluster(context.platform, cluster, command),
     }
     fleet = context.fleet(cluster)
     try:
@@ -296,13 +295,11 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     return run_id, ranks
 
 
-def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
-    """What a run's state is to say of its cluster, for whoever reads it when the nodes are gone. Holds no secret."""
-    from hvdcloud.lifecycle.gpus import machine_of
-
+def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
+    """What a run's state says of its cluster, to be read after the nodes are gone. Holds no secret."""
     return {
         "provider": cluster.provider,
-        "machine": machine_of(config),
+        "machine": platform.machines(),
         "image": cluster.image,
         "command": shlex.join(command),
         "dollars_per_hour": cluster.dollars_per_hour,
@@ -314,7 +311,7 @@ def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> d
 
 
 def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
-    from hvdcloud.lifecycle.gpus import head_drives_only
+    from hvdcloud.doctor.gpus import head_drives_only
 
     head, *others = record.nodes
     drives, slots = head_drives_only(config), config.run.slots_per_node
@@ -383,29 +380,3 @@ def _secrets(config: Config) -> dict[str, str]:
             f"run.secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=… and run again"
         )
     return {name: os.environ[name] for name in config.run.secrets}
-
-
-def _storage_credentials(config: Config, bucket: str, endpoint: str | None) -> str | None:
-    """With what the nodes' agents open the bucket.
-
-    A VM has its own service account, whose tokens the metadata server gives out. Containers on this machine have none:
-    they use this machine's credentials, which travel over the pinned connection into a 0600 file that is gone when the
-    run ends.
-    """
-    if not bucket.startswith("gs://"):
-        return None
-    if config.provider == "gce":
-        return METADATA_CREDENTIALS
-    if endpoint:
-        return None
-    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(file) if file else Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        from hvdcloud.errors import CredentialsError
-
-        raise CredentialsError(
-            f"no credentials for {bucket}: {path} cannot be read ({error.strerror})",
-            hint="gcloud auth application-default login",
-        ) from error

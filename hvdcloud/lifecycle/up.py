@@ -90,7 +90,7 @@ def look_ahead(context: Context, consent: Consent) -> None:
     from hvdcloud.lifecycle.build import image_to_be
 
     # Here nothing costs money, and only the image tells whether the engine could fulfil it.
-    if context.config.provider == "local" or context.find() is not None:
+    if not context.platform.costs_money or context.find() is not None:
         return
     spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
     _check(context, spec, consent)
@@ -146,17 +146,15 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
 
 
 def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
-    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch
+    from hvdcloud.doctor.gpus import check_gpus
 
     check_gpus(context.config)
-    if said := device_mismatch(context.config):
-        consent.warn(context.console, said)
+    if mismatch := context.platform.device_mismatch():
+        consent.warn(context.console, mismatch.summary)
     problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems
-        raise first.error(
-            first.message, hint=first.hint, details="\n".join(f"{other.message}; {other.hint}" for other in others)
-        )
+        raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
