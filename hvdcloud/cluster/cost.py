@@ -53,15 +53,20 @@ class Cost:
 
 
 class Meter:
-    """Counts what a cluster costs after it was last seen, as if all its nodes ran until it is gone: an upper bound."""
+    """Counts what a cluster costs after it was last seen, as if all its nodes ran until it is gone: an upper bound.
 
-    def __init__(self) -> None:
+    Args:
+        now: the clock, in seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
         self._seen: Cluster | None = None
         self._at = 0.0
 
     def observe(self, cluster: Cluster) -> None:
         """The cluster as its provider has just described it."""
-        self._seen, self._at = cluster, time.time()
+        self._seen, self._at = cluster, self._now()
 
     def read(
         self,
@@ -85,7 +90,7 @@ class Meter:
         cluster = self._seen
         if cluster is None or not cluster.dollars_per_hour:
             return None
-        now = time.time()
+        now = self._now()
         paid_until = max(self._at, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
         total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
         done = run.progress if run else None

@@ -12,7 +12,8 @@ from hvdcloud.cluster.join import is_another, joined, lost_predecessors
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import Listing, NodeProgress, UnseenError
+from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.providers.base import NodeProgress, unseen_error
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -100,22 +101,16 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     return results
 
 
-def unseen_error(listing: Listing) -> UnseenError:
-    """The places that did not answer, as an error."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
-
-
 def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
 
+        show = node_progress(steps)
+
         def on_progress(progress: NodeProgress) -> None:
             deleted.append(progress.object)
-            steps.update(progress.object, progress.step)
+            show(progress)
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:

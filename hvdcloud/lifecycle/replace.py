@@ -17,7 +17,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
-from hvdcloud.providers.base import NodeProgress
+from hvdcloud.providers.base import NodeProgress, Stage
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -228,7 +228,7 @@ class Replacer:
 
     def _check(self, progress: NodeProgress) -> None:
         # A deletion is never cut short: it is what abandoning means.
-        if progress.step != "deleted":
+        if progress.stage is not Stage.DELETED:
             self._go_on()
 
     def _go_on(self) -> None:

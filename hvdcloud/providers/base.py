@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node
     from hvdcloud.cluster.record import Journal
-    from hvdcloud.doctor.engine import Check
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -31,6 +32,14 @@ class Listing:
 
 class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing is there."""
+
+
+def unseen_error(listing: Listing) -> UnseenError:
+    """The error that names the places which did not answer."""
+    return UnseenError(
+        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +83,24 @@ class Problem:
         return f"{self.message}; {self.hint}"
 
 
+class Stage(Enum):
+    """How far a node or an object is, whatever its step is called."""
+
+    WORKING = "working"
+    DONE = "done"
+    DELETED = "deleted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """One step of one node on its way to ready, or of one object on its way out."""
+    """One step of creating a node or of deleting an object."""
 
     object: str
     step: str
+    """For people, with the percentage where there is one."""
+    stage: Stage = Stage.WORKING
+    percent: int | None = None
+    """How much of this step is done."""
 
 
 OnProgress = Callable[[NodeProgress], None]

@@ -19,9 +19,9 @@ from hvdcloud.node.elastic.replace import Patience, Replacer, VmTemplates
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.resource_mapper import metadata_of
 from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
-from tests.contract.test_gce_provider import BULK_INSERT, DELETE, Bench
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.gce_bench import BULK_INSERT, DELETE, Bench
 from tests.support.harness import until
 from tests.support.http_server import answering
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_gce_life import BOOT_SECONDS, left, zone_of
 from tests.support import elastic_run
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud_views import BOOT_SECONDS, left, zone_of
 from tests.support.elastic_run import Training
 from tests.support.harness import Project, Screen, until
 

@@ -194,6 +194,17 @@ def test_a_node_that_is_made_anew_begins_without_failures() -> None:
     assert made.change(now=now + 600.0) == {"d-0": 2, "d-2": 2, f"d-1-g{MOST_FAILURES + 1}": 4}
 
 
+def test_what_its_predecessor_did_is_not_held_against_a_node_that_is_made_anew() -> None:
+    made = started()
+    now = fail(made, times=MOST_FAILURES, now=100.0)
+    made.admit("d-1", index=1, slots=2)
+    made.move("d-1", Place.READY)
+    made.change(now=now)
+    assert places(made)["d-1"] == "listed"
+    made.failed("d-1", "exit code 1", now=now + 1.0)
+    assert "d-1" in {member.name for member in made.usable()}
+
+
 def test_no_more_than_the_most_are_listed_and_the_next_one_takes_a_free_place() -> None:
     made = started(3, most=2)
     assert places(made) == {"d-0": "listed", "d-1": "listed", "d-2": "ready"}

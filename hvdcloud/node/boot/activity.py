@@ -35,14 +35,18 @@ def idle_seconds() -> float | None:
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
-def now() -> str | None:
-    """What goes on at this moment, in words; None: nothing."""
+def now(tables: Iterable[str] = _TABLES) -> str | None:
+    """What goes on at this moment, in words; None: nothing.
+
+    Args:
+        tables: files with this machine's TCP connections.
+    """
     if (run := state.active_run()) is not None:
         return f"run {run}"
     for lock in paths.volatile_dir().glob("*.agent"):
         if lock_holder(lock) is not None:
             return f"the agent of run {lock.stem}"
-    callers = callers_on(paths.SSH_PORT, map(_read, _TABLES))
+    callers = callers_on(paths.SSH_PORT, map(_read, tables))
     strangers = callers - set(_mesh("addresses")) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None
 

@@ -64,11 +64,11 @@ def delete_this_one() -> Refusal | None:
     return Refusal(tuple(refused), *refused.values()) if refused else None
 
 
-def wait_for_the_end(refusal: Refusal | None) -> None:
+def wait_for_the_end(refusal: Refusal | None, *, seconds: float = GONE_SECONDS) -> None:
     """Be ended by the deletion that was granted; without one, or where it does not happen, switch off."""
     if is_vm() and refusal is None:
-        time.sleep(GONE_SECONDS)
-        say(f"still here {GONE_SECONDS:.0f} s after the deletion was granted; switching off")
+        time.sleep(seconds)
+        say(f"still here {seconds:.0f} s after the deletion was granted; switching off")
     control.poweroff()
 
 

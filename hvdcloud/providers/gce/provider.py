@@ -64,7 +64,7 @@ class GceProvider:
         self._limits = limits
         self._connect = client
         self._found: dict[tuple[str, int], Preflight] = {}
-        """By name and number of nodes, what else of a cluster decides nothing: `launch` asks once for both its specs."""
+        """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
 
     # --- planning -------------------------------------------------------------------------------------------------
 

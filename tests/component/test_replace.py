@@ -22,8 +22,8 @@ from hvdcloud.lifecycle.resize import plan_change, resize
 from hvdcloud.providers.base import Plan
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
+from tests.component.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 from tests.support.harness import until
-from tests.unit.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 
 __all__ = ["laptop", "new_vm"]
 

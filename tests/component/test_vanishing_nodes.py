@@ -197,7 +197,7 @@ class Laptop:
             bucket=f"file://{self.folder}/bucket",
         )
         console = Console(out=self.out, err=self.err)
-        context = Context(Config.model_validate({"name": "digits", "nodes": len(nodes)}), console)
+        context = Context(Config.model_validate({"name": "digits", "nodes": max(1, len(nodes))}), console)
         machines = Machines(cluster)
         context.__dict__["provider"] = machines
         context.state.make()
@@ -335,6 +335,75 @@ def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop
     with context, pytest.raises(CheckpointError):
         down(context)
     assert not machines.destroyed
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        ({"active": True}, f"run {RUN} is still active (hvdcloud stop ends it)"),
+        ({"pending": ["last.pt"]}, f"{RUN}: last.pt is not in the bucket yet"),
+        ({"errors": ["no space left"]}, f"{RUN}: no space left"),
+    ],
+)
+def test_down_refuses_while_a_node_has_something_that_is_not_in_the_bucket(
+    laptop: Laptop, new_vm: NewVm, report: dict[str, Any], reason: str
+) -> None:
+    vm = new_vm({"hvdcloud-node flush": says(json.dumps({"runs": {RUN: report}}) + "\n")})
+    context, _, machines = laptop.context([vm])
+    laptop.keep_manifest(0, complete=True)
+    with context, pytest.raises(CheckpointError) as raised:
+        down(context)
+    assert raised.value.details == reason
+    assert not machines.destroyed
+
+
+def test_down_refuses_while_a_zone_that_does_not_answer_may_hold_the_only_node(laptop: Laptop) -> None:
+    context, cluster, machines = laptop.context([])
+    machines.cluster_now = replace(cluster, expected_nodes=1, unseen=("zone us-central1-a",))
+    laptop.keep_manifest(0, complete=False)
+    with context, pytest.raises(CheckpointError) as raised:
+        down(context)
+    assert "node 0 has not finished uploading" in raised.value.details
+    assert not machines.destroyed
+
+
+def test_down_of_a_cluster_whose_nodes_are_gone_needs_nothing_of_them(laptop: Laptop) -> None:
+    context, cluster, machines = laptop.context([])
+    machines.cluster_now = replace(cluster, expected_nodes=1)
+    laptop.keep_manifest(0, complete=False)
+    with context:
+        down(context)
+    assert machines.destroyed
+    assert f"checkpoints of run {RUN} are in" in laptop.err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("of_the_head", "of_the_stopped_one", "safe"),
+    [
+        pytest.param(True, True, True, id="all is in the bucket"),
+        pytest.param(True, False, False, id="it had not finished"),
+        pytest.param(True, None, False, id="it has not said that it took part"),
+        pytest.param(None, None, False, id="no node has said so"),
+    ],
+)
+def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
+    laptop: Laptop, of_the_head: bool | None, of_the_stopped_one: bool | None, safe: bool
+) -> None:
+    """The head was preempted; node 1 is a machine that is switched off."""
+    context, cluster, machines = laptop.context([])
+    stopped = Node(name="digits-1", index=1, id="1", state=NodeState.STOPPED)
+    machines.cluster_now = replace(cluster, expected_nodes=2, nodes=(stopped,))
+    for index, complete in enumerate((of_the_head, of_the_stopped_one)):
+        if complete is not None:
+            laptop.keep_manifest(index, complete=complete)
+    with context:
+        if safe:
+            down(context)
+        else:
+            with pytest.raises(CheckpointError) as raised:
+                down(context)
+            assert "node digits-1 is stopped: what it had not uploaded is only there" in raised.value.details
+    assert machines.destroyed == safe
 
 
 def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes(laptop: Laptop, new_vm: NewVm) -> None:

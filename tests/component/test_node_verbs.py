@@ -80,7 +80,8 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
     keys = (folder / "authorized_keys").read_text().splitlines()
     assert keys == ["ssh-ed25519 AAAAlaptop laptop", "ssh-ed25519 AAAAmesh mesh"]
     config = (folder / "config").read_text()
-    for line in ("StrictHostKeyChecking yes", "BatchMode yes", "ServerAliveInterval 5", "User root"):
+    pinned = ("StrictHostKeyChecking yes", "IdentitiesOnly yes", "GlobalKnownHostsFile /dev/null")
+    for line in (*pinned, "BatchMode yes", "ServerAliveInterval 5", "User root"):
         assert line in config
 
 

@@ -1,4 +1,4 @@
-"""Texts that are compared whole. UPDATE_GOLDEN=1 .venv/bin/pytest tests/unit writes them anew: read the diff."""
+"""Texts that are compared whole. UPDATE_GOLDEN=1 .venv/bin/pytest tests/unit tests/component rewrites them."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def assert_golden(name: str, text: str) -> None:
     file = _FOLDER / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), f"{file} differs; UPDATE_GOLDEN=1 writes it anew"
+    assert text == file.read_text(encoding="utf-8"), f"{file} differs; UPDATE_GOLDEN=1 writes it again"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.gce.plan import startup
-from tests.unit.golden import assert_golden
+from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
 KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
@@ -228,14 +228,17 @@ def test_pulling_is_told_in_percent_at_most_once_a_second(vm: Vm) -> None:
         echo "{first}: Already exists"
         for layer in {second} {third}; do echo "$layer: Pulling fs layer"; done
         echo "{second}: Downloading"; echo "{second}: Verifying Checksum"; echo "{second}: Download complete"
-        /bin/sleep 1.1
         echo "{third}: Download complete"; echo "{second}: Pull complete"
-        /bin/sleep 1.1
         echo "{third}: Pull complete"
         printf '%s' "Status: Downloaded newer image"
         """,
     )
-    done = vm.boot()
+    # Microseconds at the beginning and at each line that names a layer: six lines within the first second, then one
+    # after a second, one just before another second is over, and one when it is.
+    vm.put("clock", "\n".join(map(str, [0, *range(0, 999_999, 199_999)[:6], 1_000_000, 1_999_999, 2_000_000])))
+    vm.program("clock", 'sed -n "$(grep -c ^clock "$FAKE/calls")p" "$FAKE/clock"')
+    done = vm.boot(replace={"${EPOCHREALTIME/./}": "$(clock)"})
+    assert len(vm.called("clock")) == 10
     told = [status["percent"] for status in vm.statuses if status["status"] == "pulling"]
     assert told == [0, 66, 100]
     assert "hvdcloud: Status: Downloaded newer image" in done.stdout

@@ -184,8 +184,9 @@ def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: Elasti
     why = "Horovod cannot be imported: ImportError: libcuda.so.1 is missing"
     cluster.wait_for_log(f"node {new} cannot take part: {why}")
     # It is lost until the next attempt, and joining meanwhile.
-    cluster.wait_until(lambda: cluster.member(new)["state"] == "lost", "the end of an attempt")
-    assert cluster.member(new)["why"] == why
+    cluster.wait_until(
+        lambda: (cluster.member(new)["state"], cluster.member(new)["why"]) == ("lost", why), "the end of an attempt"
+    )
     assert new not in (cluster.run_dir() / "hosts").read_text()
     # It is tried again, and taken as soon as that helps.
     (cluster.base / "broken/python").unlink()
@@ -207,7 +208,7 @@ def test_why_a_node_cannot_be_made_ready_is_told(two_nodes: ElasticNodes) -> Non
     assert cluster.admit(new) == {"ok": True}
 
     cluster.wait_for_log("train.py was changed in the head's workspace")
-    assert "was changed" in cluster.member(new)["why"]
+    cluster.wait_until(lambda: "was changed" in cluster.member(new)["why"], "the reason in the run's state")
     code.write_text(text)
     cluster.wait_for_world([head, one, new])
     assert cluster.member(new)["why"] == ""

@@ -127,5 +127,11 @@ def test_openssh_is_told_of_the_proxy_and_of_the_key_under_the_nodes_name(state:
 
     assert option("0", "proxycommand") == "gcloud compute start-iap-tunnel digits-0 2222 --project=100%%"
     assert option("digits-0", "hostkeyalias") == "digits-0"
+    # No key of an agent's is offered instead, and no host key of this machine's is believed.
+    assert option("0", "identitiesonly") == "yes"
+    assert option("0", "globalknownhostsfile") == "none"
+    assert option("0", "userknownhostsfile") == str(state.known_hosts)
+    assert option("0", "stricthostkeychecking") == "true"
+    assert option("0", "passwordauthentication") == "no"
     assert option("digits-1", "proxycommand") is None
     assert option("digits-1", "hostname") == "198.51.100.7"
