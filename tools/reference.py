@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from hvdcloud import errors
-from hvdcloud.cli import main
+from hvdcloud.cli.main import app
 from hvdcloud.cluster import model
 from hvdcloud.config import file
 from hvdcloud.config import model as config
@@ -133,8 +133,7 @@ def reference() -> str:
 
 def all_commands() -> list[typer.Context]:
     """Every command that does something, those of groups too, in the order of `--help`."""
-    main.load_commands()
-    return list(_commands(typer.Context(get_command(main.app), info_name="hvdcloud")))
+    return list(_commands(typer.Context(get_command(app), info_name="hvdcloud")))
 
 
 def _commands(parent: typer.Context) -> Iterator[typer.Context]:

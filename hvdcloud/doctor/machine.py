@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.doctor.engine import Check, Finding, Once, failed, fine, unknown, unwritable, warning
+from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
 

@@ -106,7 +106,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             cache_to=cache_to,
             needs=needs_of(config),
         )
-        steps.update("image", "ready")
+        steps.finish("image", "ready")
     return BuildOutcome(
         reference=built.reference,
         image_id=built.image_id,
@@ -221,7 +221,7 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             steps.update("push", f"{len(arrived)} of {len(layers)} layers", done=done, total=total or None)
 
         digest = push_image(built.reference, repository, progress=progress)
-        steps.update("push", "done")
+        steps.finish("push")
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
 
 

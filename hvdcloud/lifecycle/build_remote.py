@@ -73,7 +73,7 @@ def build_remote(
             progress=shown_on(context.console, steps),
         )
         result = builder.build(plan, repository=config.image.repository)
-        steps.update("image", "ready")
+        steps.finish("image", "ready")
     return BuildOutcome(
         reference=plan.reference,
         image_id="",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, ClusterSpec
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console
-    from hvdcloud.providers.base import Platform, Provider
+    from hvdcloud.console import Console, Steps
+    from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.storage.base import Bucket
 
@@ -183,3 +183,17 @@ def owner_label() -> str:
     except (KeyError, OSError):  # A user id without a name, as in some containers.
         user = str(os.getuid())
     return re.sub(r"[^a-z0-9_-]", "-", f"{user}-{socket.gethostname()}".lower())[:63]
+
+
+def node_progress(steps: Steps) -> OnProgress:
+    """What shows the progress of nodes that are created and of objects that are deleted."""
+    from hvdcloud.providers.base import Stage
+
+    def show(progress: NodeProgress) -> None:
+        if progress.stage is Stage.WORKING:
+            total = None if progress.percent is None else 100.0
+            steps.update(progress.object, progress.step, done=progress.percent, total=total)
+        else:
+            steps.finish(progress.object, progress.step)
+
+    return show

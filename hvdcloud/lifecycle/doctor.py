@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.doctor.engine import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -56,8 +56,11 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
             # Where nothing is redrawn, every change would be a line.
             if context.console.live:
                 more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-                waiting = f"{', '.join(running[:_NAMED])}{more}" if running else "done"
-                steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+                if running:
+                    waiting = f"{', '.join(running[:_NAMED])}{more}"
+                    steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+                else:
+                    steps.finish("doctor")
 
         if not context.console.live:
             steps.update("doctor", f"{len(checks)} checks")

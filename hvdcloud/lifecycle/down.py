@@ -11,7 +11,8 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import NodeProgress
+from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.providers.base import NodeProgress, unseen_error
 from hvdcloud.remote.unsaved import unsaved
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
         except HvdcloudError as error:
             errors.append(error)
     if listing.unseen:
-        errors.append(listing.unseen_error())
+        errors.append(unseen_error(listing))
     if errors:
         first, *others = errors
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
@@ -103,9 +104,11 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
 
+        show = node_progress(steps)
+
         def on_progress(progress: NodeProgress) -> None:
             deleted.append(progress.object)
-            steps.update(progress.object, progress.step)
+            show(progress)
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:

@@ -96,7 +96,7 @@ def _pull_run(
     result = fetch(
         bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
     )
-    steps.update(f"pull {run}", "done")
+    steps.finish(f"pull {run}")
     return PulledRun(
         run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete
     )

@@ -16,7 +16,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
-from hvdcloud.providers.base import NodeProgress
+from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Replacer:
 
     def _check(self, progress: NodeProgress) -> None:
         # A deletion is never cut short: it is what abandoning means.
-        if progress.step != "deleted":
+        if progress.stage is not Stage.DELETED:
             self._go_on()
 
     def _go_on(self) -> None:

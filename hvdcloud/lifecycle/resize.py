@@ -11,13 +11,13 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import NodeProgress, OnProgress
+from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard, unsaved
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
-    from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
 
 DISMISS_SECONDS = 620.0
@@ -207,7 +207,7 @@ def _grow(
     stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:
-            add_nodes(context, spec, change, stay, run=run, on_progress=_shown(steps))
+            add_nodes(context, spec, change, stay, run=run, on_progress=node_progress(steps))
         except KeyboardInterrupt:
             raise InterruptedByUserError(
                 f"resize of {cluster.name} was interrupted; what it had made is deleted, and the other nodes are as "
@@ -318,7 +318,8 @@ def _shrink(
             "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
         )
         context.state.update(lambda record: record.without([node.name for node in change.remove]))
-        left = context.provider.shrink(cluster.name, [node.index for node in change.remove], on_progress=_shown(steps))
+        removed = [node.index for node in change.remove]
+        left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))
         if left:
             raise TeardownError(
                 f"{len(left)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
@@ -357,10 +358,3 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
             hint="mend that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )
-
-
-def _shown(steps: Steps) -> OnProgress:
-    def show(progress: NodeProgress) -> None:
-        steps.update(progress.object, progress.step)
-
-    return show

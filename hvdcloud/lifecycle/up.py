@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import NodeProgress
+from hvdcloud.lifecycle.context import node_progress
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
@@ -223,11 +222,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
-    def on_progress(progress: NodeProgress) -> None:
-        percent = re.search(r"(\d+) %$", progress.step)
-        done, total = (float(percent[1]), 100.0) if percent else (None, None)
-        steps.update(progress.object, progress.step, done=done, total=total)
-
+    on_progress = node_progress(steps)
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
         context.state.journal.record("created", cluster_id=plan.spec.id)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
-    from hvdcloud.doctor.engine import Check
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -28,16 +29,17 @@ class Listing:
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more: `zone us-central1-f`."""
 
-    def unseen_error(self) -> UnseenError:
-        """The places that did not answer, as an error."""
-        return UnseenError(
-            f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-        )
-
 
 class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing is there."""
+
+
+def unseen_error(listing: Listing) -> UnseenError:
+    """The error that names the places which did not answer."""
+    return UnseenError(
+        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,24 @@ class Problem:
         return f"{self.message}; {self.hint}"
 
 
+class Stage(Enum):
+    """How far a node or an object is, whatever its step is called."""
+
+    WORKING = "working"
+    DONE = "done"
+    DELETED = "deleted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """One step of one node on its way to ready, or of one object on its way out."""
+    """One step of creating a node or of deleting an object."""
 
     object: str
     step: str
+    """For people, with the percentage where there is one."""
+    stage: Stage = Stage.WORKING
+    percent: int | None = None
+    """How much of this step is done."""
 
 
 OnProgress = Callable[[NodeProgress], None]

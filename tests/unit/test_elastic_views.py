@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from hvdcloud.cli import render
+from hvdcloud.cli.cluster import show_status
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
@@ -69,7 +69,7 @@ def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
 
 def shown(*states: dict[str, Any]) -> str:
     out = io.StringIO()
-    render.status(Console(out=out), status_of(states))
+    show_status(Console(out=out), status_of(states))
     return out.getvalue()
 
 

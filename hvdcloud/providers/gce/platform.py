@@ -17,9 +17,9 @@ from hvdcloud.providers.gce.ssh_access import AUTO
 from hvdcloud.providers.pricing import Offer, OffersResult
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.doctor.engine import Check
     from hvdcloud.providers.gce.api.client import ComputeClient
 
 METADATA_CREDENTIALS = "metadata"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
-from hvdcloud.doctor.engine import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Check
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.doctor.engine import Check
 
 
 class LocalPlatform:

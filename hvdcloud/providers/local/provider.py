@@ -36,6 +36,7 @@ from hvdcloud.providers.base import (
     NodeProgress,
     OnProgress,
     Problem,
+    Stage,
     ignore_progress,
 )
 from hvdcloud.providers.local import requests as plan
@@ -165,7 +166,7 @@ class LocalProvider:
 
         def wait(node: Node) -> Node:
             ready = self._follow_until_ready(node, deadline, open_streams)
-            on_progress(NodeProgress(object=node.name, step="ready"))
+            on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
             return ready
 
         def hang_up_all() -> None:
@@ -323,7 +324,7 @@ class LocalProvider:
                 self._api.remove_network(object_id)
             else:
                 self._api.remove_volume(object_id, force=True)
-            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted"))
+            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted", stage=Stage.DELETED))
         except NotFound:
             reason = "gone, but still listed"
         except APIError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.doctor.engine import Check, Finding, Once, failed, failure, fine, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side

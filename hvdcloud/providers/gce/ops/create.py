@@ -16,7 +16,7 @@ from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import labels_of
 from hvdcloud.providers.gce.inventory import Resource
@@ -153,7 +153,7 @@ class Creation:
             region = region_of(zone)
             error = full.get(region) or self._in_zone(zone)
             if error is None:
-                self._say(zone, "created")
+                self._say(zone, "created", stage=Stage.DONE)
                 return
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
@@ -303,8 +303,8 @@ class Creation:
             self._requests.add(request)
         return request
 
-    def _say(self, zone: str, step: str) -> None:
-        self._on_progress(NodeProgress(object=zone, step=step))
+    def _say(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
+        self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
 
 
 def _some_vms(count: int) -> str:
