@@ -140,7 +140,6 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     """
     from hvdcloud import providers
     from hvdcloud.cluster.state import as_known_here
-    from hvdcloud.providers.base import unseen_error
 
     invocation: Invocation = context.obj
     config = invocation.load_config({"provider": provider}, default_name="any")
@@ -149,7 +148,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     invocation.result = listing.clusters
     show_clusters(invocation.console, listing)
     if listing.unseen:
-        raise unseen_error(listing)
+        raise listing.unseen_error()
 
 
 def show_clusters(console: Console, listing: Listing) -> None:

@@ -12,7 +12,7 @@ from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.providers.base import NodeProgress, unseen_error
+from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import unsaved
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
         except HvdcloudError as error:
             errors.append(error)
     if listing.unseen:
-        errors.append(unseen_error(listing))
+        errors.append(listing.unseen_error())
     if errors:
         first, *others = errors
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))

@@ -29,6 +29,13 @@ class Listing:
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more: `zone us-central1-f`."""
 
+    def unseen_error(self) -> UnseenError:
+        """The places that did not answer, as an error."""
+        return UnseenError(
+            f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+        )
+
 
 class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing is there."""
