@@ -121,7 +121,7 @@ class Replacer:
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
         for name in self.making:
-            poweroff.say(f"{name} may be half-made; hvdcloud down deletes it")
+            poweroff.write_line(f"{name} may be half-made; hvdcloud down deletes it")
 
     # -- one VM ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Replacer:
     def _delete(self, name: str) -> None:
         if reason := Deletion(self._compute).delete([name], seconds=CALL_SECONDS).get(name):
             text = f"{name} is half-made and could not be deleted: {reason}; hvdcloud down deletes it"
-            poweroff.say(text)
+            poweroff.write_line(text)
             self._say(text)
 
     # -- what Compute Engine knows -------------------------------------------------------------------------------------
