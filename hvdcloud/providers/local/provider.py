@@ -26,6 +26,7 @@ from hvdcloud.cluster.model import (
     Leftover,
     Node,
     NodeState,
+    Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
@@ -34,7 +35,6 @@ from hvdcloud.providers.base import (
     NodeBucket,
     NodeProgress,
     OnProgress,
-    Plan,
     Problem,
     Stage,
     ignore_progress,
@@ -46,7 +46,7 @@ from hvdcloud.providers.local.containers import Maker
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover
+from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Plan, Request, Stage
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import labels_of
 from hvdcloud.providers.gce.inventory import Resource
@@ -25,7 +25,7 @@ from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, r
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 CREATE_SECONDS = 900.0
 """For one bulkInsert; gcloud gives up after as long."""
