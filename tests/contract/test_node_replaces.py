@@ -17,8 +17,9 @@ from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
 from hvdcloud.node.elastic.replace import Patience, Replacer, VmTemplates
 from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.api.resource_mapper import metadata_of
-from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
+from hvdcloud.providers.gce.names import belongs_to, cluster_id_of
+from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, bulk_insert_bodies
+from hvdcloud.providers.gce.resource_mapper import metadata_of
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.gce_bench import BULK_INSERT, DELETE, Bench

@@ -15,11 +15,11 @@ from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
 from hvdcloud.providers.base import Problem
-from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
-from hvdcloud.providers.gce.capacity.candidates import Availability
+from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.plan.request import region_of, zone_candidates
+from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
 
 IMAGE_FAMILIES = {

@@ -13,14 +13,14 @@ from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
-from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import firewall, request
-from hvdcloud.providers.gce.plan.request import region_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ class _Checks:
         return [f"{name}.googleapis.com" for name in names]
 
     def _permissions(self) -> Finding:
-        return permissions.check_permissions(
-            self._login(), external_address=request.external_ip_needed(self._settings())
-        )
+        return permissions.check_permissions(self._login(), external_address=self._settings().needs_external_ip)
 
     def _service_account(self) -> Finding:
         return permissions.check_service_account(
@@ -199,7 +197,7 @@ class _Checks:
         path = path[path.index("projects/") :] if "projects/" in path else path
         subnetwork = _there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")
         said = f"{name}, subnetwork {subnetwork['name']} {subnetwork.get('ipCidrRange', '')}".rstrip()
-        if not request.external_ip_needed(settings) and not subnetwork.get("privateIpGoogleAccess", False):
+        if not settings.needs_external_ip and not subnetwork.get("privateIpGoogleAccess", False):
             region = path.split("/")[3]
             return warning(
                 f"{said}; nodes have no external address, and without Private Google Access or a NAT no image",
@@ -290,7 +288,7 @@ class _Checks:
         """Where nodes are tried first, as far as that is known without asking."""
         # What is wrong with the machine type, its own check tells.
         try:
-            zones = request.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
+            zones = candidates.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None

@@ -17,11 +17,12 @@ from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageEr
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Plan, Request, Stage
-from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
-from hvdcloud.providers.gce.api.resource_mapper import labels_of
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Resource
+from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, request_id
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:

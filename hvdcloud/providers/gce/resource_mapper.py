@@ -19,10 +19,10 @@ from hvdcloud.cluster.model import (
     Node,
     NodeState,
 )
-from hvdcloud.providers.gce.api.client import zone_of
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
 from hvdcloud.providers.gce.money.costs import costs
-from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
+from hvdcloud.providers.gce.names import cluster_id_of, zone_of
+from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
 
 # The rest of Instance.status (discovery document) is on its way out or out already.
