@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, unknown, warning
-from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
+from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
+from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
@@ -36,12 +34,6 @@ _PLACES_NAMED = 4
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """Credentials first: what is checked with them comes after them."""
     return list(_Checks(config, spec).all())
-
-
-def setup_hint() -> str:
-    """How to get what costs nothing while idle."""
-    more = "" if shutil.which("terraform") else " (it needs terraform, which is not on this machine's PATH)"
-    return f"hvdcloud setup makes one and writes it into hvdcloud.yaml{more}"
 
 
 class _Checks:
@@ -75,7 +67,6 @@ class _Checks:
         yield Check(name="network", look=self._network, **of_compute)
         yield Check(name="SSH", look=self._ssh, **of_compute)
         yield Check(name="bucket", look=self._bucket, needs=("credentials",))
-        yield Check(name="registry", look=self._registry, needs=("credentials",) if self._repository else ())
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -234,31 +225,6 @@ class _Checks:
 
     def _bucket(self) -> Finding:
         return check_bucket(self._login(), self._spec.bucket, region=self._first_region())
-
-    def _registry(self) -> Finding:
-        from hvdcloud.image.publish import referrers
-
-        if self._repository is None:
-            return failed(
-                "image.repository is not set; provider gce pulls the image from there",
-                hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
-                error=UsageError,
-            )
-        try:
-            referrers.try_push(self._repository)
-        except NodeError as error:
-            return unknown(f"not checked: {error.message}", hint=error.hint)
-        except CredentialsError as error:
-            return failed(f"{self._repository}: {error.message}", hint=error.hint, error=CredentialsError)
-        except ImageError as error:
-            # Its hint is for who pushes; and requests' messages go on for lines.
-            reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
-            return failed(
-                f"{self._repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
-                hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
-                error=ImageError,
-            )
-        return fine(f"{self._repository} takes a push")
 
     # --- what all of them need ------------------------------------------------------------------------------------
 

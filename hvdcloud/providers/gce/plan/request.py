@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.image.publish.registry import google_registry
+from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
