@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.join import join
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
@@ -285,7 +285,7 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
         raise TeardownError(
             f"{context.name} did not come up ({_why(cause)}), and {len(leftovers)} object(s) could not be deleted",
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
-            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+            details=leftover_table(leftovers),
         ) from cause
 
 

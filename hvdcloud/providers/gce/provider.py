@@ -27,7 +27,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, look
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, GcePlan
+from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots, parse_status
 from hvdcloud.providers.gce.plan import budget, firewall, request
@@ -101,8 +101,8 @@ class GceProvider:
         offers, unpaid = budget.paid_zones(settings, zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
-        requests = [
-            Request(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
+        requests: list[Request] = [
+            FirewallRequest(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
             for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         ]
         requests += [

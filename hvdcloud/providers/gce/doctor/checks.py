@@ -157,7 +157,7 @@ class _Checks:
         found = self._outlook()
         if trouble := self._trouble(found, "namesakes"):
             return trouble
-        if found.namesakes and found.namesakes[0].message.startswith("the cluster "):
+        if found.namesakes and found.namesakes[0].by_this_cluster:
             return warning(found.namesakes[0].message, hint=found.namesakes[0].hint)
         return _problem(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
 

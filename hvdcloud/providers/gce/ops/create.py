@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover
+from hvdcloud.cluster.model import LABEL_ID, Leftover, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
@@ -42,6 +42,10 @@ LINE_LENGTH = 200
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
 
 
+class FirewallRequest(Request):
+    """The request for a firewall rule."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcePlan(Plan):
     """The firewall rules that are missing, and the bulkInserts for the first zone; the others get the like of them."""
@@ -61,7 +65,7 @@ class GcePlan(Plan):
     @property
     def firewall_requests(self) -> tuple[Request, ...]:
         """Those of the firewall rules."""
-        return tuple(request for request in self.requests if request.object.startswith("firewall "))
+        return tuple(request for request in self.requests if isinstance(request, FirewallRequest))
 
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
         """The bulkInserts for a zone, to be sent one after the other."""
@@ -119,7 +123,7 @@ class Creation:
         except BaseException as error:
             failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
             if (left := self._undo()) and isinstance(failure, HvdcloudError):
-                failure.details = "\n".join(filter(None, [failure.details, _table(left)]))
+                failure.details = "\n".join(filter(None, [failure.details, leftover_table(left)]))
             if failure is error:
                 raise
             raise failure from error
@@ -321,7 +325,3 @@ def _in_a_word(error: ApiError) -> str:
 def _one_line(error: ApiError) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}…"
-
-
-def _table(left: Sequence[Leftover]) -> str:
-    return "\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left)
