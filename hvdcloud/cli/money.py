@@ -10,9 +10,7 @@ from hvdcloud.cli.app import Invocation, Provider
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.offers import OffersResult
-    from hvdcloud.lifecycle.prices import PricesResult, RefreshResult
-    from hvdcloud.providers.gce.capacity.offers import Offer, Row
+    from hvdcloud.providers.pricing import Offer, OffersResult, PricesResult, RefreshResult, Row
 
 SHOWN = 20
 CHANGES_SHOWN = 12
@@ -101,9 +99,7 @@ def refresh(
 
     invocation: Invocation = context.obj
     config = invocation.load_config(default_name="any")
-    invocation.result = result = fetch_prices(
-        project=config.gce.project, endpoint=config.gce.endpoint, api_key=api_key, say=invocation.console.say
-    )
+    invocation.result = result = fetch_prices(config, api_key=api_key, on_progress=invocation.console.say)
     render_refresh(invocation.console, result)
 
 
@@ -112,7 +108,7 @@ def refresh(
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
     """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
-    from hvdcloud.providers.gce.capacity.offers import rows
+    from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, unwritable, warning
-from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
+from hvdcloud.doctor.gpus import check_gpus, needs_of
+from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -57,12 +59,23 @@ def machine_checks(context: Context) -> Sequence[Check]:
 
 def _checks(context: Context) -> Iterator[Check]:
     config = context.config
+    at_registry, repository = context.platform.needs_registry, config.image.repository
+    if at_registry:
+        yield Check(
+            name="registry",
+            look=lambda: _registry(config.provider, repository),
+            needs=("credentials",) if repository else (),
+        )
     image = Once(lambda: _look_at_image(context))
-    if config.provider == "gce":
-        yield Check(name="GPU and image", look=lambda: _fit(config), explained_by=("machine",))
+    if context.platform.machines() is not None:
+        yield Check(name="GPU and image", look=lambda: _fit(context), explained_by=("machine",))
     yield Check(name="engine", look=_engine)
-    needs, registry = (("engine", "credentials"), ("registry",)) if config.provider == "gce" else (("engine",), ())
-    yield Check(name="image", look=lambda: _image(context, image()), needs=needs, explained_by=registry)
+    yield Check(
+        name="image",
+        look=lambda: _image(context, image()),
+        needs=("engine", "credentials") if at_registry else ("engine",),
+        explained_by=("registry",) if at_registry else (),
+    )
     yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
     yield Check(name="files", look=lambda: _files(config))
     if config.run.secrets:
@@ -71,20 +84,45 @@ def _checks(context: Context) -> Iterator[Check]:
     yield Check(name="state", look=lambda: _state(context.state.dir))
 
 
-def _fit(config: Config) -> Finding:
+def _fit(context: Context) -> Finding:
     """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
-    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, gpu_of
-
+    config, platform = context.config, context.platform
     check_gpus(config)
-    if said := device_mismatch(config):
-        what, _, hint = said.partition("; " if "; " in said else ": ")
-        return warning(what, hint=hint)
-    gpu, image = gpu_of(config), config.image
+    if mismatch := platform.device_mismatch():
+        return warning(mismatch.message, hint=mismatch.hint)
+    gpu, image = platform.gpu(1), config.image
     if gpu is None:
         return fine(f"no GPU, and image.device is {image.device}")
     if image.base is not None:
         return unknown(f"only image.base {image.base} knows whether it has code for {gpu.name}")
     return fine(f"the image has code for {gpu.name} (compute capability {gpu.compute_capability})")
+
+
+def _registry(provider: str, repository: str | None) -> Finding:
+    """Whether it takes a push."""
+    from hvdcloud.image.publish import referrers
+
+    if repository is None:
+        return failed(
+            f"image.repository is not set; provider {provider} pulls the image from there",
+            hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+            error=UsageError,
+        )
+    try:
+        referrers.try_push(repository)
+    except NodeError as error:
+        return unknown(f"not checked: {error.message}", hint=error.hint)
+    except CredentialsError as error:
+        return failed(f"{repository}: {error.message}", hint=error.hint, error=CredentialsError)
+    except ImageError as error:
+        # Its hint is about a push; and the messages of requests are several lines long.
+        reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
+        return failed(
+            f"{repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
+            hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
+            error=ImageError,
+        )
+    return fine(f"{repository} takes a push")
 
 
 def _engine() -> Finding:
@@ -102,7 +140,6 @@ def _engine() -> Finding:
 def _look_at_image(context: Context) -> _Image:
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import needs_of
 
     config = context.config.image
     with _connected() as client:
@@ -145,7 +182,7 @@ def _unreachable(api: Any, found: _Image) -> str:
 def _image(context: Context, found: _Image) -> Finding:
     """Whether nodes can run it now, or what is to be done for that."""
     reference = found.plan.reference
-    if context.config.provider == "local":
+    if not context.platform.needs_registry:
         if not found.missing:
             return fine(f"{reference} is there")
         return _to_build(found, hint="hvdcloud build; launch does it by itself")

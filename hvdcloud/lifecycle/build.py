@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
     from hvdcloud.image.engine_stream import BuildEvent, Progress
-    from hvdcloud.image.plan.custom_base import Needs
+    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.lifecycle.context import Context
@@ -87,8 +87,8 @@ def build(
 
 def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
     """The image in the engine; `push`: it is to be pushed afterwards."""
+    from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.build.builder import build as build_image
-    from hvdcloud.lifecycle.gpus import check_gpus
 
     started = time.monotonic()
     config = context.config
@@ -106,7 +106,9 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             cache_from=cache_from,
             cache_to=cache_to,
             needs=needs_of(config),
+            plan=context.image_plan,
         )
+        context.image_plan = built.plan
         steps.finish("image", "ready")
     return BuildOutcome(
         reference=built.reference,
@@ -141,13 +143,15 @@ def push(context: Context) -> BuildOutcome:
     return build(context, push=True)
 
 
-def needs_of(config: Config) -> Needs:
-    """What an image that is not ours has to be able to do for this configuration."""
-    from hvdcloud.image.plan.custom_base import Needs
-    from hvdcloud.lifecycle.gpus import gpu_of
+def _plan(context: Context) -> ImagePlan:
+    """What the configuration asks for, planned once for a command."""
+    from hvdcloud.doctor.gpus import needs_of
+    from hvdcloud.image.build.builder import find_plan
 
-    gpu = gpu_of(config) if config.image.device == "cuda" else None
-    return Needs(controller=config.run.controller, capability=gpu.compute_capability if gpu else "")
+    if context.image_plan is None:
+        config = context.config
+        context.image_plan = find_plan(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    return context.image_plan
 
 
 def image_to_be(context: Context) -> str:
@@ -156,15 +160,12 @@ def image_to_be(context: Context) -> str:
     Raises:
         UsageError: `image.repository` is not set.
     """
-    from hvdcloud.image.build.builder import current_plan
-
-    config = context.config
-    reference = current_plan(config.image, project_dir=config.project_dir, needs=needs_of(config)).reference
-    if config.provider == "local":
+    reference = _plan(context).reference
+    if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish.registry import target_of
 
-    return target_of(reference, _repository(config))
+    return target_of(reference, _repository(context.config))
 
 
 def image_of_nodes(context: Context) -> str:
@@ -175,15 +176,12 @@ def image_of_nodes(context: Context) -> str:
         ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
-    from hvdcloud.image.build.builder import current_plan
-
-    config = context.config
-    reference = current_plan(config.image, project_dir=config.project_dir, needs=needs_of(config)).reference
-    if config.provider == "local":
+    reference = _plan(context).reference
+    if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish import registry
 
-    repository = _repository(config)
+    repository = _repository(context.config)
     target = registry.target_of(reference, repository)
     # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
     digest = registry.published(reference, repository) or registry.digest_at_registry(target)
@@ -203,7 +201,7 @@ def _repository(config: Config) -> str:
 
 def ensure_image(context: Context) -> BuildOutcome:
     """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM."""
-    if context.config.provider != "local":
+    if context.platform.needs_registry:
         _repository(context.config)
     repository = context.config.image.repository
     built = _build(context, push=repository is not None)

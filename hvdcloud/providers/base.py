@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.checks import Check
+    from hvdcloud.cluster.journal import Journal
+    from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
+    from hvdcloud.providers.pricing import OffersResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,13 @@ class Listing:
     clusters: tuple[Cluster, ...]
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more: `zone us-central1-f`."""
+
+    def unseen_error(self) -> UnseenError:
+        """The places that did not answer, as an error."""
+        return UnseenError(
+            f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+        )
 
 
 class UnseenError(TeardownError):
@@ -41,32 +50,6 @@ def unseen_error(listing: Listing) -> UnseenError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One call that would change the outside, exactly as it would be sent."""
-
-    object: str
-    """`network hvdcloud-digits`, `container digits-0`."""
-    method: str
-    body: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What `create` would send; made without side effects."""
-
-    spec: ClusterSpec
-    requests: tuple[Request, ...]
-    dollars_per_hour: float
-    """For all nodes together, by the price table."""
-    worst_case_dollars: float = 0.0
-    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
-    seconds: float | None = None
-    """After which the provider itself deletes the nodes; None: never."""
-    notices: tuple[str, ...] = ()
-    """What the user should know before money is spent, such as a GPU that is about to be switched off."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a spec cannot become a cluster, and what to do about it."""
 
@@ -74,6 +57,11 @@ class Problem:
     hint: str
     error: type[HvdcloudError] = UsageError
     """What kind of failure it is, which decides the exit code."""
+
+    @property
+    def summary(self) -> str:
+        """Message and hint in a line."""
+        return f"{self.message}; {self.hint}"
 
 
 class Stage(Enum):
@@ -110,6 +98,71 @@ class NodeBucket:
     bucket: str
     bucket_endpoint: str | None = None
     mounts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What an image has to have code for."""
+
+    name: str
+    compute_capability: str
+
+
+class Platform(Protocol):
+    """What a kind of provider says of one configuration. Nothing is connected; only `connect` and `offers` ask."""
+
+    place: str
+    """Where the nodes are, in words: `on this machine`."""
+    costs_money: bool
+    needs_registry: bool
+    """Nodes pull their image from a registry; False: they run it from this machine's engine."""
+    lends_credentials: bool
+    """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
+
+    def connect(self, *, on_retry: Callable[[str], None]) -> Provider:
+        """The provider, ready to use.
+
+        Args:
+            on_retry: called with a line for people when a request is about to be sent again; from any thread.
+
+        Raises:
+            NodeError: it does not answer (for local: no Docker engine runs).
+            CredentialsError: there are no credentials for it.
+        """
+
+    def checks(self, spec: ClusterSpec) -> Sequence[Check]:
+        """The checks of `hvdcloud doctor` before this provider makes `spec`; nothing is asked yet."""
+
+    def gpu(self, index: int) -> Gpu | None:
+        """The GPU of node `index` (0: the head); None: it has none, or `preflight` will say what is wrong."""
+
+    def machines(self) -> str | None:
+        """What the nodes are, in words; None: they are no machines of their own."""
+
+    def device_mismatch(self) -> Problem | None:
+        """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
+
+    def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
+        """What the nodes' agents open a bucket with, as the run request has it; None: it takes none.
+
+        Raises:
+            CredentialsError: this machine's cannot be read.
+        """
+
+    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
+        """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
+
+    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+        """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
+
+        Args:
+            hours: that `Offer.dollars` is for.
+            gpu: only nodes with this GPU.
+            image_problem: why the image does not run on a GPU; None: it does.
+
+        Raises:
+            UsageError: the machine type or a GPU is not in the catalogue.
+        """
 
 
 class Provider(Protocol):

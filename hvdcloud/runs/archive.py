@@ -61,7 +61,7 @@ def wait(context: Context, cluster: Cluster, run_id: str) -> None:
 
     It is no checkpoint: what is not there after KEEP_SECONDS is done without.
     """
-    if cluster.provider == "local" and cluster.bucket.startswith("gs://"):
+    if context.platform.lends_credentials and cluster.bucket.startswith("gs://"):
         # The credentials that these nodes had were this machine's, and are gone when the checkpoints are there.
         return
     bucket = context.bucket(cluster)

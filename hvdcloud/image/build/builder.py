@@ -37,7 +37,7 @@ class BuildResult:
     """An image that is in the engine.
 
     Attributes:
-        reference: what to run: `hvdcloud/project:HASH`. HASH stands for the content: projects with the same share it.
+        plan: what was carried out.
         image_id: the engine's id.
         digest: the registry's (`sha256:…`), if this very image was pushed to or pulled from `image.repository`.
         cached: nothing was built, because the image was there.
@@ -45,12 +45,17 @@ class BuildResult:
         steps: Dockerfile steps that the engine went through, those that it had in its cache included.
     """
 
-    reference: str
+    plan: ImagePlan
     image_id: str
     digest: str | None
     cached: bool
     seconds: float
     steps: int
+
+    @property
+    def reference(self) -> str:
+        """What to run: `hvdcloud/project:HASH`. HASH stands for the content: projects with the same share it."""
+        return self.plan.reference
 
 
 def build(
@@ -71,7 +76,7 @@ def build(
         cache_from: `HOST/PATH[:TAG]`, a repository: what it has of the images needed is pulled instead of built.
         cache_to: `HOST/PATH`: what it lacks of the images that the engine has is sent there, for `cache_from`.
         needs: what `image.base` has to be able to do.
-        plan: what `current_plan` returns for these, if that is known.
+        plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
         UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
@@ -82,13 +87,14 @@ def build(
     started = time.monotonic()
     source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
-    base = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
-    plan = plan or plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    if plan is None:
+        unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
+        plan = plan_image(image_config, project_dir=project_dir, base=unseen, needs=needs)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
-        if base is not None:
-            base = custom_base.have(api, base.reference, progress=progress)
+        if image_config.base is not None:
+            base = custom_base.have(api, image_config.base, progress=progress)
             plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
         built = carry_out(
             api,
@@ -136,7 +142,7 @@ def carry_out(
     if target is not None:
         registry_cache.store(api, target, plan=plan, progress=progress)
     return BuildResult(
-        reference=plan.reference,
+        plan=plan,
         image_id=image_id,
         digest=_digest(api, image_id, repository=repository),
         cached=not work.built,
@@ -145,8 +151,8 @@ def carry_out(
     )
 
 
-def current_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
-    """The plan that `build` carries out; no engine is asked, except for what tag `image.base` stands for.
+def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
+    """What `build` carries out; no engine is asked, except for what image the tag `image.base` is.
 
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is not there.

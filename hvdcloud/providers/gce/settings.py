@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.ssh_access import IAP, is_public
+from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import GceConfig, LimitsConfig
-
-Spot: TypeAlias = Literal["workers", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,17 @@ class Settings:
     """Another Compute API endpoint than Google's, for the nodes."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+
+    @property
+    def needs_external_ip(self) -> bool:
+        """The laptop comes over the internet, or the VM installs packages from there (Deep Learning VM)."""
+        return self.vm_image_profile == "dlvm" or (self.ssh_source != IAP and is_public(self.ssh_source))
+
+    @property
+    def subnetwork_region(self) -> str | None:
+        """The region that `gce.subnetwork`, given as a URL, pins the nodes to; None: any."""
+        _, found, rest = (self.subnetwork or "").partition("regions/")
+        return rest.partition("/")[0] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +110,11 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
 
 
 def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
-    """
+    """What is the same for every cluster of this configuration.
+
     Args:
         project: where the VMs are to be.
-        ssh_source: as `reach.caller_source` found it.
+        ssh_source: as `ssh_access.caller_source` found it.
     """
     gpu = config.gpu
     return Settings(

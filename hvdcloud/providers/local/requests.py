@@ -6,14 +6,18 @@ import os
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.cluster.model import LABEL_NODE, SSH_PORT, ClusterSpec
-from hvdcloud.providers.base import NodeBucket, Plan, Request
+from hvdcloud.cluster.model import LABEL_NODE, SSH_PORT, ClusterSpec, Plan, Request
+from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.local.view import LABEL_BUCKET, LABEL_IMAGE
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
 HOST_FROM_NODE = "host.docker.internal"
 # NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
 SHM_SIZE = 1 << 30
+
+
+class NetworkRequest(Request):
+    """The request for a cluster's network."""
 
 
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
@@ -23,8 +27,8 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
         idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
     """
     network = network_name(spec.name)
-    requests = [
-        Request(
+    requests: list[Request] = [
+        NetworkRequest(
             object=f"network {network}",
             method="POST /networks/create",
             body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},
