@@ -132,7 +132,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
     for note, number in notes.items():
         console.answer(f"{number}: {note}")
     for notice in result.notices:
-        if not notice.startswith("~") or any(row.offer.estimate for row in shown):
+        if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
             console.answer(notice)
     if len(at_hand) < len(result.offers):
         console.answer("gce.subnetwork is in one region; those of others too: hvdcloud offers --all")
