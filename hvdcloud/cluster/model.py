@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -177,3 +177,8 @@ class Leftover:
     reason: str
     delete_with: str
     """A command that deletes it by hand."""
+
+
+def leftover_table(leftovers: Iterable[Leftover]) -> str:
+    """A line for each."""
+    return "\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers)

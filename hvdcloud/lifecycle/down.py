@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, NodeState
-from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
+from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
+from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import NodeProgress
@@ -93,9 +93,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     if listing.unseen:
         errors.append(listing.unseen_error())
     if errors:
-        first, *others = errors
-        first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
-        raise first
+        raise first_of(errors)
     return results
 
 
@@ -115,7 +113,7 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
         raise TeardownError(
             f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
-            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+            details=leftover_table(leftovers),
         )
     _note(context, "down-done", cluster.id)
     return deleted

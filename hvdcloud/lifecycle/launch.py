@@ -168,7 +168,7 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         if cost := _cost(context, meter, bucket=bucket, runs=runs):
             context.console.say(cost.summary)
     except HvdcloudError as second:
-        error.details = "\n".join(filter(None, [error.details, second.message, second.details]))
+        error.add_details(second.message, second.details)
         error.hint = second.hint
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request
+from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
@@ -118,7 +118,7 @@ class Creation:
         except BaseException as error:
             failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
             if (left := self._undo()) and isinstance(failure, HvdcloudError):
-                failure.details = "\n".join(filter(None, [failure.details, _table(left)]))
+                failure.add_details(leftover_table(left))
             if failure is error:
                 raise
             raise failure from error
@@ -320,7 +320,3 @@ def _in_a_word(error: ApiError) -> str:
 def _one_line(error: ApiError) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}…"
-
-
-def _table(left: Sequence[Leftover]) -> str:
-    return "\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left)
