@@ -44,7 +44,7 @@ class PullResult:
 
 
 def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullResult:
-    """Fetch what is not on this disk yet; what is, is verified where it stands.
+    """Fetch what is not on this disk yet, and verify what is.
 
     Args:
         run_id: one run; None: every run of the cluster that is up, else the newest run in the bucket.
