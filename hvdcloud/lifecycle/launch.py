@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,8 +178,7 @@ def _importing_ahead() -> Iterator[None]:
     """Import the SSH client while the engine works: that takes longer than the containers take to boot."""
 
     def load() -> None:
-        import fabric  # noqa: F401
-        import paramiko  # noqa: F401
+        import_module("fabric")
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(load)
