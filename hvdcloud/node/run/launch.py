@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.files import Lock
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
 from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.prepare import ActiveRunError
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import supervise
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.node.elastic.replace import VmTemplates
@@ -54,18 +56,19 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         raise ActiveRunError(state.active_run() or "?")
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
-    current = state.fresh(
+    current = RunState(
         run=run,
         cluster=wanted.cluster,
+        state="starting",
         np=wanted.np,
         controller=wanted.controller,
         nodes=list(wanted.hosts),
+        started=time.time(),
+        about=about if isinstance(about := request.get("about"), dict) else {},
+        down_when_done=bool(request.get("down_when_done", False)),
     )
-    # What the laptop knows of the cluster and what it costs, for whoever reads of this run when both are gone.
-    current["about"] = about if isinstance(about := request.get("about"), dict) else {}
     if request.get("detached"):
-        events.record(run, "left to run without anybody who follows it")
-    current["down_when_done"] = bool(request.get("down_when_done", False))
+        state.record_event(run, "left to run without anybody who follows it")
     _detach(wanted, current, lock)
     return {"ok": True}
 
@@ -89,7 +92,7 @@ def _vm_templates(request: dict[str, Any]) -> VmTemplates | None:
     return VmTemplates.of(request["orders"])
 
 
-def _detach(request: Request, current: state.State, lock: Lock) -> None:
+def _detach(request: Request, current: RunState, lock: Lock) -> None:
     """Start the supervisor in a session of its own and wait until it is ready to be asked and stopped.
 
     Raises:
@@ -115,7 +118,7 @@ def _detach(request: Request, current: state.State, lock: Lock) -> None:
         )
 
 
-def _become_supervisor(request: Request, current: state.State, lock: Lock, writer: int) -> None:
+def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: int) -> None:
     code = 1
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
