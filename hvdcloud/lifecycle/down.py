@@ -12,6 +12,7 @@ from hvdcloud.cluster.join import is_another, joined, lost_predecessors
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
+from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -245,8 +246,9 @@ def unsaved(context: Context, cluster: Cluster) -> list[str]:
         for run, report in outcome.get("runs", {}).items():
             if report.get("active"):
                 problems.append(f"run {run} is still active (hvdcloud stop ends it)")
-            problems += [f"{run}: {name} is not in the bucket yet" for name in report.get("pending", ())]
-            problems += [f"{run}: {error}" for error in report.get("errors", ())]
+            uploads = UploadReport.from_json(report)
+            problems += [f"{run}: {name} is not in the bucket yet" for name in uploads.pending]
+            problems += [f"{run}: {error}" for error in uploads.errors]
     return list(dict.fromkeys(problems))
 
 

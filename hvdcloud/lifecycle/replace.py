@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.join import joined, spec_of
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -135,8 +136,8 @@ class Replacer:
         if not self._is_sure(cluster):
             return True
         state = self._state()
-        limits = state.get("elastic")
-        if state.get("state") == "done" or not limits:
+        limits = state.elastic
+        if state.done or limits is None:
             return False
         with contextlib.ExitStack() as stack:
             try:
@@ -146,10 +147,9 @@ class Replacer:
                 return True
             now = self._context.look()
             # The head has begun with these while nobody followed the run.
-            making = state.get("making") or ()
             lost = self._lost(now) if now is not None else []
-            lost = [index for index in lost if f"{self._context.name}-{index}" not in making]
-            lost = [index for index in lost if index < int(limits["max"])]
+            lost = [index for index in lost if f"{self._context.name}-{index}" not in state.making]
+            lost = [index for index in lost if index < (limits.max or 0)]
             if now is not None and lost:
                 self._replace(now, lost, state)
         return True
@@ -172,15 +172,15 @@ class Replacer:
         self._missed = missing
         return sure
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> RunState:
         """Of the run, as the head knows it; empty if it knows no such run."""
         with self._context.head(self._context.name) as head:
-            states: list[dict[str, Any]] = head.call("state", timeout=STATE_SECONDS)["runs"]
-        return next((state for state in states if state["run"] == self._run), {})
+            states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
+        return next((state for state in states if state.run == self._run), RunState())
 
-    def _replace(self, cluster: Cluster, lost: Sequence[int], state: Mapping[str, Any]) -> None:
+    def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:
         context = self._context
-        why = {str(member["name"]): str(member.get("why") or "") for member in state.get("members") or ()}
+        why = {member.name: member.why for member in state.members}
         there = {node.index: node for node in cluster.nodes}
         spec = spec_of(context, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]

@@ -12,6 +12,7 @@ from hvdcloud.cluster.join import forget, join, joined, size, spec_of
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
@@ -77,7 +78,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         change = plan_change(cluster, facts, nodes)
         labelled = context.provider.cluster(cluster.name)
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
-        run: dict[str, Any] | None = None
+        run: RunState | None = None
         if not done:
             run = active_run(context, cluster)
             _check_run(run, nodes, cluster)
@@ -91,7 +92,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         nodes=nodes,
         made=[f"{cluster.name}-{index}" for index in change.make],
         removed=[node.name for node in change.remove],
-        run=str(run["run"]) if run else None,
+        run=run.run if run else None,
         dollars_per_hour_before=cluster.dollars_per_hour,
         dollars_per_hour=after.dollars_per_hour,
         worst_case_dollars=after.worst_case_dollars,
@@ -147,7 +148,7 @@ def plan_change(cluster: Cluster, facts: Mapping[str, Any], nodes: int) -> Chang
     )
 
 
-def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
+def active_run(context: Context, cluster: Cluster) -> RunState | None:
     """The state of the run that goes on, if one does.
 
     Raises:
@@ -155,27 +156,27 @@ def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
     """
     from hvdcloud.lifecycle.logs import states
 
-    return next((state for state in states(context, cluster) if state.get("state") != "done"), None)
+    return next((state for state in states(context, cluster) if not state.done), None)
 
 
-def _check_run(run: Mapping[str, Any] | None, nodes: int, cluster: Cluster) -> None:
+def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
     if run is None:
         return
-    limits = run.get("elastic")
-    if not limits:
+    limits = run.elastic
+    if limits is None:
         raise UsageError(
-            f"run {run['run']} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
+            f"run {run.run} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
             "with",
             hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one go on with more or fewer",
         )
-    if making := run.get("making"):
+    if run.making:
         raise NodeError(
-            f"the head is making {', '.join(making)} anew",
+            f"the head is making {', '.join(run.making)} anew",
             hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
         )
-    if not int(limits["min"]) <= nodes <= int(limits["max"]):
+    if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
-            f"run {run['run']} takes {limits['min']} to {limits['max']} node(s), not {nodes}",
+            f"run {run.run} takes {limits.min} to {limits.max} node(s), not {nodes}",
             hint="run.elastic says how many; what it says when a run begins holds for that run",
         )
 
@@ -189,7 +190,7 @@ def _grow(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     consent: Consent,
     force: bool,
 ) -> None:
@@ -219,7 +220,7 @@ def add_nodes(
     change: Change,
     stay: Sequence[Node],
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     on_progress: OnProgress,
     on_made: Callable[[], object] = lambda: None,
     on_ready: Callable[[], object] = lambda: None,
@@ -253,7 +254,7 @@ def add_nodes(
             made=made,
             # A run goes on without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
         if run:
             admit(context, spec, run, names)
@@ -272,7 +273,7 @@ def add_nodes(
     context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
 
 
-def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Sequence[str]) -> None:
+def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
     """Have an elastic run take nodes in that have joined.
 
     Raises:
@@ -284,7 +285,7 @@ def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Se
     }
     hosts = [{"name": name, "index": int(name.rpartition("-")[2]), "slots": slots[name]} for name in names]
     with context.head(spec.name) as head:
-        head.call(f"admit {run['run']}", payload={"hosts": hosts})
+        head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
@@ -296,20 +297,18 @@ def _shrink(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     force: bool,
 ) -> None:
     if not change.remove and size(context.state.load()) == nodes:
         return
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
-        context.console.say(
-            f"run {run['run']} goes on without {', '.join(running)}; the checkpoints there are uploaded"
-        )
+        context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
         with context.head(cluster.name) as head:
-            head.call(f"dismiss {run['run']}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+            head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
-        _refuse_if_unsaved(context, cluster, change.remove, but=str(run["run"]) if run else None)
+        _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.journal.record(
             "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
@@ -331,7 +330,7 @@ def _shrink(
             spec_of(context, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
 
 

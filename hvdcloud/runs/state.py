@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _MOST_WHOLE = 1_000_000_000
@@ -250,7 +250,6 @@ class Event:
             on = f" on {self.nodes} node{'s' if self.nodes != 1 else ''}" if self.nodes is not None else ""
             return f"world: {self.ranks} rank{'s' if self.ranks != 1 else ''}{on}"
         node = "" if self.detail.startswith(self.node) else self.node
-        node = node if self.detail else self.node
         return f"{self.name}{f': {node}' if node else ''}{f': {self.detail}' if self.detail else ''}"
 
 
@@ -259,7 +258,7 @@ class About:
     """What the laptop knew of the cluster when it started the run. Holds no secret."""
 
     provider: str = ""
-    machine: str = ""
+    machine: str | None = None
     image: str = ""
     command: str = ""
     dollars_per_hour: float | None = None
@@ -287,6 +286,10 @@ class About:
             worst_case_dollars=number(value.get("worst_case_dollars")),
             seen=number(value.get("seen")),
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """What the laptop sends."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.console import plain
 from hvdcloud.lifecycle.run import RunOptions, result_of, start
 from hvdcloud.providers.base import NodeBucket
+from hvdcloud.runs.state import RunState
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster
@@ -179,7 +180,7 @@ def test_a_laptop_reads_what_nodes_answered_as_it_did(kind: str) -> None:
     states = [answer["state"] for answer in RECORDED[kind] if "state" in answer and "sample" in answer]
     states += [each for answer in RECORDED[kind] for each in answer.get("runs", ()) if isinstance(each, dict)]
     assert states
-    read = [plain(result_of("digits", timed(each))) for each in states]
+    read = [plain(result_of("digits", RunState.from_json(timed(each)))) for each in states]
     assert json.loads(json.dumps(read)) == RECORDED["read"][kind]
 
 
