@@ -43,7 +43,11 @@ class Verified:
 
 
 class VerifiedFiles:
-    """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged."""
+    """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged.
+
+    Raises:
+        CheckpointError: it exists and cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,6 +95,8 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
         value: Any = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
+    except OSError as error:
+        raise disk_error(error, path=path, doing="reading") from error
     if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("verified"), list):
         return {}
     kinds = {field.name: int if field.name in ("generation", "size", "mtime_ns") else str for field in fields(Verified)}

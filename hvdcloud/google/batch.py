@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email import message_from_bytes
 
 from hvdcloud.google.errors import ApiError
@@ -65,21 +65,31 @@ class TokenBucket:
     Args:
         burst: how many may go at once when nothing went for a while.
         per_second: how many are added each second.
+        now: the clock, in seconds.
+        sleep: waits for so many seconds.
     """
 
-    def __init__(self, *, burst: int, per_second: float) -> None:
+    def __init__(
+        self,
+        *,
+        burst: int,
+        per_second: float,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._burst = burst
         self._per_second = per_second
         self._lock = threading.Lock()
         self._tokens = float(burst)
-        self._counted = time.monotonic()
+        self._now, self._sleep = now, sleep
+        self._counted = now()
 
     def take(self, count: int) -> None:
         """Wait until `count` may go; turns come in the order of asking."""
         with self._lock:
-            now = time.monotonic()
+            now = self._now()
             self._tokens = min(float(self._burst), self._tokens + (now - self._counted) * self._per_second) - count
             self._counted = now
             wait = -self._tokens / self._per_second
         if wait > 0:
-            time.sleep(wait)
+            self._sleep(wait)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
-from hvdcloud.lifecycle.nodes_gone import not_whole
-from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import RankLines
@@ -18,8 +18,8 @@ from hvdcloud.runs.progress import LogReader, Progress
 from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
 
 QUIET_SECONDS = 4.0
 """After this long without output the head is asked whether it still lives."""
@@ -74,8 +74,8 @@ def states(context: Context, cluster: Cluster) -> list[RunState]:
     if _has_no_head(cluster):
         if kept := archive.states(context.bucket(cluster), cluster=context.name, cluster_id=cluster.id):
             return kept
-        raise not_whole(context, cluster)
-    context.facts(cluster)
+        raise not_whole(cluster, boot_log=context.provider.console)
+    context.record(cluster)
     answer = context.fleet(cluster).head.call("state", timeout=20.0)
     return [RunState.from_json(each) for each in answer["runs"]]
 

@@ -19,8 +19,8 @@ from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.state import Event, Member, RunState
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster, Node
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster, Node
 
 EVERY_SECONDS = 2.0
 PROVIDER_SECONDS = 5.0

@@ -60,12 +60,13 @@ def list_code(folder: Path) -> list[CodeFile]:
     """Every file of the project that is not ignored, sorted by path.
 
     Raises:
-        UsageError: a file cannot be read.
+        UsageError: a file or a folder cannot be read.
     """
     found = []
-    for path in _walk(folder, folder, []):
-        relative = path.relative_to(folder).as_posix()
-        try:
+    path = folder
+    try:
+        for path in _walk(folder, folder, []):
+            relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
                 found.append(CodeFile(path=relative, link=os.readlink(path)))  # noqa: PTH115 - the text, not a path
                 continue
@@ -74,10 +75,11 @@ def list_code(folder: Path) -> list[CodeFile]:
                 found.append(
                     CodeFile(path=relative, size=status.st_size, mode=status.st_mode & 0o777, sha256=_sha256(path))
                 )
-        except OSError as error:
-            raise UsageError(
-                f"{path} cannot be read: {error.strerror}", hint="mend its permissions or add it to .gitignore"
-            ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path} cannot be read: {error.strerror}",
+            hint="fix its permissions or add it to .gitignore",
+        ) from error
     return sorted(found, key=lambda file: file.path)
 
 

@@ -246,8 +246,8 @@ class GcsBucket:
             raise vanished from error
         try:
             info = self._send(name, send, crc32c=promised, if_generation=if_generation)
-        except PreconditionError:
-            raise
+        except (PreconditionError, BucketUnreachableError):
+            raise  # Where only the answer was lost, the object was replaced, whatever became of the file.
         except (HvdcloudError, FileNotFoundError, ValueError) as error:
             # The library raises ValueError for a file that became shorter, the server 400 for other bytes: whether
             # the file changed is asked of the file.

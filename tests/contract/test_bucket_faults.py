@@ -213,6 +213,28 @@ def test_a_file_that_changes_on_its_way_is_refused_and_the_object_stays(
     assert bucket.read("x", generation=good.generation) == b"good"
 
 
+def test_an_upload_that_arrived_without_an_answer_is_not_taken_back_because_the_file_has_changed(
+    server: StorageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ChangedWhileUploadingError would mean that the object is still that of before."""
+    bucket = open_bucket("gs://bucket", endpoint=server.url, retry_seconds=0.5)
+    source = tmp_path / "source"
+    source.write_bytes(b"promised")
+    commit = server.store.commit
+
+    def and_change(*args: Any, **options: Any) -> Version:
+        version = commit(*args, **options)
+        source.write_bytes(b"the next version")
+        return version
+
+    monkeypatch.setattr(server.store, "commit", and_change)
+    server.fault(path="/upload/", action={"cut": "effect"})
+    server.fault(path="/upload/", action={"status": 503}, times=1000)
+    with pytest.raises(BucketUnreachableError):
+        bucket.upload(source, "x", crc32c=crc32c_of_bytes(b"promised"))
+    assert bucket.read("x") == b"promised"
+
+
 def test_nothing_is_asked_that_an_object_user_may_not(server: StorageServer, bucket: Bucket, tmp_path: Path) -> None:
     """roles/storage.objectUser has no permission on the bucket itself."""
     bucket.write("x", b"1")

@@ -20,7 +20,7 @@ TRANSFER = """
 import json, sys, time
 from pathlib import Path
 from hvdcloud.storage.base import open_bucket
-from hvdcloud.checkpoints.verified_files import Ledger
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.node.uploads.uploader import Uploader
 what, url, endpoint, cluster, run, source, target, ledger = sys.argv[1:]
@@ -32,7 +32,8 @@ if what == "upload":
     assert not result.pending and not result.errors, result
     files = len(result.uploaded)
 else:
-    files = pull(bucket, cluster=cluster, run=run, target=Path(target), ledger=Ledger(Path(ledger))).fetched
+    record = VerifiedFiles(Path(ledger))
+    files = pull(bucket, cluster=cluster, run=run, target=Path(target), verified_files=record).fetched
 seconds = time.monotonic() - started
 # Not getrusage: a child's ru_maxrss begins with what its parent had.
 rss = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024

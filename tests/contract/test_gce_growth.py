@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import LABEL_NODES, ClusterSpec
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, NodeError, UsageError
-from hvdcloud.providers.base import LABEL_NODES, ClusterSpec, NodeProgress
+from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce import GceProvider
-from tests.contract.test_gce_provider import BULK_INSERT, Bench
 from tests.standins.compute import Emulator
+from tests.support.gce_bench import BULK_INSERT, DELETE, Bench
 from tests.support.harness import until
 
 ZONE = "us-central1-b"
@@ -121,6 +122,19 @@ def test_shrink_waits_for_what_a_killed_command_still_makes(
     until(lambda: len(vms(bench)) > 2, seconds=10, what="the new VM to be on its way")
     assert list(bench.another(zones=[ZONE]).shrink(spec.name, [2])) == []
     assert sorted(vms(bench)) == ["0", "1"]
+
+
+def test_of_two_that_grow_at_the_same_moment_the_loser_touches_nothing_of_the_winners(
+    bench: Bench, provider: GceProvider, spec: ClusterSpec
+) -> None:
+    late = provider.plan_growth(larger(spec, 3), [2])
+    bench.another(zones=[ZONE]).grow(larger(spec, 3), [2], journal=bench.journal)
+    before = {name: vm["id"] for name, vm in vms(bench).items()}
+    assert sorted(before) == ["0", "1", "2"]
+    with pytest.raises(UsageError, match=f"the name {spec.node_name(2)} is taken"):
+        provider.create(late, journal=bench.journal)
+    assert {name: vm["id"] for name, vm in vms(bench).items()} == before
+    assert bench.calls()[DELETE] == 0
 
 
 def test_the_labels_of_vms_and_disks_say_how_many_there_are(

@@ -11,97 +11,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.oauth2 import service_account
 
-from hvdcloud.cluster.record import Journal
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress, NodeState, UnseenError
-from hvdcloud.providers.gce import GceProvider
-from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.plan.request import request_id
-from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
+from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 
-BULK_INSERT = "compute.instances.bulkInsert"
-DELETE = "compute.instances.delete"
-A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
 # By the shipped prices: 2 vCPUs and 7.5 GB on demand, 8 and 30 GB with a T4 on Spot, each with disk and address.
 HEAD = 2 * 0.031611 + 7.5 * 0.004237 + 100 * 0.10 / 730 + 0.005
 WORKER = 8 * 0.01115 + 30 * 0.001494 + 0.175 + 100 * 0.10 / 730 + 0.0025
-
-
-class Bench:
-    """An emulator, a provider that uses it, and what was said and written down."""
-
-    def __init__(self, emulator: Emulator, folder: Path) -> None:
-        self.emulator = emulator
-        self.journal = Journal(folder / "journal.jsonl")
-        self.said: list[tuple[str, str]] = []
-        self.retry_seconds = 4.0
-        self.provider = self.another()
-
-    def another(self, **changes: Any) -> GceProvider:
-        """A provider as on another laptop, perhaps with other settings."""
-        settings: dict[str, Any] = {"zones": [A, B, W], "ssh": SshConfig(source="198.51.100.7/32"), **changes}
-        limits = settings.pop("limits", LimitsConfig())
-        return GceProvider(GceConfig(**settings), limits, client=self.client)
-
-    def client(self) -> ComputeClient:
-        credentials = service_account.Credentials.from_service_account_info(
-            self.emulator.keys.credentials(self.emulator.url), scopes=[SCOPE]
-        )
-        return ComputeClient(
-            project="test-project",
-            credentials=credentials,
-            endpoint=self.emulator.url,
-            retry_seconds=self.retry_seconds,
-        )
-
-    def spec(self, *, nodes: int = 2, name: str | None = None) -> ClusterSpec:
-        return ClusterSpec(
-            name=name or f"t-{secrets.token_hex(3)}",
-            id=secrets.token_hex(3),
-            owner="tester",
-            nodes=nodes,
-            image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}",
-            bucket="gs://bucket/t",
-            authorized_key=new_key_pair("test").public,
-            created=datetime.now(timezone.utc),
-        )
-
-    def say(self, progress: NodeProgress) -> None:
-        self.said.append((progress.object, progress.step))
-
-    def create(self, spec: ClusterSpec, provider: GceProvider | None = None) -> list[Node]:
-        provider = provider or self.provider
-        return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
-
-    def wait(self, nodes: list[Node], *, seconds: float = 20) -> list[Node]:
-        deadline = time.monotonic() + seconds
-        return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
-
-    def fail(self, action: dict[str, Any], **where: Any) -> None:
-        self.emulator.faults.add(action, **where)
-
-    def calls(self) -> Counter[str]:
-        """How often each method was called. The parts of a batch are not calls of their own."""
-        return Counter(entry.method for entry in self.emulator.log.entries() if not entry.part)
-
-    def zones_asked(self) -> list[str]:
-        """The zones of bulkInserts, in order, as the journal has them."""
-        return [entry["zone"] for entry in self.journal.entries() if entry["event"] == "bulkInsert"]
-
-    @property
-    def left(self) -> list[str]:
-        return self.emulator.state.left()
 
 
 @pytest.fixture

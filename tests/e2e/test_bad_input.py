@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from hvdcloud.providers.base import ClusterSpec
-from tests.support.harness import TEST_LABEL, Project, labelled, project_in
+from tests.support.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
 from tests.support.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
 # A rank that writes two checkpoints.
@@ -156,6 +157,29 @@ def test_down_works_from_a_machine_that_has_only_the_labels(project: Project, en
 
 
 @pytest.mark.parametrize("machines", [1, 2])
+def test_an_up_that_comes_while_another_one_makes_its_cluster_is_refused_and_disturbs_nothing(
+    project: Project, engine: Any, tmp_path: Path, machines: int
+) -> None:
+    other = elsewhere(project, tmp_path) if machines == 2 else project
+    with project.started("up", "--nodes", "2") as first:
+        screen = Screen(first)
+        until(lambda: labelled(engine, project.name), seconds=60, what="the first one's network")
+        # Stopped, so that it is half-way however long the second one takes.
+        first.send_signal(signal.SIGSTOP)
+        try:
+            refused = other.hvdcloud("up", "--nodes", "2", expect=2).err
+        finally:
+            first.send_signal(signal.SIGCONT)
+        screen.end(within=120)
+    assert first.returncode == 0, screen.text
+    # How far the first one is when it is stopped differs a little.
+    assert re.search("is being changed" if machines == 1 else "may be coming up|was not finished from this", refused)
+    assert len(labelled(engine, project.name)) == 3
+    assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
+    project.hvdcloud("down")
+
+
+@pytest.mark.parametrize("machines", [1, 2])
 def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
     project: Project, engine: Any, tmp_path: Path, machines: int
 ) -> None:
@@ -170,11 +194,13 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
     # Two machines may each take what the other one needs; then both are refused.
     assert len(winners) == 1 or (machines == 2 and not winners)
     assert [found["id"] for found in listed] == [one.json["result"]["id"] for one in winners]
-    if winners:
-        assert len(labelled(engine, project.name)) == 3
-        winner = pair[ended.index(winners[0])]
-        assert winner.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
-        winner.hvdcloud("down")
+    if not winners:
+        assert labelled(engine, project.name) == []
+        project.hvdcloud("up", "--nodes", "2")
+    assert len(labelled(engine, project.name)) == 3
+    winner = pair[ended.index(winners[0])] if winners else project
+    assert winner.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
+    winner.hvdcloud("down")
 
 
 def test_what_somebody_else_has_just_begun_is_not_taken_for_what_is_left_of_a_cluster(
@@ -258,14 +284,17 @@ def test_when_the_state_folders_disk_is_full_up_makes_all_or_nothing(project: Pr
     assert labelled(engine, project.name) == []
 
 
-def test_down_deletes_all_the_same_when_the_state_folder_is_full(project: Project, engine: Any) -> None:
+@pytest.mark.parametrize("options", ["size=4k,nr_inodes=1", "ro"], ids=["full", "read-only"])
+def test_down_deletes_all_the_same_when_the_state_folder_cannot_be_written(
+    project: Project, engine: Any, options: str
+) -> None:
     bucket = project.folder.parent / "bucket"
     project.configure(nodes=1, checkpoints={"bucket": bucket.as_uri()})
     project.hvdcloud("up")
-    for options in ("size=4k,nr_inodes=1", "ro"):
-        ended = project.hvdcloud("down", before=small_disk(project.state, options))
-        assert "is gone" in ended.out or "there is no cluster" in ended.out
-        assert labelled(engine, project.name) == []
+    assert len(labelled(engine, project.name)) == 2
+    assert "is gone" in project.hvdcloud("down", before=small_disk(project.state, options)).out
+    assert labelled(engine, project.name) == []
+    assert "there is no cluster" in project.hvdcloud("down", before=small_disk(project.state, options)).out
 
 
 def test_a_bucket_folder_that_cannot_be_made_is_named(project: Project, engine: Any, tmp_path: Path) -> None:

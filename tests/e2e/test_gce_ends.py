@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.support.harness import Project, Screen, until
 
 WRITES = 'echo started; sleep 2; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/rank-$HOROVOD_RANK.pt"; echo written'

@@ -22,11 +22,12 @@ from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.standins.compute.machines import LABEL
 from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
 from tests.support.harness import Ended, Project, Screen, until
+from tests.support.project_runs import last_run, pulled
 
 ELSEWHERE = "us-east1-c"
 """A zone in which nothing of these tests is."""
-BOOT_SECONDS = 240.0
 
 # Reduces over both VMs, tells what is around it and leaves known checkpoints.
 PROBE = """
@@ -66,45 +67,11 @@ def _no_faults_stay(cloud: Cloud) -> Iterator[None]:
     cloud.emulator.set_unreachable(ELSEWHERE, False)
 
 
-def left(cloud: Cloud, project: Project) -> list[str]:
-    """What Compute Engine holds of a cluster."""
-    return [link for link in cloud.left() if project.name in link]
-
-
-def vms(cloud: Cloud, project: Project) -> dict[str, str]:
-    """The status of every VM of a cluster, by name."""
-    instances = [vm for vm in cloud.emulator.state.instances() if vm["labels"]["hvdcloud-cluster"] == project.name]
-    return {vm["name"]: vm["status"] for vm in instances}
-
-
-def zone_of(cloud: Cloud, vm: str) -> str:
-    """Where a VM is."""
-    (instance,) = (found for found in cloud.emulator.state.instances() if found["name"] == vm)
-    return str(instance["zone"].rpartition("/")[2])
-
-
 def assert_in_order(text: str, *patterns: str) -> None:
     """Lines that match these are there, one after the other."""
     lines = iter(text.splitlines())
     for pattern in patterns:
         assert any(re.fullmatch(pattern, line) for line in lines), f"{pattern!r} is not there, or not in order:\n{text}"
-
-
-def last_run(project: Project) -> dict[str, Any]:
-    run: dict[str, Any] = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
-    return run
-
-
-def pulled(project: Project) -> set[str]:
-    """Pull everything; the names of the checkpoints that are on this disk then."""
-    runs = project.hvdcloud("pull", "--json").json["result"]["runs"]
-    return {path.name for run in runs for path in Path(run["folder"]).rglob("*.pt")}
-
-
-def in_bucket(cloud: Cloud, project: Project) -> set[str]:
-    """The checkpoints that are in the bucket."""
-    names = list(cloud.storage.store.bucket("bucket").names)
-    return {name.rpartition("/")[2] for name in names if f"/{project.name}/" in name and name.endswith(".pt")}
 
 
 # --- launch -----------------------------------------------------------------------------------------------------------

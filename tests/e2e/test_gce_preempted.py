@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_gce_life import BOOT_SECONDS, in_bucket, left, pulled, zone_of
 from tests.support import jobs
 from tests.support.cloud import Cloud, Earlier, running_cloud
+from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.support.harness import Project, Screen, until
+from tests.support.project_runs import pulled
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import secrets
-import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +15,7 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, build, image_reference
 from hvdcloud.image.engine_stream import BuildEvent, ignore
+from tests.support.wheels import make_wheel
 
 Build = Callable[..., BuildResult]
 
@@ -140,26 +138,6 @@ def test_a_requirement_cannot_replace_torch(small: Build) -> None:
     with pytest.raises(ImageError, match=r"Cannot install torch==2\.12\.0") as raised:
         small("torch==2.12.0\n")
     assert "(constraint) torch==2.13.0+cpu" in raised.value.details
-
-
-def make_wheel(folder: Path, *, project: str, content: str) -> Path:
-    """A wheel that no index has."""
-    info = f"{project}-1.0.dist-info"
-    files = {
-        f"{project}.py": content,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
-        f"{len(text)}\n"
-        for name, text in files.items()
-    )
-    path = folder / f"{project}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        for name, text in {**files, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
-            wheel.writestr(name, text)
-    return path
 
 
 def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(

@@ -23,30 +23,12 @@ from hvdcloud.errors import ImageError
 from hvdcloud.image.build.buildkit import find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
 from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import Step, plan_image
 from tests.support.engines import default_gateway
 from tests.support.harness import until
 from tests.support.http_server import Asked, Reply, answering
-
-NAME = "hvdcloud/t-buildkit"
-SMALL = """\
-FROM debian:bookworm-slim AS thrown-away
-COPY secret /opt/secret
-RUN mkdir /opt/made && echo made > /opt/made/here && chmod 640 /opt/made/here && chown 7:8 /opt/made/here
-FROM debian:bookworm-slim
-RUN apt-get update -q -o Acquire::Retries=3 \\
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends less \\
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /var/cache/ldconfig/aux-cache
-ARG WORD
-COPY --from=thrown-away /opt/made /opt/made
-COPY files/ /opt/files/
-ENV PATH=/opt/bin:$PATH WORD=$WORD
-RUN echo "$WORD" > /word && mkdir -p /opt/empty && ln -s empty /opt/link
-WORKDIR /workspace
-EXPOSE 2222
-ENTRYPOINT ["less", "/word"]
-"""
+from tests.support.small_image import NAME, small
+from tests.support.wheels import make_wheel
 
 
 @pytest.fixture
@@ -56,22 +38,6 @@ def references(engine: Any) -> Iterator[dict[str, str]]:
     yield names
     for found in engine.images.list(NAME):
         engine.images.remove(found.id, force=True)
-
-
-def small(*, dockerfile: str = SMALL, reference: str = f"{NAME}:1", **more: Any) -> Step:
-    entries = (
-        Entry(path="dockerfiles/small.Dockerfile", content=dockerfile.encode()),
-        Entry(path="files/program", content=b"#!/bin/sh\n", executable=True),
-        Entry(path="files/data", content=b"data\n"),
-    )
-    secret = Entry(path="secret", content=b"hunter2-buildkit")
-    return Step(
-        reference=reference,
-        what="a small image",
-        context=Context(hashed=entries, unhashed=(secret,)),
-        dockerfile="dockerfiles/small.Dockerfile",
-        **more,
-    )
 
 
 def both(engine: Any, step: Step, references: dict[str, str]) -> None:
@@ -145,8 +111,6 @@ def test_both_builders_make_the_same_layer_for_a_project(
 def test_a_wheel_is_downloaded_once_for_many_builds(
     buildkit: None, engine: Any, image: str, references: dict[str, str], tmp_path: Path
 ) -> None:
-    from tests.e2e.test_image import make_wheel
-
     wheel = make_wheel(tmp_path, project="hvdcloud_cached", content=f"# {tmp_path}\n")
     asked: list[str] = []
 
@@ -194,7 +158,7 @@ def test_an_image_that_cannot_be_pulled_is_named(builder: str, engine: Any) -> N
 BUILD = """
 from hvdcloud import engine
 from hvdcloud.image.build.buildkit import find_builder
-from tests.e2e.test_image_buildkit import small
+from tests.support.small_image import small
 
 step = small(dockerfile="FROM debian:bookworm-slim\\nRUN echo begun; exec sleep {seconds}\\n")
 find_builder(engine.connect().api).build(step, progress=lambda event: print(event.text, flush=True))

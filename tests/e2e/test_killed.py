@@ -45,9 +45,9 @@ def processes_of(project: Project) -> list[str]:
 
 
 def interrupt_when(
-    project: Project, engine: Any, moment: Moment | float, *args: str, number: int = signal.SIGKILL
+    project: Project, engine: Any, moment: Moment, *args: str, number: int = signal.SIGKILL
 ) -> tuple[int, str]:
-    """Start a command and send it a signal at a moment: seconds after its start, or when something is true.
+    """Start a command and send it a signal as soon as something is true.
 
     Returns:
         Its exit code and what it printed.
@@ -55,23 +55,31 @@ def interrupt_when(
     with project.started(*args) as process:
         screen = Screen(process)
         began = time.monotonic()
-        while True:
+        while not moment(project, engine):
             assert time.monotonic() - began < 60, f"{moment} did not come\n{screen.text}"
-            if moment(project, engine) if callable(moment) else time.monotonic() - began >= moment:
-                break
-            if process.poll() is not None:
-                assert not callable(moment), f"it ended too early\n{screen.text}"
-                break
+            assert process.poll() is None, f"it ended too early\n{screen.text}"
             time.sleep(0.002)
         process.send_signal(number)
         screen.end(within=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number, f"it had ended before the signal came\n{screen.text}"
     return process.returncode, screen.text
+
+
+def holds_the_lock(project: Project, engine: Any) -> bool:
+    """`up` has begun, and has not written anything that it intends yet."""
+    return (project.state / project.name / "lock").exists()
 
 
 def begun(project: Project, engine: Any) -> bool:
     """`up` has written its intention, and has not asked the engine for anything yet."""
     journal = project.state / project.name / "journal.jsonl"
     return journal.exists() and '"up"' in journal.read_text()
+
+
+def has_keys(project: Project, engine: Any) -> bool:
+    """`up` has made its keys, and asks the engine for the network next."""
+    return (project.state / project.name / "id_ed25519.pub").exists()
 
 
 def has_network(project: Project, engine: Any) -> bool:
@@ -85,6 +93,12 @@ def has_container(project: Project, engine: Any) -> bool:
 def runs(project: Project, engine: Any) -> bool:
     filters = {"label": [f"hvdcloud-cluster={project.name}"], "status": ["running"]}
     return bool(engine.api.containers(filters=filters))
+
+
+def created(project: Project, engine: Any) -> bool:
+    """Everything is asked for, and the nodes are on their way."""
+    journal = project.state / project.name / "journal.jsonl"
+    return journal.exists() and '"created"' in journal.read_text()
 
 
 def is_pinned(project: Project, engine: Any) -> bool:
@@ -109,11 +123,11 @@ def list_shows_the_truth(project: Project, engine: Any) -> None:
 
 # --- up --------------------------------------------------------------------------------------------------------------
 
-IN_UP: list[Moment | float] = [begun, has_network, has_container, runs, is_pinned]
+IN_UP = [holds_the_lock, begun, has_keys, has_network, has_container, runs, created, is_pinned]
 
 
-@pytest.mark.parametrize("moment", [*IN_UP, 0.4, 0.7, 1.0])
-def test_down_leaves_nothing_of_an_up_that_was_killed(project: Project, engine: Any, moment: Moment | float) -> None:
+@pytest.mark.parametrize("moment", IN_UP)
+def test_down_leaves_nothing_of_an_up_that_was_killed(project: Project, engine: Any, moment: Moment) -> None:
     interrupt_when(project, engine, moment, "up")
     list_shows_the_truth(project, engine)
     project.hvdcloud("down")
@@ -188,18 +202,35 @@ def test_a_run_that_was_killed_while_it_sent_code_is_forgotten_by_the_next_one(c
     assert out.count("] 3\n") == 2, "no half-written file is left in the workspace"
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5])
-def test_a_run_that_was_killed_at_any_time_goes_on_or_never_was(cluster: Project, engine: Any, seconds: float) -> None:
+def files_on(project: Project, engine: Any, node: int, pattern: str) -> set[str]:
+    """Files of runs on a node, below /var/lib/hvdcloud."""
+    found = engine.containers.get(f"{project.name}-{node}").exec_run(["sh", "-c", f"ls /var/lib/hvdcloud/{pattern}"])
+    return set(found.output.decode().split()) if found.exit_code == 0 else set()
+
+
+@pytest.mark.parametrize(
+    ("node", "pattern"),
+    [(0, "runs/*/state.json"), (1, "checkpoints/*/first.pt")],
+    ids=["its supervisor runs", "its ranks work"],
+)
+def test_a_run_whose_command_was_killed_once_it_was_launched_goes_on(
+    cluster: Project, engine: Any, node: int, pattern: str
+) -> None:
     before = len(cluster.hvdcloud("status", "--json").json["result"]["runs"])
-    interrupt_when(cluster, engine, seconds, "run", "--fresh", "--", "sh", "-c", WORKS)
+    earlier = files_on(cluster, engine, node, pattern)
+
+    def moment(project: Project, engine: Any) -> bool:
+        return files_on(project, engine, node, pattern) > earlier
+
+    interrupt_when(cluster, engine, moment, "run", "--fresh", "--", "sh", "-c", WORKS)
     list_shows_the_truth(cluster, engine)
-    runs_now = cluster.hvdcloud("status", "--json").json["result"]["runs"][before:]
-    assert [run["state"] for run in runs_now] in ([], ["running"])
-    if runs_now:
-        assert "would be lost" in cluster.hvdcloud("down", expect=9).err
-        assert cluster.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
-    for node in (f"{cluster.name}-0", f"{cluster.name}-1"):
-        assert processes_in(engine, node, ["sleep 600"]) == []
+    (run,) = cluster.hvdcloud("status", "--json").json["result"]["runs"][before:]
+    assert run["state"] == "running"
+    until(lambda: cluster.hvdcloud("logs", run["run"]).out.count("works\n") == 2, seconds=60, what="both ranks at work")
+    assert "would be lost" in cluster.hvdcloud("down", expect=9).err
+    assert cluster.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
+    for name in (f"{cluster.name}-0", f"{cluster.name}-1"):
+        assert processes_in(engine, name, ["sleep 600"]) == []
 
 
 def test_a_killed_pull_is_finished_by_the_next_one(cluster: Project, engine: Any, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_lost_nodes import in_bucket, last_run, on_disk, pulled
 from tests.support import jobs
 from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 STOP_SECONDS = 20
 

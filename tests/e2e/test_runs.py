@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Ended, Project, labelled, processes_in, until
+from tests.support.harness import Ended, Project, labelled, processes_in, project_in, until
 
 TOKEN = "hunter2-e2e-7c1f"
 
@@ -283,19 +283,22 @@ def test_list_and_status_show_the_cluster(project: Project) -> None:
     assert "cost so far: $0.00" in text
 
 
-def test_down_refuses_until_every_checkpoint_is_verified_on_disk(project: Project, engine: Any, tmp_path: Path) -> None:
+def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, image: str, tmp_path: Path) -> None:
+    # A cluster of its own: the others go on with theirs.
+    project = project_in(tmp_path, "t-runs-down")
+    project.hvdcloud("up")
     run(project, jobs.COUNTS_UP)
     refused = project.hvdcloud("down", expect=9)
     assert "count-" in refused.err
     assert "hvdcloud pull" in refused.err
     assert len(labelled(engine, project.name)) == 3
-    pulled = project.hvdcloud("pull", "--to", str(tmp_path), "--json").json["result"]["runs"]
+    pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
     newest = next(Path(pulled[-1]["folder"]).glob("count-*.pt"))
     newest.write_bytes(b"something else")
     assert newest.name in project.hvdcloud("down", expect=9).err
     newest.unlink()
     assert newest.name in project.hvdcloud("down", expect=9).err
-    project.hvdcloud("pull", "--to", str(tmp_path))
+    project.hvdcloud("pull", "--to", str(tmp_path / "out"))
     assert "nothing left" in project.hvdcloud("down").out
     assert labelled(engine, project.name) == []
     assert "nothing to delete" in project.hvdcloud("down").out

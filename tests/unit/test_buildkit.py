@@ -2,123 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hvdcloud import engine
-from hvdcloud.errors import ExitCode, ImageError, UsageError
-from hvdcloud.image.build import buildkit
-from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder, with_cache, with_cache_mounts
+from hvdcloud.errors import ExitCode
+from hvdcloud.image.build.buildkit import with_cache, with_cache_mounts
 from hvdcloud.image.build.buildkit_output import PlainLog
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan import context
-from hvdcloud.image.plan.context import Context, Entry
-from hvdcloud.image.plan.steps import Step
-from tests.support.harness import until
+from hvdcloud.image.plan.context import Entry
+from tests.support.build_steps import build_step
 
 # --- whether it is there -------------------------------------------------------------------------------------------
-
-
-class Server:
-    """An engine as docker-py's low-level client shows it."""
-
-    def __init__(self, *, component: str = "Engine", api_version: str = "1.41") -> None:
-        self._version = {
-            "Version": "20.10.24",
-            "ApiVersion": api_version,
-            "Os": "linux",
-            "Components": [{"Name": component, "Version": "20.10.24"}],
-        }
-        self.images = {"hvdcloud/t:1": "sha256:1234"}
-
-    def version(self) -> dict[str, Any]:
-        return self._version
-
-    def inspect_image(self, reference: str) -> dict[str, Any]:
-        return {"Id": self.images[reference]}
-
-
-Docker = Callable[..., Path]
-
-
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
-    """Puts a docker command on PATH, the only one there."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv(buildkit.BUILDER_VARIABLE, raising=False)
-
-    def install(version: str, *, buildx: bool = False, build: str = "") -> Path:
-        file = folder / "docker"
-        refused = "echo \"docker: 'buildx' is not a docker command.\" >&2; exit 1"
-        file.write_text(
-            "#!/bin/sh\n"
-            'case "$*" in\n'
-            f"'buildx version') {'echo github.com/docker/buildx v0.13.1' if buildx else refused} ;;\n"
-            f"--version) echo '{version}' ;;\n"
-            f"*) PATH=/usr/bin:/bin; {build} ;;\n"
-            "esac\n"
-        )
-        file.chmod(0o755)
-        return file
-
-    return install
-
-
-@pytest.mark.parametrize(
-    ("version", "buildx", "expected"),
-    [
-        ("Docker version 28.2.2, build e6534b4", True, ["buildx", "build", "--builder", "default", "--load"]),
-        ("Docker version 28.2.2, build e6534b4", False, None),
-        ("Docker version 23.0.0, build e92dd87", False, None),
-        ("Docker version 20.10.24+dfsg1, build 297e128", False, ["build"]),
-        ("Docker version 20.10.24+dfsg1, build 297e128", True, ["buildx", "build", "--builder", "default", "--load"]),
-        ("Docker version 19.03.15, build 99e3ed8", False, None),
-        ("podman version 4.3.1", False, None),
-        ("", False, None),
-    ],
-)
-def test_a_docker_command_has_buildkit_in_itself_until_23_and_then_in_its_plugin(
-    docker: Docker, version: str, buildx: bool, expected: list[str] | None
-) -> None:
-    file = docker(version, buildx=buildx)
-    found = find_builder(Server())
-    assert (found and list(found._command)) == (expected and [str(file), *expected])
-    if found and not buildx:
-        assert found._environment["DOCKER_BUILDKIT"] == "1"
-
-
-@pytest.mark.parametrize("server", [Server(component="Podman Engine"), Server(api_version="1.40")])
-def test_an_engine_without_buildkit_is_recognised(docker: Docker, server: Server) -> None:
-    docker("Docker version 28.2.2, build e6534b4", buildx=True)
-    assert find_builder(server) is None
-
-
-def test_without_a_docker_command_the_classic_builder_builds(docker: Docker) -> None:
-    assert find_builder(Server()) is None
-
-
-def test_the_user_has_the_last_word_on_the_builder(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
-    docker("Docker version 28.2.2, build e6534b4", buildx=True)
-    monkeypatch.setenv("HVDCLOUD_BUILDER", "classic")
-    assert find_builder(Server()) is None
-    monkeypatch.setenv("HVDCLOUD_BUILDER", "buildkit")
-    assert find_builder(Server()) is not None
-    file = docker("Docker version 28.2.2, build e6534b4")
-    with pytest.raises(UsageError, match=rf"no BuildKit: {file} \(Docker version 28.2.2, .*\) has no buildx") as raised:
-        find_builder(Server())
-    assert "docker-buildx-plugin" in raised.value.hint
-    monkeypatch.setenv("HVDCLOUD_BUILDER", "buildah")
-    with pytest.raises(UsageError, match="HVDCLOUD_BUILDER=buildah is no builder"):
-        find_builder(Server())
 
 
 def test_the_command_talks_to_the_engine_that_docker_py_talks_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +65,8 @@ def test_in_our_own_dockerfiles_every_download_is_cached() -> None:
         assert added == file.read_text()
 
 
-def step(*entries: Entry, dockerfile: str = "dockerfiles/small.Dockerfile", **more: Any) -> Step:
-    return Step(
-        reference="hvdcloud/t:1", what="a small image", context=Context(hashed=entries), dockerfile=dockerfile, **more
-    )
-
-
 def test_the_image_has_the_same_name_whoever_builds_it() -> None:
-    small = step(Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\nRUN pip install x\n"))
+    small = build_step(Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\nRUN pip install x\n"))
     digest = small.context.digest()
     sent = with_cache(small)
     assert b"--mount=type=cache" in next(iter(sent.hashed)).content  # type: ignore[operator]
@@ -188,76 +79,8 @@ def test_a_users_own_dockerfile_is_not_touched(tmp_path: Path) -> None:
     file = tmp_path / "dockerfiles" / "small.Dockerfile"
     file.parent.mkdir()
     file.write_text("FROM x\nRUN pip install y\n")
-    theirs = step(Entry(path="dockerfiles/small.Dockerfile", source=file))
+    theirs = build_step(Entry(path="dockerfiles/small.Dockerfile", source=file))
     assert with_cache(theirs) is theirs.context
-
-
-def small_step(**more: Any) -> Step:
-    return step(Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), **more)
-
-
-def builder(command: Path, server: Server | None = None) -> BuildKitBuilder:
-    return BuildKitBuilder(server or Server(), command=[str(command), "build"], environment=dict(os.environ))
-
-
-def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
-    docker: Docker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    monkeypatch.setenv("PIP_INDEX_URL", "https://someone:hunter2@index.example/simple")
-    command = docker("", build=f'echo "$@" > {out}; env >> {out}; cat > {out}.tar')
-    built = small_step(target="last", arguments={"ROW": "a b"}, labels={"hvdcloud-image": "1"})
-    assert builder(command).build(built, progress=ignore) == "sha256:1234"
-    arguments, _, environment = out.read_text().partition("\n")
-    assert arguments == (
-        "build --progress=plain --file dockerfiles/small.Dockerfile --tag hvdcloud/t:1 --target last"
-        " --build-arg PIP_INDEX_URL --build-arg ROW --label hvdcloud-image=1 -"
-    )
-    assert {"PIP_INDEX_URL=https://someone:hunter2@index.example/simple", "ROW=a b"} <= set(environment.splitlines())
-    assert Path(f"{out}.tar").read_bytes() == b"".join(with_cache(built).stream())
-
-
-def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:
-    command = docker("", build="exec 0<&-; echo 'failed to dial gRPC: cannot connect to the Docker daemon'; exit 1")
-    large = step(
-        Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), Entry(path="x", content=bytes(1 << 22))
-    )
-    with pytest.raises(ImageError, match="cannot connect to the Docker daemon") as raised:
-        builder(command).build(large, progress=ignore)
-    assert raised.value.code == ExitCode.IMAGE
-
-
-def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(docker: Docker) -> None:
-    command = docker("", build="cat > /dev/null; echo 'unexpected EOF'; exit 1")
-    # A file of sysfs claims a page's size, whatever it holds.
-    file = Path("/sys/kernel/uevent_seqnum")
-    short = step(
-        Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), Entry(path="wheels/x.whl", source=file)
-    )
-    with pytest.raises(UsageError, match=f"{file} became shorter"):
-        builder(command).build(short, progress=ignore)
-
-
-def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    # As 20.10 with SIGINT ignored: nothing but SIGKILL ends it, nor its plugin.
-    command = docker("", build=f"trap '' INT; sleep 300 & echo $! > {pid}; wait; sleep 300")
-    threading.Thread(
-        target=lambda: (until(pid.exists, seconds=10, what="the command"), os.kill(os.getpid(), signal.SIGINT)),
-        daemon=True,
-    ).start()
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        builder(command).build(small_step(), progress=ignore)
-    assert time.monotonic() - began < buildkit._CANCEL_SECONDS + 5
-    plugin = Path("/proc") / pid.read_text().strip()
-    until(lambda: not plugin.exists() or "Z" in (plugin / "stat").read_text(), seconds=5, what="the plugin's end")
-
-
-def test_a_command_that_falls_silent_is_given_up(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buildkit, "SILENCE_SECONDS", 0.2)
-    with pytest.raises(ImageError, match=r"a small image has said nothing for 0\.2 s"):
-        builder(docker("", build="exec sleep 300")).build(small_step(), progress=ignore)
 
 
 # --- what it says --------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from hvdcloud.image.cloudbuild.request import Source, build_request, names_of
 from hvdcloud.image.cloudbuild.source import merged
 from hvdcloud.image.plan.context import Context
 from hvdcloud.image.plan.steps import ImagePlan, Step
+from tests.golden import assert_golden
 from tests.standins.cloudbuild.plans import tiny_plan
 from tests.standins.discovery import load
-from tests.unit.golden import assert_golden
 
 REPOSITORY = "us-central1-docker.pkg.dev/lab/hvdcloud/digits"
 PLAN = tiny_plan("0123456789ab")

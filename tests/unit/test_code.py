@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.remote.code import list_code
+
+NOBODY = 65534
 
 
 def paths(folder: Path) -> list[str]:
@@ -39,14 +45,34 @@ def test_dockerignore_counts_at_the_top(tmp_path: Path) -> None:
     assert paths(tmp_path) == [".dockerignore", "lib/.dockerignore", "lib/other.bin", "train.py"]
 
 
-def test_an_ignored_folder_is_not_even_read(tmp_path: Path) -> None:
-    write(tmp_path, "train.py", "data/secret")
-    (tmp_path / ".gitignore").write_text("data\n")
-    (tmp_path / "data").chmod(0)
-    try:
-        assert paths(tmp_path) == [".gitignore", "train.py"]
-    finally:
-        (tmp_path / "data").chmod(0o755)
+@contextmanager
+def somebody_elses() -> Iterator[Path]:
+    """An empty folder, in which no folder is readable that may not be read by everybody; root may read any."""
+    # Not pytest's folder: its parents are this user's alone.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        own = os.geteuid()
+        if own == 0:
+            os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            os.seteuid(own)
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_not_even_tried_if_it_is_ignored() -> None:
+    with somebody_elses() as folder:
+        write(folder, "train.py", "data/secret")
+        data = folder / "data"
+        data.chmod(0)
+        try:
+            with pytest.raises(UsageError, match=rf"^{data}\S* cannot be read: Permission denied$"):
+                paths(folder)
+            (folder / ".gitignore").write_text("data\n")
+            assert paths(folder) == [".gitignore", "train.py"]
+        finally:
+            data.chmod(0o755)
 
 
 def test_links_are_sent_as_links_and_modes_are_kept(tmp_path: Path) -> None:

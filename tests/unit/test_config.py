@@ -29,7 +29,8 @@ def test_defaults_are_those_of_the_design(file: Path) -> None:
     config = load_config(file, environ={})
     assert (config.provider, config.nodes, config.run.command) == ("local", 2, "python train.py")
     assert config.checkpoints.keep_every == 60.0
-    assert config.limits.max_run_duration == 12 * 3600
+    limits = config.limits
+    assert (limits.max_run_duration, limits.max_cost, limits.ask_above, limits.idle) == (12 * 3600, None, 50.0, 1800.0)
     assert config.project_dir == file.parent
 
 

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.cost import Cost, Meter
-from hvdcloud.lifecycle.run import RunResult
-from hvdcloud.providers.base import Cluster, Node, NodeState
+from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.runs.progress import LogReader, Progress
 from hvdcloud.storage.base import open_bucket
 from hvdcloud.units import dollars, small_dollars
 
-RUN = RunResult(
-    run="20261120-100000-abcdef",
-    cluster="digits",
-    state="succeeded",
-    ranks=2,
-    exit_code=0,
-    reason="",
-    seconds=300.0,
-    checkpoint_files=12,
-    checkpoints_complete=True,
-    progress=Progress(unit="epoch", count=12),
-)
+NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
+
+
+class Clock:
+    """It is NOW until somebody says otherwise."""
+
+    def __init__(self) -> None:
+        self.seconds = NOW.timestamp()
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 def cluster(*, age: float, so_far: float) -> Cluster:
     """Of two nodes at $0.92/h."""
-    born = datetime.now(timezone.utc) - timedelta(seconds=age)
+    born = NOW - timedelta(seconds=age)
     return Cluster(
         name="digits",
         id="abcdef",
@@ -75,42 +72,48 @@ def test_the_line_at_the_end() -> None:
 
 
 def test_what_comes_after_the_last_look_is_counted_too() -> None:
-    meter = Meter()
+    clock = Clock()
+    meter = Meter(clock)
     meter.observe(cluster(age=432.0, so_far=0.1104))
-    time.sleep(0.2)
-    cost = meter.read(run=RUN)
+    clock.seconds += 36.0
+    cost = meter.read(epochs=12)
     assert cost is not None
-    # 0.2 s at 0.92 $/h are 0.00005 $.
-    assert cost.dollars == pytest.approx(0.1104 + 0.92 * 0.2 / 3600, abs=2e-5)
-    assert cost.dollars > 0.1104 + 0.92 * 0.2 / 3600
-    assert cost.seconds == pytest.approx(432.2, abs=0.15)
+    # 36 s at 0.92 $/h are 0.0092 $.
+    assert cost.dollars == pytest.approx(0.1104 + 0.0092)
+    assert cost.seconds == pytest.approx(468.0)
     assert (cost.epochs, cost.steps) == (12, None)
-    assert cost.per_epoch == pytest.approx(0.1104 / 12, abs=1e-5)
+    assert cost.per_epoch == pytest.approx(0.1196 / 12)
 
 
 def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
-    meter = Meter()
+    clock = Clock()
+    meter = Meter(clock)
     # 20 s old: its first minute is 0.92 x 60 / 3600 = 0.01533, and nothing comes to it for 40 s more.
     young = cluster(age=20.0, so_far=0.92 * 60 / 3600)
-    meter.observe(replace(young, paid_until=datetime.now(timezone.utc) + timedelta(seconds=40)))
-    time.sleep(0.05)
+    meter.observe(replace(young, paid_until=NOW + timedelta(seconds=40)))
+    clock.seconds += 40.0
     cost = meter.read()
     assert cost is not None
     assert cost.dollars == 0.92 * 60 / 3600
-    assert cost.seconds < 25
+    assert cost.seconds == pytest.approx(60.0)
+    clock.seconds += 36.0
+    cost = meter.read()
+    assert cost is not None
+    assert cost.dollars == pytest.approx(0.92 * 60 / 3600 + 0.0092)
 
 
 def test_what_costs_nothing_has_no_line() -> None:
     meter = Meter()
-    assert meter.read(run=RUN) is None
+    assert meter.read(epochs=12) is None
     meter.observe(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
-    assert meter.read(run=RUN) is None
+    assert meter.read(epochs=12) is None
 
 
 def test_a_folder_on_this_machine_costs_nothing(tmp_path: Path) -> None:
     meter = Meter()
     meter.observe(cluster(age=60.0, so_far=0.02))
-    cost = meter.read(run=RUN, bucket=open_bucket(tmp_path.as_uri()), runs=[RUN.run])
+    kept = bytes_kept(open_bucket(tmp_path.as_uri()), cluster="digits", runs=["20261120-100000-abcdef"])
+    cost = meter.read(epochs=12, bucket_bytes=kept)
     assert cost is not None
     assert (cost.bucket_bytes, cost.bucket_dollars_per_month) == (None, None)
 

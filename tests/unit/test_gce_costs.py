@@ -78,6 +78,21 @@ def test_two_nodes_after_forty_minutes_of_two_hours() -> None:
     assert (found.ends, found.since, found.notes) == (ends, BORN, ())
 
 
+def test_every_gpu_of_a_vm_is_counted() -> None:
+    gpus = [{"acceleratorType": f"{ROOT}/zones/us-central1-a/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 4}]
+    found = costs([vm(ends=at(hours=1), guestAccelerators=gpus)], [], now=at(minutes=30))
+    # As with one GPU, and three more at 0.35.
+    assert found.dollars_per_hour == pytest.approx(NODE + 3 * 0.35)
+    assert found.so_far == pytest.approx((NODE + 3 * 0.35) / 2)
+
+
+def test_a_cluster_ends_when_the_last_of_its_vms_does() -> None:
+    found = costs([vm(ends=at(hours=3)), vm("digits-1", ends=at(hours=1))], [], now=at(minutes=30))
+    assert found.ends == at(hours=3)
+    # 3 h and 1 h, each with half a minute more.
+    assert found.worst_case == pytest.approx(NODE * (4 * 3600 + 2 * 30) / 3600)
+
+
 def test_the_region_of_each_vm_decides() -> None:
     ends = at(hours=1)
     found = costs([vm(ends=ends), vm("digits-1", zone="us-west1-b", ends=ends)], [], now=at(minutes=30))

@@ -44,6 +44,7 @@ def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
             CapacityError,
         ),
         ("IP_SPACE_EXHAUSTED", "no addresses", Action.NEXT_REGION, CapacityError),
+        ("IP_SPACE_EXHAUSTED_WITH_DETAILS", "no addresses", Action.NEXT_REGION, CapacityError),
         ("RESOURCE_NOT_READY", "not ready", Action.RETRY, NodeError),
         ("RESOURCE_OPERATION_RATE_EXCEEDED", "too fast", Action.RETRY, NodeError),
         ("RESOURCE_NOT_FOUND", "The resource was not found", Action.RETRY, CapacityError),
@@ -101,6 +102,8 @@ def test_an_operation_that_failed_without_an_http_status_has_failed() -> None:
 
 
 def test_an_operation_that_has_only_an_http_status_has_failed() -> None:
+    (error,) = operation_errors({"status": "DONE", "httpErrorStatusCode": 400, "httpErrorMessage": "BAD REQUEST"})
+    assert (error.status, error.message) == (400, "BAD REQUEST")
     (error,) = operation_errors({"status": "DONE", "httpErrorStatusCode": 409, "httpErrorMessage": "CONFLICT"})
     assert (error.status, error.message) == (409, "CONFLICT")
 

@@ -17,14 +17,10 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings
-from tests.support import gce_samples
+from tests.golden import assert_golden
+from tests.support.gce_requests import SETTINGS, SPEC, settings
 from tests.support.price_table import write_prices
-from tests.unit.golden import assert_golden
 
-SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
-SETTINGS = dataclasses.replace(
-    gce_samples.SETTINGS, service_account="nodes@p.iam.gserviceaccount.com", max_run_seconds=43200
-)
 TERRAFORM = {
     "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
     "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
@@ -40,10 +36,6 @@ VARIANTS = [
     {"spot": "workers"},
     {"spot": "workers", "head_machine_type": "n1-standard-2"},
 ]
-
-
-def settings(**changes: Any) -> Settings:
-    return dataclasses.replace(SETTINGS, **changes)
 
 
 def properties(**changes: Any) -> Any:

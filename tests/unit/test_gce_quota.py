@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdcloud.providers.gce.capacity.quota import Shortfall, needs, shortfalls
-from tests.unit.test_gce_plan import settings
+from tests.support.gce_requests import settings
 
 ROOMY = {"INSTANCES": 1000, "SSD_TOTAL_GB": 10000, "CPUS": 1000, "IN_USE_ADDRESSES": 100, "PREEMPTIBLE_CPUS": 0}
 PROJECT = {"GPUS_ALL_REGIONS": 100, "CPUS_ALL_REGIONS": 1000}

@@ -5,34 +5,21 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.ssh_access import (
-    ADDRESS_URL_VARIABLE,
     ADDRESS_URLS,
     caller_source,
     check_iap,
     iap_proxy_command,
 )
-from tests.support.http_server import Reply, answering
 
 
 def nobody(url: str) -> str:
     raise AssertionError(f"{url} was asked")
-
-
-def address_service(content: bytes, *, status: int = 200) -> AbstractContextManager[str]:
-    return answering(lambda _: Reply(content, status=status))
-
-
-def test_auto_is_the_callers_own_address_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    with address_service(b"198.51.100.7\n") as url:
-        monkeypatch.setenv(ADDRESS_URL_VARIABLE, url)
-        assert caller_source("auto") == "198.51.100.7/32"
 
 
 def test_the_first_service_that_answers_with_an_address_is_believed() -> None:
@@ -55,15 +42,6 @@ def test_the_first_service_that_answers_with_an_address_is_believed() -> None:
     assert caller_source("auto", fetch=one_is_slow) == "203.0.113.9/32"
     assert time.monotonic() - began < 2
     done.set()
-
-
-def test_an_address_that_cannot_be_found_out_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with address_service(b"busy", status=503) as url:
-        monkeypatch.setenv(ADDRESS_URL_VARIABLE, url)
-        with pytest.raises(UsageError, match="public address cannot be found out") as raised:
-            caller_source("auto")
-    assert "503" in raised.value.details
-    assert "iap" in raised.value.hint
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
@@ -23,7 +24,10 @@ class Client(ComputeClient):
     """VMs that are ready after so many questions."""
 
     def __init__(self, nodes: int, *, questions: int) -> None:
-        self.vms = [{"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)]
+        self.made = [
+            {"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)
+        ]
+        self.listed = Aggregated(items=self.made)
         self.questions = questions
         self.asked: list[int] = []
 
@@ -32,7 +36,7 @@ class Client(ComputeClient):
         return {name: READY if len(self.asked) > self.questions else None for name in names}
 
     def instances(self, cluster: str | None) -> Aggregated:
-        return Aggregated(items=self.vms)
+        return self.listed
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def wait(client: Client) -> list[Any]:
     mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
-    nodes = [mapper.node(vm) for vm in client.vms]
+    nodes = [mapper.node(vm) for vm in client.made]
     deadline = time.monotonic() + 60
     return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
 
@@ -68,3 +72,16 @@ def test_nobody_waits_for_nodes_that_are_ready(pauses: list[float]) -> None:
     wait(client)
     assert client.asked == [2]
     assert pauses == []
+
+
+def test_a_vm_that_no_list_has_any_more_is_gone_though_it_was_ready(pauses: list[float]) -> None:
+    client = Client(2, questions=0)
+    client.listed = Aggregated(items=client.made[:1])
+    with pytest.raises(NodeError, match="node digits-1 is gone"):
+        wait(client)
+
+
+def test_a_vm_in_a_place_that_does_not_answer_is_not_taken_for_gone(pauses: list[float]) -> None:
+    client = Client(2, questions=0)
+    client.listed = Aggregated(items=client.made[:1], unseen=(f"zone {ZONE}",))
+    assert [node.name for node in wait(client)] == ["digits-0", "digits-1"]

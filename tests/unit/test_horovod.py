@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, _hosts
@@ -44,6 +45,12 @@ def test_no_more_slots_are_named_than_ranks_are_wanted(ranks: int, slots: str) -
 def test_ranks_that_fit_on_the_head_talk_over_its_loopback(ranks: int, interface: str) -> None:
     argv = horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
     assert argv[argv.index("--network-interfaces") + 1] == interface
+
+
+def test_a_head_that_only_drives_is_not_among_the_hosts_of_a_fixed_run() -> None:
+    hosts = (Host(name="digits-head", slots=0), *HOSTS)
+    argv = horovodrun_argv(hosts=hosts, ranks=3, interface="eth0")
+    assert argv[argv.index("-H") + 1] == "digits-0:2,digits-1:1"
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 5])
@@ -96,6 +103,9 @@ def test_a_head_that_only_drives_gives_no_ranks_and_fewer_nodes_than_the_minimum
     hosts = (Host(name="d-0", slots=0), Host(name="d-1", slots=2), Host(name="d-2", slots=2))
     argv = elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120)
     assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "8")
+    # The head alone would be enough for `min: 1`, but somebody has to train.
+    argv = elastic_argv(hosts=hosts, least=1, most=1, interface="eth0", gloo_timeout=120)
+    assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "2")
     with pytest.raises(UsageError, match=r"there are 3 node\(s\), and run.elastic.min is 4"):
         elastic_argv(hosts=hosts, least=4, most=4, interface="eth0", gloo_timeout=120)
 
@@ -105,12 +115,14 @@ def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Co
     return Config.model_validate(values)
 
 
-FACTS = {"nodes": [{"name": f"digits-{index}", "gpus": 0 if not index else 2} for index in range(3)]}
+RECORD = ClusterRecord(
+    id="abcdef", nodes=tuple(MemberRecord(name=f"digits-{index}", gpus=0 if not index else 2) for index in range(3))
+)
 
 
 def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
-    assert [host.slots for host in _hosts(everybody, FACTS)] == [1, 2, 2]
+    assert [host.slots for host in _hosts(everybody, RECORD)] == [1, 2, 2]
     assert _elastic(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
     assert _elastic(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
     assert _elastic(config(None)) is None

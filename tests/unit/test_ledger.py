@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
+from hvdcloud.errors import CheckpointError
 
 ENTRY = Verified(
     cluster="c", run="r", name="x", generation=1, crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5
@@ -43,6 +44,23 @@ def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
         thread.join(timeout=30)
     after = VerifiedFiles(path)
     assert all(after.get(cluster="c", run="r", name=f"{n}-{s}") for n in range(8) for s in range(10))
+
+
+def test_a_ledger_that_can_not_be_written_is_an_error_and_forgets_nothing(tmp_path: Path) -> None:
+    verified_files = VerifiedFiles(tmp_path / "state" / "ledger.json")
+    verified_files.add(ENTRY)
+    (tmp_path / "state").write_text("a file in place of the folder")
+    with pytest.raises(CheckpointError, match=r"writing .*ledger\.json"):
+        verified_files.save()
+    (tmp_path / "state").unlink()
+    verified_files.save()
+    assert VerifiedFiles(tmp_path / "state" / "ledger.json").get(cluster="c", run="r", name="x") == ENTRY
+
+
+def test_a_ledger_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"reading .*ledger\.json failed: Is a directory"):
+        VerifiedFiles(tmp_path / "ledger.json")
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version":9,"verified":[]}', b'{"version":1,"verified":[{}]}'])

@@ -144,15 +144,26 @@ def test_the_manifests_of_a_run_come_by_node_number(bucket: Bucket) -> None:
     assert read_manifest(bucket, cluster="digits", run=RUN, node=1) is None
 
 
-def test_a_manifest_of_another_run_or_node_is_refused(bucket: Bucket) -> None:
-    bucket.write(manifest_name("digits", RUN, 1), to_json(MANIFEST))
-    with pytest.raises(CheckpointError, match="belongs to node 0"):
+@pytest.mark.parametrize(
+    ("cluster", "run", "node"), [("digits", RUN, 0), ("letters", RUN, 1), ("digits", "20261120-101500-ffffff", 1)]
+)
+def test_a_manifest_of_another_cluster_run_or_node_is_refused(
+    bucket: Bucket, cluster: str, run: str, node: int
+) -> None:
+    manifest = Manifest(cluster=cluster, run=run, node=node, complete=True, files=[])
+    bucket.write(manifest_name("digits", RUN, 1), to_json(manifest))
+    with pytest.raises(CheckpointError, match=f"belongs to node {node} of {cluster}/{run}"):
         load_manifests(bucket, cluster="digits", run=RUN)
 
 
-def test_a_node_can_not_speak_for_another_ones_files(bucket: Bucket) -> None:
-    entry = Entry(name="@node-2/x", size=0, crc32c="AAAAAA==", generation=1, modified=0.0)
-    manifest = Manifest(cluster="digits", run=RUN, node=1, complete=True, files=[entry])
+FOREIGN = Entry(name="@node-2/x", size=0, crc32c="AAAAAA==", generation=1, modified=0.0)
+
+
+@pytest.mark.parametrize(("files", "uploading"), [([FOREIGN], []), ([], [FOREIGN])], ids=["listed", "announced"])
+def test_a_node_can_not_speak_for_another_ones_files(
+    bucket: Bucket, files: list[Entry], uploading: list[Entry]
+) -> None:
+    manifest = Manifest(cluster="digits", run=RUN, node=1, complete=True, files=files, uploading=uploading)
     bucket.write(manifest_name("digits", RUN, 1), to_json(manifest))
     with pytest.raises(CheckpointError, match="not a file of node 1"):
         load_manifests(bucket, cluster="digits", run=RUN)

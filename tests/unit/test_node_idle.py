@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from hvdcloud.node import paths
 from hvdcloud.node.boot import activity, idle
 from hvdcloud.node.boot.idle import Answer, Verdict, Watch, verdict
-from hvdcloud.node.files import Lock
+from hvdcloud.node.files import Lock, write_json
+from hvdcloud.node.mesh import tcp
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 TCP = """\
@@ -50,9 +53,9 @@ def cluster() -> Iterator[NodeCluster]:
 
 def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
     # Not who listens, has left (TIME_WAIT), was called by us, or calls another port.
-    assert activity.callers_on(2222, [TCP]) == {"172.17.0.1"}
-    assert activity.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
-    assert activity.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
+    assert tcp.callers_on(2222, [TCP]) == {"172.17.0.1"}
+    assert tcp.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
+    assert tcp.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,17 @@ def test_a_run_and_its_agent_are_activity(node_root: Path) -> None:
     assert activity.now() is None
 
 
+def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path, tmp_path: Path) -> None:
+    # 172.17.0.1 and, over IPv6, 203.0.113.4 and 2001:db8::2 are connected.
+    tables = [str(tmp_path / name) for name in ("tcp", "tcp6", "none")]
+    for name, text in zip(tables, (TCP, TCP6), strict=False):
+        Path(name).write_text(text)
+    assert activity.now(tables) == "an SSH connection from 172.17.0.1"
+    activity.remember_mesh(["n0", "n1"], {"n0": "172.17.0.2", "n1": "172.17.0.1"})
+    assert activity.now(tables[:1]) is None
+    assert activity.now(tables) == "an SSH connection from 2001:db8::2"
+
+
 def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster: NodeCluster) -> None:
     (cluster.root("n0") / "run/hvdcloud").mkdir(parents=True)
     file = cluster.root("n0") / "run/hvdcloud/activity"
@@ -104,13 +118,150 @@ def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster:
 
 
 def test_a_node_says_that_it_holds_what_is_not_in_the_bucket(cluster: NodeCluster) -> None:
-    cluster.start_run("import os; open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')")
-    during = cluster.verb("n0", "idle")
-    assert during == {"idle": 0.0, "complete": False} or cluster.state()["state"] == "done"
+    enough = cluster.base / "enough"
+    cluster.start_run(
+        "import os, time\n"
+        "open(os.environ['HVDCLOUD_CHECKPOINT_DIR'] + '/w.pt', 'w').write('w')\n"
+        f"while not os.path.exists({str(enough)!r}):\n"
+        "    time.sleep(0.01)\n"
+    )
+    assert cluster.verb("n0", "idle") == {"idle": 0.0, "complete": False}
+    enough.touch()
     cluster.wait_done()
     assert cluster.verb("n0", "idle")["complete"]
     (cluster.run_dir() / "uploads.json").unlink()
     assert not cluster.verb("n0", "idle")["complete"]
+
+
+SSH = """
+# Answers what the file $answers/NODE says, after what the shell script $answers/NODE.does does.
+while [ "$1" != "${1#-}" ]; do
+    case "$1" in -o) shift 2 ;; *) shift ;; esac
+done
+echo "$@" >>"$answers/asked"
+case "$2" in *poweroff) exit ;; esac
+[ ! -e "$answers/$1.does" ] || . "$answers/$1.does"
+[ -e "$answers/$1" ] || exit 255
+cat "$answers/$1"
+"""
+
+
+class Mesh:
+    """The node n0 or n1 of three that nobody has used for longer than the limit, and what the other ones answer."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, me: str) -> None:
+        self.root = root
+        self._answers = root / "answers"
+        ssh = root / "bin/ssh"
+        for path in (self._answers, ssh.parent):
+            path.mkdir()
+        ssh.write_text(f"#!/bin/sh\nanswers={self._answers}\n{SSH}")
+        ssh.chmod(0o755)
+        self.ended: list[int] = []
+        kill = os.kill
+
+        def record(pid: int, number: int) -> None:
+            """The first process of this machine is not a container's entrypoint."""
+            if pid == 1:
+                self.ended.append(number)
+            else:
+                kill(pid, number)
+
+        monkeypatch.setattr(os, "kill", record)
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv(idle.LIMIT_VARIABLE, "0.01")
+        write_json(paths.node_file(), {"name": me})
+        write_json(paths.mesh_file(), {"nodes": ["n0", "n1", "n2"], "addresses": []})
+        write_json(paths.activity_file(), {"seen": time.monotonic() - 60})
+
+    def answer(self, node: str, text: str) -> None:
+        (self._answers / node).write_text(text)
+
+    def does(self, node: str, script: str) -> None:
+        """In a shell, before it answers; without an answer it can't be reached."""
+        (self._answers / f"{node}.does").write_text(script)
+
+    def asked(self) -> list[str]:
+        """Nodes, each with the verb that it was asked for."""
+        lines = (self._answers / "asked").read_text().splitlines() if (self._answers / "asked").exists() else []
+        return sorted(line.replace(f" {NODE_PROGRAM} ", " ") for line in lines)
+
+    def decide(self) -> bool:
+        """Whether this node ended itself."""
+        assert idle.end_if_idle() == 0
+        assert self.ended in ([], [signal.SIGTERM])
+        return bool(self.ended)
+
+
+IDLE_ANSWER, BUSY_ANSWER = '{"idle": 60, "complete": true}', '{"idle": 0, "complete": true}'
+
+
+@pytest.fixture
+def head(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    return Mesh(node_root, monkeypatch, "n0")
+
+
+@pytest.fixture
+def worker(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    return Mesh(node_root, monkeypatch, "n1")
+
+
+def test_an_idle_head_ends_the_nodes_that_answered_and_itself(head: Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    head.answer("n1", IDLE_ANSWER)
+    assert head.decide()
+    assert head.asked() == ["n1 idle", "n1 poweroff", "n2 idle"], "n2 may hold what is nowhere else"
+    assert "idle for 1 min: no run, no SSH session; switching off" in capsys.readouterr().err
+
+
+def test_a_node_that_hangs_does_not_keep_the_others(head: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "_ANSWER_SECONDS", 0.1)
+    head.does("n1", "exec sleep 600")
+    assert head.decide()
+    assert head.asked() == ["n1 idle", "n2 idle"]
+
+
+def test_a_busy_node_keeps_the_cluster(head: Mesh) -> None:
+    head.answer("n1", IDLE_ANSWER)
+    head.answer("n2", BUSY_ANSWER)
+    assert not head.decide()
+    assert head.asked() == ["n1 idle", "n2 idle"]
+
+
+@pytest.mark.parametrize("text", ["", "Traceback", "[]", '{"idle": 60}', '{"idle": 60, "complete": true, "new": 1}'])
+def test_a_node_whose_answer_can_not_be_understood_keeps_the_cluster(head: Mesh, text: str) -> None:
+    head.answer("n1", text)
+    assert not head.decide()
+
+
+def test_a_node_that_is_used_again_while_it_asks_the_others_stays(head: Mesh) -> None:
+    head.answer("n1", IDLE_ANSWER)
+    now = head.root / "now.json"
+    write_json(now, {"seen": time.monotonic() + 3600})
+    head.does("n1", f"cp {now} {paths.activity_file()}")
+    assert not head.decide()
+    assert head.asked() == ["n1 idle", "n2 idle"]
+
+
+def test_a_node_with_checkpoints_that_are_nowhere_else_stays(head: Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    paths.run_dir(RUN).mkdir(parents=True)
+    assert not head.decide()
+    assert head.asked() == []
+    assert f"checkpoints of run {RUN} are not in the bucket yet: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [IDLE_ANSWER, BUSY_ANSWER])
+def test_a_head_that_answers_late_decides(worker: Mesh, text: str) -> None:
+    later = worker.root / "later"
+    later.write_text(text)
+    worker.does("n0", f'[ "$(grep -c . "$answers/asked")" -lt 3 ] || cp {later} "$answers/n0"')
+    assert not worker.decide()
+    assert worker.asked() == ["n0 idle"] * 3
+
+
+def test_a_node_ends_alone_where_the_head_is_dead(worker: Mesh) -> None:
+    worker.answer("n2", IDLE_ANSWER)
+    assert worker.decide()
+    assert worker.asked() == ["n0 idle"] * 3
 
 
 def test_the_watch_acts_once_the_limit_is_over_and_not_before(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

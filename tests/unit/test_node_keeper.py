@@ -1,15 +1,17 @@
-"""Checkpoints of two nodes whose ranks have ended, before Horovod is started again."""
+"""Checkpoints of two nodes whose ranks have ended, at the end of a run or before Horovod is started again."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.node import paths
 from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.uploads.loop import UploadLoop
+from hvdcloud.node.uploads import loop
+from hvdcloud.node.uploads.loop import Report, UploadLoop
 
 RUN = "20261121-101112-abcdef"
 
@@ -50,6 +52,14 @@ class Node:
         with self:
             return self.upload_loop.gather()
 
+    def finish(self) -> Report:
+        with self:
+            return self.upload_loop.finish()
+
+    def is_complete(self) -> bool:
+        with self:
+            return loop.is_complete(RUN)
+
     def files(self) -> dict[str, bytes]:
         with self:
             return {path.name: path.read_bytes() for path in paths.checkpoints_dir(RUN).iterdir()}
@@ -86,3 +96,52 @@ def test_what_could_not_be_uploaded_is_not_replaced_by_something_older(
     assert head.gather() == ""
     assert worker.gather() == ""
     assert head.files() == worker.files() == {"last": b"new"}
+
+
+def test_a_run_is_complete_once_everything_is_in_the_bucket(nodes: tuple[Node, Node]) -> None:
+    head, _ = nodes
+    head.write("last", b"weights", modified=100)
+    assert not head.is_complete()
+    assert head.finish() == Report(complete=True, files=1, pending=[], errors=[], skipped=[])
+    assert head.is_complete()
+
+
+def test_a_file_that_is_still_open_for_writing_keeps_a_run_from_being_complete(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No second scan would begin before the deadline.
+    monkeypatch.setattr("hvdcloud.node.uploads.uploader._WAITS", (2 * loop.FLUSH_STEP_SECONDS,))
+    head, _ = nodes
+    head.write("last", b"half", modified=100)
+    with head:
+        file = paths.checkpoints_dir(RUN) / "last"
+    with file.open("ab"):
+        report = head.finish()
+    assert (report.complete, list(report.pending), list(report.errors)) == (False, ["last"], [])
+    assert not head.is_complete()
+
+
+def test_a_file_that_the_bucket_does_not_take_keeps_a_run_from_being_complete(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    head, _ = nodes
+    (tmp_path / "bucket" / "digits" / RUN / "last").mkdir(parents=True)
+    head.write("last", b"weights", modified=100)
+    report = head.finish()
+    assert (report.complete, list(report.pending), len(report.errors)) == (False, [], 1)
+    assert not head.is_complete()
+
+
+def test_a_report_that_can_not_be_written_is_not_that_of_before(nodes: tuple[Node, Node]) -> None:
+    """The agent that follows a restart finds more to upload on a disk that is full."""
+    head, _ = nodes
+    assert head.finish().complete
+    assert head.is_complete()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with head:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            loop.write_report(RUN, Report(pending=["last"]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not head.is_complete()

@@ -19,7 +19,7 @@ from hvdcloud.node.elastic.membership import (
     Membership,
     Place,
 )
-from hvdcloud.node.mesh import aliases, hosts
+from hvdcloud.node.mesh import hosts
 
 GLOO = 10.0
 
@@ -194,6 +194,17 @@ def test_a_node_that_is_made_anew_begins_without_failures() -> None:
     assert made.change(now=now + 600.0) == {"d-0": 2, "d-2": 2, f"d-1-g{MOST_FAILURES + 1}": 4}
 
 
+def test_what_its_predecessor_did_is_not_held_against_a_node_that_is_made_anew() -> None:
+    made = started()
+    now = fail(made, times=MOST_FAILURES, now=100.0)
+    made.admit("d-1", index=1, slots=2)
+    made.move("d-1", Place.READY)
+    made.change(now=now)
+    assert places(made)["d-1"] == "listed"
+    made.failed("d-1", "exit code 1", now=now + 1.0)
+    assert "d-1" in {member.name for member in made.usable()}
+
+
 def test_no_more_than_the_most_are_listed_and_the_next_one_takes_a_free_place() -> None:
     made = started(3, most=2)
     assert places(made) == {"d-0": "listed", "d-1": "listed", "d-2": "ready"}
@@ -250,7 +261,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_alias_leads_to_its_node_for_horovod_and_for_ssh(root: Path) -> None:
-    aliases.write({"127.77.0.5-g2": "127.77.0.5", "127.77.0.6-g3": "127.77.0.6"})
+    hosts.write_aliases({"127.77.0.5-g2": "127.77.0.5", "127.77.0.6-g3": "127.77.0.6"})
     assert (root / "etc/hosts").read_text().splitlines()[1:3] == [
         "127.77.0.5 127.77.0.5-g2",
         "127.77.0.6 127.77.0.6-g3",
@@ -258,12 +269,12 @@ def test_an_alias_leads_to_its_node_for_horovod_and_for_ssh(root: Path) -> None:
     ssh = (root / "root/.ssh/aliases").read_text()
     assert ssh.splitlines()[:2] == ["Host 127.77.0.5-g2", "    HostName 127.77.0.5"]
 
-    aliases.write({"127.77.0.6-g4": "127.77.0.6"})
+    hosts.write_aliases({"127.77.0.6-g4": "127.77.0.6"})
     text = (root / "etc/hosts").read_text() + (root / "root/.ssh/aliases").read_text()
     assert "g4" in text
     assert "g2" not in text
     assert "g3" not in text
-    aliases.write({})
+    hosts.write_aliases({})
     assert (root / "etc/hosts").read_text() == (root / "root/.ssh/aliases").read_text() == ""
 
 
@@ -274,7 +285,7 @@ def test_an_alias_of_a_node_that_cannot_be_resolved_gets_no_address(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "gethostbyname", unknown)
-    aliases.write({"d-2-g2": "d-2"})
+    hosts.write_aliases({"d-2-g2": "d-2"})
     assert not (root / "etc/hosts").exists()
     assert "Host d-2-g2" in (root / "root/.ssh/aliases").read_text()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.node.monitor.sample import (
-    GpuReader,
-    Sensors,
     parse_cpu,
     parse_gpus,
     parse_memory,
@@ -23,25 +20,8 @@ from hvdcloud.node.monitor.sampler import Sampler, Series
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.storage.folder import FolderBucket
+from tests.support.proc_files import MEMINFO, NET, STAT
 
-STAT = """\
-cpu  1000 50 300 8000 200 10 40 25 7 0
-cpu0 500 25 150 4000 100 5 20 12 3 0
-intr 12345
-"""
-STAT_LATER = "cpu  1100 50 350 8040 210 10 40 25 7 0\n"
-MEMINFO = """\
-MemTotal:        8000000 kB
-MemFree:          100000 kB
-MemAvailable:    6000000 kB
-Cached:          5000000 kB
-"""
-NET = """\
-Inter-|   Receive    |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs
-    lo: 1000000 5000 0 0 0 0 0 0 1000000 5000 0 0 0 0 0 0
-  eth0:2000000000  900    0    0    0     0          0         0 3000000    800    0    0    0     0       0          0
-"""
 MIB = 1 << 20
 
 
@@ -75,54 +55,6 @@ def test_gpus_say_what_they_measure_and_nothing_of_what_they_do_not() -> None:
         {"index": 2},
     ]  # fmt: skip
     assert parse_gpus("No devices were found\n") == []
-
-
-def test_a_sample_has_rates_from_the_second_on(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    (tmp_path / "stat").write_text(STAT)
-    (tmp_path / "meminfo").write_text(MEMINFO)
-    (tmp_path / "net/dev").write_text(NET)
-    sensors = Sensors(GpuReader("/nowhere/nvidia-smi"), interface="eth0", proc=tmp_path)
-    first = sensors.read()
-    assert "cpu" not in first
-    assert first["memory"] == 2_000_000 * 1024
-    assert first["trouble"] == "nvidia-smi cannot be started: No such file or directory"
-    (tmp_path / "stat").write_text(STAT_LATER)
-    (tmp_path / "net/dev").write_text(NET.replace("3000000", "3500000"))
-    second = sensors.read()
-    assert second["cpu"] == 75.0
-    assert second["received"] == 0
-    assert second["sent"] > 0
-
-
-def test_a_machine_without_proc_is_sampled_all_the_same(tmp_path: Path) -> None:
-    sensors = Sensors(GpuReader("/nowhere"), interface="eth0", proc=tmp_path)
-    sensors.read()
-    assert set(sensors.read()) <= {"t", "received", "sent", "trouble"}
-
-
-def test_a_hanging_nvidia_smi_is_given_up_and_asked_again_much_later(tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    # What it leaves behind holds the pipe, as a process that is stuck in the driver does.
-    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nsleep 20 & wait\n")
-    program.chmod(0o755)
-    reader = GpuReader(str(program), seconds=0.3)
-    began = time.monotonic()
-    assert reader.read() == []
-    assert reader.read() == []
-    assert time.monotonic() - began < 2
-    assert reader.trouble == "nvidia-smi did not answer within 0.3 s"
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_an_nvidia_smi_without_gpus_is_not_asked_every_time(tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho 'No devices were found'\nexit 6\n")
-    program.chmod(0o755)
-    reader = GpuReader(str(program))
-    assert [reader.read(), reader.read()] == [[], []]
-    assert reader.trouble == "nvidia-smi said nothing of any GPU (exit code 6)"
-    assert (tmp_path / "asked").read_text() == "asked\n"
 
 
 @pytest.mark.parametrize("count", [5, 10, 11, 1000])

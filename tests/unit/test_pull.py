@@ -107,6 +107,26 @@ def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: Worke
     assert (third.files, third.fetched, third.bytes_fetched, third.complete) == (2, 1, 2, True)
 
 
+def test_a_pull_is_complete_when_every_node_has_finished(world: Workers) -> None:
+    world.put("a", b"a")
+    world.publish()
+    world.publish(node=1, complete=False)
+    assert not world.pull().complete
+    world.publish(node=1)
+    assert world.pull().complete
+
+
+def test_of_what_is_on_disk_only_the_remains_of_killed_downloads_are_removed(world: Workers) -> None:
+    world.put("a", b"a")
+    world.publish()
+    for name in (".hidden", "deep/.hidden", "named.hvdcloud-part", ".1-1.hvdcloud-part", "deep/.1-2.hvdcloud-part"):
+        world.path(name).parent.mkdir(parents=True, exist_ok=True)
+        world.path(name).write_bytes(b"mine")
+    world.pull()
+    left = sorted(str(path.relative_to(world.path(""))) for path in world.path("").rglob("*") if path.is_file())
+    assert left == [".hidden", "a", "deep/.hidden", "named.hvdcloud-part"]
+
+
 def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: Workers) -> None:
     world.put("a", b"right")
     world.publish()
@@ -314,10 +334,11 @@ PROCESS = """
 import sys
 from pathlib import Path
 from hvdcloud.storage.base import open_bucket
-from hvdcloud.checkpoints.verified_files import Ledger
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull
 url, cluster, run, target, ledger = sys.argv[1:]
-result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), ledger=Ledger(Path(ledger)))
+record = VerifiedFiles(Path(ledger))
+result = pull(open_bucket(url), cluster=cluster, run=run, target=Path(target), verified_files=record)
 print(result.fetched, flush=True)
 """
 

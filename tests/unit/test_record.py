@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -83,17 +81,3 @@ def test_there_are_no_more_than_ten_screens_a_second() -> None:
     chunks = [(0.001 * number, f"{'x' * (number % 30 + 1)}\r\n") for number in range(2000)]
     times = [at for at, _ in record.screens(recorded(*chunks))]
     assert all(later - earlier > 0.099 for earlier, later in itertools.pairwise(times))
-
-
-def test_a_command_runs_in_a_terminal_of_the_size_asked_for(tmp_path: Path) -> None:
-    program = "import os, sys; print(sys.stdout.isatty(), *os.get_terminal_size()); sys.exit(3)"
-    recording, code = record.record(
-        [sys.executable, "-c", program], folder=tmp_path, columns=50, rows=7, limit_seconds=60
-    )
-    assert code == 3
-    assert b"True 50 7" in b"".join(data for _, data in recording.chunks)
-
-
-def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(TimeoutError):
-        record.record(["sleep", "600"], folder=tmp_path, columns=50, rows=7, limit_seconds=0.2)

@@ -412,10 +412,3 @@ def test_numbers_are_those_of_the_rank_that_speaks_whichever_prefix_it_has() -> 
         lines += [f"[{speaker}] epoch {epoch}: loss {epoch}.0", f"[1] epoch {epoch}: loss 99"]
     metrics = read_metrics("\n".join(lines).encode(), samples=[], started=BEGAN, elastic=True)
     assert [value for _, value in metrics.series[0].points] == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def write_examples(folder: Path) -> None:
-    """For looking at: python -c 'from tests.unit.test_report import *; write_examples(Path("/tmp"))'."""
-    many = record(samples={n: samples(n, gpus=8) for n in range(8)})
-    for name, each in {"gpus": record(), "many": many, "elastic": elastic_record()}.items():
-        (folder / f"report-{name}.html").write_text(page(each))

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, manifest_name, run_prefix, to_json
-from hvdcloud.errors import CheckpointError
+from hvdcloud.checkpoints.manifest import (
+    Entry,
+    Manifest,
+    load_manifests,
+    manifest_name,
+    object_name,
+    run_prefix,
+    to_json,
+)
+from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.base import Bucket, open_bucket
@@ -111,14 +119,15 @@ def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: Wo
     before = (world.directory(RUNS[1]) / "a").stat()
     world.write(RUNS[1], "b", b"this run's own")
     (world.directory(RUNS[1]) / ".1-1.hvdcloud-part").write_bytes(b"of a killed restore")
+    (world.directory(RUNS[1]) / ".state").write_bytes(b"the script's own")
     assert world.restore(RUNS[0], RUNS[1]) == 1
     after = (world.directory(RUNS[1]) / "a").stat()
     # All but the access time: it is read to be compared.
     for what in ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"):
         assert getattr(after, what) == getattr(before, what), what
     assert (world.directory(RUNS[1]) / "b").read_bytes() == b"this run's own"
-    assert sorted(path.name for path in world.directory(RUNS[1]).iterdir()) == ["a", "b"]
-    assert world.finish(RUNS[1]) == ["b"]
+    assert sorted(path.name for path in world.directory(RUNS[1]).iterdir()) == [".state", "a", "b"]
+    assert world.finish(RUNS[1]) == [".state", "b"]
 
 
 def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: Workers) -> None:
@@ -155,6 +164,31 @@ def test_what_a_lost_node_had_announced_and_sent_is_restored(world: Workers) -> 
     world.bucket.write(f"{prefix}latest", b"new")
     assert world.restore(RUNS[0], RUNS[2]) == 2
     assert (world.directory(RUNS[2]) / "latest").read_bytes() == b"new"
+
+
+def test_of_several_that_were_announced_and_sent_the_newest_is_restored(world: Workers) -> None:
+    prefix = run_prefix(CLUSTER, RUNS[0])
+    for node, modified in ((0, 100.0), (1, 300.0), (2, 200.0)):
+        name, data = object_name("latest", node=node), f"of {node}".encode()
+        entry = Entry(name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=0, modified=modified)
+        manifest = Manifest(cluster=CLUSTER, run=RUNS[0], node=node, complete=False, files=[], uploading=[entry])
+        world.bucket.write(manifest_name(CLUSTER, RUNS[0], node), to_json(manifest))
+        world.bucket.write(prefix + name, data)
+    assert world.restore(RUNS[0], RUNS[1]) == 1
+    assert world.files(RUNS[1]) == {"latest": b"of 1"}
+
+
+def test_too_little_space_is_found_out_before_anything_is_restored(world: Workers) -> None:
+    small = world.bucket.write(f"{run_prefix(CLUSTER, RUNS[0])}a", b"a")
+    entries = [
+        Entry(name="a", size=1, crc32c=crc32c_of_bytes(b"a"), generation=small.generation, modified=0.0),
+        Entry(name="huge", size=10**18, crc32c="AAAAAA==", generation=1, modified=0.0),
+    ]
+    manifest = Manifest(cluster=CLUSTER, run=RUNS[0], node=0, complete=True, files=entries)
+    world.bucket.write(manifest_name(CLUSTER, RUNS[0], 0), to_json(manifest))
+    with pytest.raises(CapacityError, match=r"need 1000000000\.00 GB"):
+        world.restore(RUNS[0], RUNS[1])
+    assert world.files(RUNS[1]) == {}
 
 
 def test_a_name_that_would_escape_is_refused(world: Workers, tmp_path: Path) -> None:

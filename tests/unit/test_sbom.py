@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +11,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from hvdcloud.image.publish import packages
-from hvdcloud.image.publish.sbom import Contents, Package, document, packages_of
-
-DIGEST = "sha256:" + "0123456789abcdef" * 4
-VENV = "/opt/venv/lib/python3.11/site-packages"
-OTHER = "/opt/requirements/lib/python3.11/site-packages"
-CONTENTS = Contents(
-    image_id="sha256:" + "a" * 64,
-    created=datetime(2026, 11, 21, 3, 4, 5, tzinfo=timezone.utc),
-    packages=(
-        Package(
-            name="Jinja2",
-            version="3.1.6",
-            licenses=("BSD License",),
-            places=(f"{OTHER}/jinja2-3.1.6.dist-info/METADATA", f"{VENV}/jinja2-3.1.6.dist-info/METADATA"),
-        ),
-        Package(
-            name="torch",
-            version="2.13.0+cpu",
-            licenses=("Apache-2.0 AND BSD-3-Clause",),
-            places=(f"{VENV}/torch-2.13.0+cpu.dist-info/METADATA",),
-        ),
-        Package(name="nameless", version=None, licenses=(), places=(f"{VENV}/nameless.egg-info",)),
-        Package(name="two", version="1", licenses=("MIT License", "BSD License"), places=(f"{VENV}/two.egg-info",)),
-    ),
-)
+from hvdcloud.image.publish.sbom import document, packages_of
+from tests.support.sbom_contents import CONTENTS, DIGEST, OTHER, VENV
 
 
 def sbom(**arguments: Any) -> dict[str, Any]:
@@ -153,22 +126,3 @@ def test_each_package_has_its_purl_its_licence_and_its_places() -> None:
     assert [entry["license"]["name"] for entry in by_name["two"]["licenses"]] == ["BSD License", "MIT License"]
     (needs,) = [entry["dependsOn"] for entry in found["dependencies"] if entry["ref"] == "image"]
     assert sorted(needs) == sorted(component["bom-ref"] for component in found["components"])
-
-
-def test_the_same_image_gives_the_same_bytes_in_every_process() -> None:
-    program = (
-        "import sys; from tests.unit.test_sbom import *;"
-        "sys.stdout.buffer.write(document(CONTENTS, name='gcr.io/lab/digits', digest=DIGEST))"
-    )
-    made = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert made == {document(CONTENTS, name="gcr.io/lab/digits", digest=DIGEST)}
-    assert made != {document(CONTENTS, name="gcr.io/lab/digits", digest=DIGEST.replace("0", "1"))}

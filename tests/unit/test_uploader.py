@@ -179,31 +179,37 @@ def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket
 WRITER = """
 import os, sys, time
 # Rewrites one file again and again, in place and in pieces, as torch.save does; every version is of one byte.
-path, deadline, version = sys.argv[1], time.monotonic() + float(sys.argv[2]), 0
-while time.monotonic() < deadline:
+# The pauses grow until they are long enough for the machine at hand.
+path, enough, parent, version = *sys.argv[1:], os.getppid(), 0
+while os.getppid() == parent and not os.path.exists(enough):
     version = version % 250 + 1
     with open(path, "wb", buffering=0) as file:
         for _ in range(8):
             file.write(bytes([version]) * 65536)
             time.sleep(0.003)
-    time.sleep(0.15)
+    time.sleep(0.02 * version)
 """
 
 
 @pytest.mark.parametrize("final", [False, True])
 def test_a_checkpoint_rewritten_all_the_time_is_never_torn(bucket: Bucket, directory: Path, final: bool) -> None:
-    path = directory / "latest.pt"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "2"])
+    path, enough = directory / "latest.pt", directory.with_name("enough")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(enough)])
     up = uploader(bucket, directory)
-    uploads = 0
-    while writer.poll() is None:
+    uploads: list[str] = []
+
+    def scanned() -> int:
         result = scan(up, final=final)
         assert result.errors == []
-        uploads += len(result.uploaded)
+        uploads.extend(result.uploaded)
         if result.uploaded:
             data = bucket.read(PREFIX + "latest.pt")
             assert data == data[:1] * 8 * 65536, "half of one version and half of another"
-    assert uploads > 0
+        return len(uploads)
+
+    wait_for(lambda: scanned() >= 3, "three versions in the bucket", seconds=120)
+    enough.touch()
+    assert writer.wait(20) == 0
     finish(up)
     assert bucket.read(PREFIX + "latest.pt") == path.read_bytes()
 
@@ -219,10 +225,14 @@ def test_symbolic_links_are_followed_inside_the_directory_only(bucket: Bucket, d
     (directory / "nowhere").symlink_to("nothing")
     (directory / "secret").symlink_to(tmp_path / "secret")
     (directory / "outside").symlink_to(tmp_path)
+    neighbour = directory.with_name(directory.name + "-of-another")
+    neighbour.mkdir()
+    (neighbour / "w").write_bytes(b"not of this run")
+    (directory / "neighbour").symlink_to(neighbour)
     os.mkfifo(directory / "fifo")
     result = finish(uploader(bucket, directory))
     assert result.uploaded == ["epoch-1/w", "latest/w", "w"]
-    assert len(result.report.skipped) == 2
+    assert len(result.report.skipped) == 3
     assert all("outside the checkpoint directory" in line for line in result.report.skipped)
     assert manifest_of(bucket).complete
 
@@ -257,11 +267,14 @@ def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, director
     assert manifest_of(bucket).complete
     assert nothing(scan(uploader(bucket, directory)))
     assert manifest_of(bucket).complete, "looking at a finished run leaves it finished"
-    (directory / "changed").write_bytes(b"22")
+    uploaded_at = (directory / "changed").stat().st_mtime
+    (directory / "changed").write_bytes(b"2")
+    os.utime(directory / "changed", (uploaded_at + 1, uploaded_at + 1))
     up = uploader(bucket, directory)
-    assert scan(up).uploaded == ["changed"]
+    assert scan(up).uploaded == ["changed"], "of the same size as before"
     assert not manifest_of(bucket).complete
     assert set(files_of(bucket)) == {"same", "changed"}
+    assert bucket.read(PREFIX + "changed") == b"2"
 
 
 def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path) -> None:
@@ -270,12 +283,30 @@ def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path)
     scan(two)
     (directory / "a").write_bytes(b"1")
     scan(one)
+    # Only the manifest tells of it now: the other one can not find it in the directory.
+    (directory / "a").unlink()
     (directory / "b").write_bytes(b"2")
     finish(two)
+    (directory / "b").unlink()
     (directory / "c").write_bytes(b"3")
     finish(one)
     assert set(files_of(bucket)) == {"a", "b", "c"}
     assert manifest_of(bucket).complete
+
+
+def test_of_two_uploaders_of_one_node_the_later_upload_counts(bucket: Bucket, directory: Path) -> None:
+    (directory / "a").write_bytes(b"1")
+    one, two = uploader(bucket, directory), uploader(bucket, directory)
+    scan(one)
+    scan(two)
+    (directory / "a").write_bytes(b"22")
+    scan(two)
+    newest = files_of(bucket)["a"]
+    (directory / "a").unlink()
+    (directory / "b").write_bytes(b"3")
+    scan(one)
+    assert files_of(bucket)["a"] == newest
+    assert newest.size == 2
 
 
 def test_an_upload_that_was_announced_and_done_is_found_again(bucket: Bucket, directory: Path) -> None:
@@ -314,6 +345,10 @@ def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, direc
     result = scan(up)
     assert result.uploaded == []
     assert result.errors[0] == "the network is down"
+    assert len(result.errors) + len(result.pending) == 30
+    announced = {entry.name for entry in manifest_of(bucket).uploading}
+    assert announced.isdisjoint(result.pending), "those were not tried"
+    assert len(announced) == len(result.errors), "these may have arrived"
     result = finish(up, seconds=0.5)
     assert result.errors
     assert not manifest_of(bucket).complete
@@ -324,6 +359,140 @@ def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, direc
     bucket.down = False
     assert len(finish(up).uploaded) == 30
     assert manifest_of(bucket).complete
+
+
+class MeddlingBucket(FolderBucket):
+    """A folder, and something that happens at the moment at which a certain file is uploaded, once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.when: dict[str, Callable[[], object]] = {}
+
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        self.when.pop(path.name, lambda: None)()
+        return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
+
+
+class LosingBucket(FolderBucket):
+    """A folder behind a network that loses the answers to uploads."""
+
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
+        raise BucketUnreachableError("no answer", hint="wait")
+
+
+def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled(tmp_path: Path, directory: Path) -> None:
+    bucket = FolderBucket(tmp_path / "bucket")
+    (directory / "latest").write_bytes(b"1")
+    scan(uploader(bucket, directory))
+    (directory / "latest").write_bytes(b"22")
+    assert uploader(LosingBucket(tmp_path / "bucket"), directory).scan().errors == ["no answer"]
+    # The node is lost now: the manifest has to match what is in the bucket.
+    assert [(entry.name, entry.size) for entry in manifest_of(bucket).uploading] == [("latest", 2)]
+    result = pull(
+        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
+    )
+    assert (result.path / "latest").read_bytes() == b"22"
+
+
+def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_next_is_on_its_way(
+    tmp_path: Path, directory: Path
+) -> None:
+    bucket = MeddlingBucket(tmp_path / "bucket")
+    up = uploader(bucket, directory)
+    (directory / "latest").write_bytes(b"1")
+
+    def lose_the_answer() -> None:
+        FolderBucket(tmp_path / "bucket").upload(directory / "latest", PREFIX + "latest")
+        raise BucketUnreachableError("no answer", hint="wait")
+
+    bucket.when["latest"] = lose_the_answer
+    assert scan(up).errors == ["no answer"]
+    (directory / "latest").write_bytes(b"22")
+    pulled: list[bytes] = []
+
+    def the_node_is_lost() -> None:
+        verified_files = VerifiedFiles(tmp_path / "ledger")
+        result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=verified_files)
+        pulled.append((result.path / "latest").read_bytes())
+
+    bucket.when["latest"] = the_node_is_lost
+    assert scan(up).uploaded == ["latest"]
+    assert pulled == [b"1"]
+    assert not manifest_of(bucket).uploading
+
+
+@pytest.fixture
+def meddling(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> MeddlingBucket:
+    """`first` is uploaded before `second` is read, both having been found by the same look at the directory."""
+    monkeypatch.setattr("hvdcloud.node.uploads.uploader._BATCH_FILES", 1)
+    for seconds, name in enumerate(("first", "second")):
+        (directory / name).write_bytes(b"1")
+        os.utime(directory / name, (1e9 + seconds, 1e9 + seconds))
+    return MeddlingBucket(tmp_path / "bucket")
+
+
+def test_an_upload_is_announced_before_it_begins(meddling: MeddlingBucket, directory: Path) -> None:
+    seen: list[Entry] = []
+    meddling.when["first"] = lambda: seen.extend(manifest_of(meddling).uploading)
+    uploader(meddling, directory).scan()
+    assert [(entry.name, entry.size, entry.crc32c) for entry in seen] == [("first", 1, crc32c_of_bytes(b"1"))]
+    assert not manifest_of(meddling).uploading
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_replaced_in_the_bucket_and_is_pending(
+    meddling: MeddlingBucket, directory: Path
+) -> None:
+    up = uploader(meddling, directory)
+    scan(up)
+    (directory / "first").write_bytes(b"22")
+    meddling.when["first"] = lambda: (directory / "first").write_bytes(b"half")
+    result = scan(up, final=True)
+    assert (result.uploaded, result.pending, result.errors) == ([], ["first"], [])
+    assert meddling.read(PREFIX + "first") == b"1"
+    assert files_of(meddling)["first"].size == 1
+    assert not manifest_of(meddling).uploading, "it is not in the bucket for sure"
+    assert finish(up).uploaded == ["first"]
+    assert meddling.read(PREFIX + "first") == b"half"
+
+
+def test_a_file_that_changes_before_it_is_read_is_pending(meddling: MeddlingBucket, directory: Path) -> None:
+    meddling.when["first"] = lambda: (directory / "second").write_bytes(b"half")
+    up = uploader(meddling, directory)
+    result = scan(up, final=True)
+    assert (result.uploaded, result.pending, result.errors) == (["first"], ["second"], [])
+    assert meddling.stat(PREFIX + "second") is None
+    assert finish(up).uploaded == ["second"]
+    assert manifest_of(meddling).complete
+
+
+def test_a_file_that_is_opened_for_writing_after_the_first_look_is_pending(
+    meddling: MeddlingBucket, directory: Path
+) -> None:
+    with contextlib.ExitStack() as writers:
+        meddling.when["first"] = lambda: writers.enter_context((directory / "second").open("r+b"))
+        result = scan(uploader(meddling, directory), final=True)
+    assert (result.uploaded, result.pending, result.errors) == (["first"], ["second"], [])
+    assert meddling.stat(PREFIX + "second") is None
+
+
+def test_a_file_that_can_not_be_read_keeps_the_run_from_being_complete(
+    meddling: MeddlingBucket, directory: Path
+) -> None:
+    def unreadable() -> None:
+        (directory / "second").unlink()
+        (directory / "second").symlink_to("second")
+
+    meddling.when["first"] = unreadable
+    up = uploader(meddling, directory)
+    result = finish(up)
+    assert (result.uploaded, result.pending) == (["first"], [])
+    assert [error.partition(":")[0] for error in result.errors] == ["second can't be read"]
+    assert not manifest_of(meddling).complete
 
 
 class HangingBucket(FolderBucket):

@@ -80,6 +80,17 @@ def test_what_happens_to_the_files_afterwards_is_noticed(world: Workers) -> None
     assert world.unverified() == {}
 
 
+def test_a_local_copy_that_can_not_be_read_is_not_safe(world: Workers) -> None:
+    world.finish()
+    world.pull()
+    folder = world.target / RUN
+    folder.rename(world.target / "elsewhere")
+    folder.symlink_to(folder)
+    reasons = world.unverified()
+    assert set(reasons) == {"a", "b"}
+    assert reasons["a"].startswith(f"{folder / 'a'} can't be read: ")
+
+
 def test_a_newer_one_in_the_bucket_counts(world: Workers) -> None:
     world.finish()
     world.pull()

@@ -42,7 +42,7 @@ WRITERS_SECONDS_ON_A_VM = 12.0
 HANG_SECONDS = 60.0
 """How long one request waits for a change."""
 LONGEST_PAUSE = 30.0
-_FIRST_PAUSE = 0.5
+FIRST_PAUSE = 0.5
 _ANSWER_SECONDS = 15.0
 QUICK_ANSWER_SECONDS = 1.0
 """What the answer is worth when the container ends already."""
@@ -60,11 +60,13 @@ class Watch:
     Args:
         server: URL of the metadata server.
         noticed: called in the thread, once.
+        hang_seconds: for which one request waits for a change.
     """
 
-    def __init__(self, server: str, noticed: Callable[[], None]) -> None:
+    def __init__(self, server: str, noticed: Callable[[], None], *, hang_seconds: float = HANG_SECONDS) -> None:
         self._server = urlsplit(server).netloc
         self._noticed = noticed
+        self._hang_seconds = hang_seconds
         self._connection: HTTPConnection | None = None
         self._thread = threading.Thread(target=self._work, name="preemption", daemon=True)
 
@@ -76,7 +78,7 @@ class Watch:
         # Here, because ranks wait for the agent that imports us.
         from http.client import HTTPException
 
-        etag, pause = _NO_ETAG, _FIRST_PAUSE
+        etag, pause = _NO_ETAG, FIRST_PAUSE
         never = threading.Event()
         while True:
             began = time.monotonic()
@@ -90,9 +92,9 @@ class Watch:
                     self._hang_up()
                     self._noticed()
                     return
-                pause = _FIRST_PAUSE
+                pause = FIRST_PAUSE
                 # A server that does not let a request hang is not asked without end.
-                if new != etag or time.monotonic() - began > _FIRST_PAUSE:
+                if new != etag or time.monotonic() - began > FIRST_PAUSE:
                     etag = new
                     continue
             never.wait(pause * random.uniform(0.5, 1.0))
@@ -107,8 +109,8 @@ class Watch:
         from http.client import HTTPConnection
 
         if self._connection is None:
-            self._connection = HTTPConnection(self._server, timeout=HANG_SECONDS + _ANSWER_SECONDS)
-        return _ask_for_notice(self._connection, etag)
+            self._connection = HTTPConnection(self._server, timeout=self._hang_seconds + _ANSWER_SECONDS)
+        return _ask_for_notice(self._connection, etag, seconds=self._hang_seconds)
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -132,12 +134,12 @@ def is_preempted() -> bool:
     connection = HTTPConnection(urlsplit(str(server)).netloc, timeout=QUICK_ANSWER_SECONDS)
     with contextlib.closing(connection):
         try:
-            return _ask_for_notice(connection, _NO_ETAG)[0] == "TRUE"
+            return _ask_for_notice(connection, _NO_ETAG, seconds=HANG_SECONDS)[0] == "TRUE"
         except (OSError, HTTPException):
             return False
 
 
-def _ask_for_notice(connection: HTTPConnection, etag: str) -> tuple[str, str]:
+def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
     """The value and its etag, when it is another one than this or the time is up.
 
     Raises:
@@ -145,7 +147,7 @@ def _ask_for_notice(connection: HTTPConnection, etag: str) -> tuple[str, str]:
     """
     from http.client import OK
 
-    query = f"wait_for_change=true&timeout_sec={HANG_SECONDS:.0f}&last_etag={etag}"
+    query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
     connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
     response = connection.getresponse()
     body = response.read(100)

@@ -274,6 +274,9 @@ class Uploader:
         files = self._not_open([file for file in batch if file.name in promised], found)
         if not files:
             return
+        # One whose answer was lost may have arrived; it is listed before a later version is announced in its place.
+        names = {promised[file.name].name for file in files}
+        self._adopt([entry for name, entry in self._announced.items() if name in names])
         for file in files:
             self._announced[promised[file.name].name] = promised[file.name]
         self._complete = False
@@ -340,7 +343,7 @@ class Uploader:
         self._loaded = True
 
     def _adopt(self, announced: Sequence[Entry]) -> None:
-        """Uploads that an earlier uploader announced and was killed in: done if the bucket has the bytes."""
+        """List uploads whose outcome is not known, if the bucket has their bytes."""
 
         def look(entry: Entry) -> ObjectInfo | None:
             return self._bucket.stat(self._prefix + entry.name)

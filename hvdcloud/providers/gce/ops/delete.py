@@ -6,10 +6,11 @@ import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, Leftover
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, Leftover, NodeProgress, OnProgress, ignore_progress
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import described_operation
 from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, look, why
@@ -56,6 +57,7 @@ class Sweep:
         requests: only wait for operations with these requestIds; None: for all that make something for the name.
         zones: only these can hold something; None: any zone.
         firewalls: delete firewall rules as well.
+        creating_seconds: how long an operation that still makes something is waited for.
         on_progress: called once for everything that is gone.
     """
 
@@ -69,6 +71,7 @@ class Sweep:
         requests: Collection[str] | None = None,
         zones: Collection[str] | None = None,
         firewalls: bool = True,
+        creating_seconds: float = CREATING_SECONDS,
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._client = client
@@ -78,6 +81,7 @@ class Sweep:
         self._requests = requests
         self._zones = zones
         self._firewalls = firewalls
+        self._creating_seconds = creating_seconds
         self._on_progress = on_progress
         self._reasons: dict[Target, str] = {}
         """Everything seen that is not proven gone, and why it may still be there."""
@@ -96,7 +100,7 @@ class Sweep:
             listed = self._settle(inventory)
             creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
-            if creating and time.monotonic() < started + CREATING_SECONDS:
+            if creating and time.monotonic() < started + self._creating_seconds:
                 self._wait(creating[0])
                 continue
             if expired or not listed - self._refused:
@@ -133,7 +137,7 @@ class Sweep:
                 self._reasons[target] = "the place where it was does not answer"
             else:
                 del self._reasons[target]
-                self._on_progress(NodeProgress(object=str(target), step="deleted"))
+                self._on_progress(NodeProgress(object=str(target), step="deleted", stage=Stage.DELETED))
         return listed
 
     def _creating(self, inventory: Inventory) -> list[Resource]:
@@ -218,7 +222,7 @@ class Sweep:
         left += [
             Leftover(
                 object=described_operation(operation),
-                reason=f"it still makes something after {CREATING_SECONDS:.0f} s",
+                reason=f"it still makes something after {self._creating_seconds:.0f} s",
                 delete_with=look,
             )
             for operation in creating

@@ -1,0 +1,535 @@
+"""The startup script: its text, and what it does where curl, docker and the driver's installer are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.providers.gce.plan import startup
+from tests.golden import assert_golden
+
+IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
+KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
+
+# Each stand-in appends its arguments to calls; what it answers lies in files of the same folder.
+STAND_INS = {
+    "curl": """
+        url=${!#} data=
+        while (($#)); do [[ $1 == --data-binary ]] && data=$2; shift; done
+        [[ ! -e $FAKE/no-metadata || $url != *metadata.google.internal* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
+        case $url in
+        */guest-attributes/hvdcloud/status)
+            [[ ! -e $FAKE/no-guest-attributes ]] || { echo 'curl: (22) 403' >&2; exit 22; }
+            printf '%s\\n' "$data" >>"$FAKE/statuses" ;;
+        */service-accounts/default/token) echo '{"access_token":"ya29.secret","token_type":"Bearer"}' ;;
+        */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
+        */instance/attributes/) cat "$FAKE/attributes" ;;
+        */attributes/hvdcloud-idle) cat "$FAKE/idle" ;;
+        */attributes/hvdcloud-compute-endpoint) printf http://127.0.0.1:9024 ;;
+        */instance/name) printf digits-0 ;;
+        *gpgkey) echo key ;;
+        *) echo "curl: (6) no $url" >&2; exit 6 ;;
+        esac""",
+    "docker": """
+        case "$1 $2" in
+        "container inspect")
+            [[ $* == *-f* ]] || exec test -e "$FAKE/container"
+            exec bash "$FAKE/runs" "$(grep -c '^docker container inspect -f' "$FAKE/calls")" ;;
+        "login "*) cat >>"$FAKE/password" ;;
+        "pull "*) n=$(grep -c '^docker pull' "$FAKE/calls"); bash "$FAKE/pull" "$n" ;;
+        "run "*) touch "$FAKE/container"; env | grep ^HVDCLOUD_ >"$FAKE/environment"; echo 0123456789ab ;;
+        "kill "*) echo 'echo false' >"$FAKE/runs" ;;
+        "wait "*) cat "$FAKE/exit-code" ;;
+        "logs "*) cat "$FAKE/logs" ;;
+        esac""",
+    "cos-extensions": '[[ ! -e $FAKE/no-driver ]] || { cat "$FAKE/no-driver" >&2; exit 3; }',
+    "iptables": '[[ " $* " != *" -C "* ]]',
+    "sleep": "exec /bin/sleep 0.02",
+    "dpkg-query": "printf 1.17.8-1",
+    "gpg": "cat >/dev/null",
+    **dict.fromkeys(("mount", "shutdown", "apt-get", "systemctl", "nvidia-smi", "nvidia-ctk"), ":"),
+}
+
+PULLED = "Digest: sha256:aa\nStatus: Downloaded newer image\n"
+
+
+@dataclass
+class Vm:
+    """A folder of stand-ins in front of PATH, and the script's own folders moved below it."""
+
+    folder: Path
+
+    def put(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def program(self, name: str, body: str) -> None:
+        """A stand-in for a program."""
+        file = self.folder / "bin" / name
+        file.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >>"$FAKE/calls"\n{body}\n')
+        file.chmod(0o755)
+
+    def boot(self, **options: Any) -> subprocess.CompletedProcess[str]:
+        replace = options.pop("replace", {})
+        script = startup.render(**{"profile": "cos", "image": IMAGE, "registry_login": True, "gpu": True, **options})
+        moved = ("/var/lib/hvdcloud", "/dev/nvidia", "/usr/share/keyrings", "/etc/apt")
+        for old, new in {**{each: f"{self.folder}{each}" for each in moved}, **replace}.items():
+            script = script.replace(old, new)
+        environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "FAKE": str(self.folder)}
+        return subprocess.run(
+            ["bash", "-c", script], env=environment, text=True, capture_output=True, timeout=60, check=False
+        )
+
+    @property
+    def statuses(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "statuses").read_text().splitlines()]
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+    def called(self, prefix: str) -> list[str]:
+        return [call for call in self.calls if call.startswith(prefix)]
+
+
+@pytest.fixture
+def vm(tmp_path: Path) -> Vm:
+    (tmp_path / "bin").mkdir()
+    vm = Vm(tmp_path)
+    for name, body in STAND_INS.items():
+        vm.program(name, body)
+    for folder in ("dev", "usr/share/keyrings", "etc/apt/sources.list.d"):
+        (tmp_path / folder).mkdir(parents=True)
+    for device in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / device).touch()
+    vm.put("key", KEY)
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
+    vm.put("idle", "1800")
+    vm.put("runs", "echo false")
+    vm.put("exit-code", "0\n")
+    vm.put("logs", 'hvdcloud-status {"status": "starting"}\n')
+    vm.put("pull", f"cat <<'END'\n{PULLED}END\n")
+    return vm
+
+
+@pytest.mark.parametrize("profile", ["cos", "dlvm"])
+@pytest.mark.parametrize("gpu", [True, False])
+def test_the_text_is_the_golden_one_and_passes_shellcheck(profile: Any, gpu: bool, tmp_path: Path) -> None:
+    text = startup.render(profile=profile, image=IMAGE, registry_login=True, gpu=gpu, driver="R580")
+    assert_golden(f"startup-{profile}-{'gpu' if gpu else 'cpu'}.sh", text)
+    file = tmp_path / "startup.sh"
+    file.write_text(text)
+    subprocess.run(["bash", "-n", file], check=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    shellcheck = shutil.which("shellcheck", path=path)
+    if shellcheck is None:
+        pytest.skip("no shellcheck")
+    found = subprocess.run([shellcheck, file], text=True, capture_output=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
+    image = f"registry/x'; touch {vm.folder}/broken; '$(touch {vm.folder}/broken)"
+    vm.boot(image=image, registry_login=False)
+    assert not (vm.folder / "broken").exists()
+    assert vm.called("docker pull") == [f"docker pull {image}"]
+
+
+def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: Vm) -> None:
+    done = vm.boot(driver="R580")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "login", "pulling", "starting"]
+    assert vm.called("cos-extensions") == ["cos-extensions install gpu -- -version=R580"]
+    assert vm.called("shutdown") == ["shutdown -h now"]
+    assert all(line.startswith("hvdcloud: ") for line in done.stdout.splitlines())
+    assert done.stderr == ""
+
+
+def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(vm: Vm) -> None:
+    vm.boot()
+    [run] = vm.called("docker run")
+    assert "--network host --ipc host --stop-timeout 30 --cap-add SYS_PTRACE " in run
+    assert "--ulimit memlock=-1 --ulimit stack=67108864" in run
+    dev = f"{vm.folder}/dev"
+    devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
+    assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
+    assert run.endswith(
+        "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "
+        f"-e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT {IMAGE}"
+    )
+    assert set((vm.folder / "environment").read_text().splitlines()) == {
+        f"HVDCLOUD_AUTHORIZED_KEY={KEY}",
+        "HVDCLOUD_NODE=digits-0",
+        "HVDCLOUD_METADATA=http://metadata.google.internal",
+        "HVDCLOUD_IDLE=1800",
+        "HVDCLOUD_COMPUTE_ENDPOINT=http://127.0.0.1:9024",
+    }
+
+
+def test_what_the_metadata_does_not_say_is_not_asked_for(vm: Vm) -> None:
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-idle-not\n")
+    done = vm.boot()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not any("/attributes/hvdcloud-idle" in call or "endpoint" in call for call in vm.called("curl"))
+    assert "HVDCLOUD_IDLE=" in (vm.folder / "environment").read_text().splitlines()
+
+
+def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
+    said = "hvdcloud: idle for 30 min: no run, no SSH session; deleting"
+    vm.put("logs", f'hvdcloud-status {{"status": "ready"}}\nServer listening on 0.0.0.0\n{said}\n')
+    lines = vm.boot().stdout.splitlines()
+    assert said in lines
+    assert not any("listening" in line for line in lines)
+
+
+def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:
+    vm.boot()
+    assert [call for call in vm.called("iptables") if " -I " in call] == [
+        "iptables -w 30 -I INPUT -p tcp -j ACCEPT",
+        "iptables -w 30 -I INPUT -p udp -j ACCEPT",
+    ]
+
+
+def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(vm: Vm) -> None:
+    done = vm.boot()
+    assert (vm.folder / "password").read_text().strip() == "ya29.secret"
+    assert vm.called("docker login") == [
+        "docker login -u oauth2accesstoken --password-stdin https://us-central1-docker.pkg.dev"
+    ]
+    assert "ya29" not in "".join(vm.calls) + done.stdout + done.stderr
+
+
+def test_a_registry_of_ones_own_is_not_logged_in_to(vm: Vm) -> None:
+    vm.boot(image="127.0.0.1:5000/digits@sha256:aa", registry_login=False)
+    assert vm.called("docker login") == []
+
+
+def test_a_node_without_gpus_needs_no_driver(vm: Vm) -> None:
+    vm.boot(gpu=False)
+    assert vm.called("cos-extensions") == vm.called("mount") == []
+    assert "nvidia" not in vm.called("docker run")[0]
+
+
+def test_pulling_is_told_in_percent_at_most_once_a_second(vm: Vm) -> None:
+    first, second, third = "0123456789ab", "1123456789ab", "2123456789ab"
+    vm.put(
+        "pull",
+        f"""
+        echo "sha256:aa: Pulling from hvdcloud/digits"
+        echo "{first}: Already exists"
+        for layer in {second} {third}; do echo "$layer: Pulling fs layer"; done
+        echo "{second}: Downloading"; echo "{second}: Verifying Checksum"; echo "{second}: Download complete"
+        echo "{third}: Download complete"; echo "{second}: Pull complete"
+        echo "{third}: Pull complete"
+        printf '%s' "Status: Downloaded newer image"
+        """,
+    )
+    # Microseconds at the beginning and at each line that names a layer: six lines within the first second, then one
+    # after a second, one just before another second is over, and one when it is.
+    vm.put("clock", "\n".join(map(str, [0, *range(0, 999_999, 199_999)[:6], 1_000_000, 1_999_999, 2_000_000])))
+    vm.program("clock", 'sed -n "$(grep -c ^clock "$FAKE/calls")p" "$FAKE/clock"')
+    done = vm.boot(replace={"${EPOCHREALTIME/./}": "$(clock)"})
+    assert len(vm.called("clock")) == 10
+    told = [status["percent"] for status in vm.statuses if status["status"] == "pulling"]
+    assert told == [0, 66, 100]
+    assert "hvdcloud: Status: Downloaded newer image" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error", ["net/http: TLS handshake timeout", "toomanyrequests: slow down", "received unexpected HTTP status: 503"]
+)
+def test_a_pull_that_breaks_is_tried_again(vm: Vm, error: str) -> None:
+    vm.put("pull", f'if (($1 < 3)); then echo "{error}" >&2; exit 1; fi\n')
+    assert vm.boot().returncode == 0
+    assert len(vm.called("docker pull")) == 3
+    assert vm.statuses[-1] == {"status": "starting"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Error response from daemon: manifest for x not found: manifest unknown",
+        "denied: Permission artifactregistry.repositories.downloadArtifacts denied on resource",
+        "failed to register layer: write /x: no space left on device",
+    ],
+)
+def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> None:
+    vm.put("pull", f'echo "0123456789ab: Pulling fs layer"; echo "{error}" >&2; exit 1\n')
+    done = vm.boot()
+    assert done.returncode == 1
+    assert len(vm.called("docker pull")) == 1
+    assert vm.statuses[-1]["status"] == "failed"
+    assert vm.statuses[-1]["step"] == "pull"
+    assert error in vm.statuses[-1]["error"]
+    assert vm.called("docker run") == []
+
+
+def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
+    vm.put("no-driver", 'a "quoted" \\ path\n\ttab, bell \a, caf\u00e9, $HOME & `id` {"x": 1}\nlast line\n')
+    done = vm.boot()
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {
+        "status": "failed",
+        "step": "driver",
+        "error": 'a "quoted" \\ path\n tab, bell ?, caf??, $HOME & `id` {"x": 1}\nlast line',
+    }
+    assert len(vm.called("cos-extensions")) == 3
+    assert len([status for status in vm.statuses if status["status"] == "failed"]) == 1
+    assert 'hvdcloud: failed: step driver: a "quoted"' in done.stdout
+
+
+def test_a_long_error_is_cut_at_its_beginning(vm: Vm) -> None:
+    vm.put("no-driver", "x" * 3000 + "the cause\n")
+    vm.boot()
+    assert len(vm.statuses[-1]["error"]) == 1000
+    assert vm.statuses[-1]["error"].endswith("xthe cause")
+
+
+def test_a_driver_without_devices_is_a_failure(vm: Vm) -> None:
+    (vm.folder / "dev" / "nvidia0").unlink()
+    vm.boot()
+    assert vm.statuses[-1]["error"] == f"the driver is installed, but there is no {vm.folder}/dev/nvidia0"
+
+
+def test_what_hangs_is_given_up_with_its_name(vm: Vm) -> None:
+    (vm.folder / "bin" / "cos-extensions").write_text("#!/bin/bash\nexec /bin/sleep 60\n")
+    vm.boot(replace={"retry 3 limited 900": "retry 1 limited 1"})
+    assert vm.statuses[-1]["error"] == "not done within 1 s: cos-extensions install gpu -- -version=default"
+
+
+def test_a_metadata_server_without_the_key_is_a_failure_of_the_start(vm: Vm) -> None:
+    vm.boot(replace={"attributes/hvdcloud-authorized-key": "attributes/nothing"})
+    assert vm.statuses[-1]["step"] == "start"
+    assert vm.statuses[-1]["error"].startswith("curl: (6) no ")
+
+
+def test_guest_attributes_that_are_switched_off_do_not_stop_a_node(vm: Vm) -> None:
+    vm.put("no-guest-attributes", "")
+    done = vm.boot()
+    assert done.returncode == 0
+    assert 'hvdcloud: not reported: {"status": "driver"}' in done.stdout
+    assert len(vm.called("docker run")) == 1
+
+
+def test_after_a_reboot_the_container_is_started_again(vm: Vm) -> None:
+    vm.put("container", "")
+    assert vm.boot().returncode == 0
+    assert vm.called("docker start") == ["docker start hvdcloud"]
+    assert vm.called("docker run") == vm.called("docker pull") == vm.called("docker login") == []
+    assert vm.called("cos-extensions")
+    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "starting"]
+
+
+def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) -> None:
+    vm.put("exit-code", "1\n")
+    vm.put("logs", 'hvdcloud-status {"status": "failed", "step": "sshd", "error": "no"}\n')
+    vm.put("attributes", "hvdcloud-authorized-key\n")
+    assert vm.boot().returncode == 1
+    assert vm.called("shutdown") == []
+    assert vm.statuses[-1]["step"] == "container"
+    assert vm.statuses[-1]["error"].startswith('exit status 1: hvdcloud-status {"status": "failed", "step": "sshd"')
+
+
+def test_a_container_that_was_ready_and_fails_powers_the_vm_off(vm: Vm) -> None:
+    vm.put("exit-code", "137\n")
+    vm.put("logs", 'hvdcloud-status {"status": "ready", "host_key": "ssh-ed25519 A"}\nkilled\n')
+    assert vm.boot().returncode == 0
+    assert vm.called("shutdown") == ["shutdown -h now"]
+    assert vm.statuses[-1]["status"] == "failed"
+
+
+NOBODY_CAME = "hvdcloud: the start failed and nobody deleted this VM for {}: switching off"
+
+
+def fail_in_the_driver(vm: Vm) -> None:
+    vm.put("no-driver", "no\n")
+
+
+def fail_in_the_container(vm: Vm) -> None:
+    vm.put("exit-code", "1\n")
+
+
+FAILURES = pytest.mark.parametrize("fail", [fail_in_the_driver, fail_in_the_container])
+
+
+@FAILURES
+def test_a_vm_whose_start_failed_is_switched_off_where_nobody_deletes_it(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    done = vm.boot()
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    waited = vm.calls.index("sleep 1800")
+    assert vm.calls[waited - 1].startswith("curl"), "the failure is told before the wait"
+    assert [call for call in vm.calls[waited:] if "docker" not in call] == ["sleep 1800", "shutdown -h now"]
+    assert vm.statuses[-1]["status"] == "failed"
+
+
+@FAILURES
+def test_it_stays_to_be_looked_at_until_the_limit(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    vm.put("idle", "1.5")
+    vm.program("sleep", '[[ $1 != 1.5 ]] || date +%s.%N >"$FAKE/failed"; exec /bin/sleep "${1/#2/0}"')
+    vm.program("shutdown", 'date +%s.%N >"$FAKE/off"')
+    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("1.5 s")
+    failed, off = (float((vm.folder / name).read_text()) for name in ("failed", "off"))
+    assert 1.5 <= off - failed < 30
+
+
+@FAILURES
+def test_without_limits_idle_a_failed_start_never_switches_off(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    vm.put("attributes", "hvdcloud-authorized-key\n")
+    assert vm.boot().returncode == 1
+    assert vm.called("shutdown") == []
+
+
+@pytest.mark.parametrize("idle", ["soon", "-1", ""])
+def test_a_limit_that_makes_no_sense_is_the_default(vm: Vm, idle: str) -> None:
+    fail_in_the_driver(vm)
+    vm.put("idle", idle or "\n \n")
+    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+
+
+def test_a_vm_without_a_metadata_server_is_switched_off_after_the_default(vm: Vm) -> None:
+    fail_in_the_driver(vm)
+    vm.put("no-metadata", "")
+    done = vm.boot()
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_start_that_fails_before_its_first_step_is_a_failure_too(vm: Vm) -> None:
+    (vm.folder / "var/lib").mkdir(parents=True)
+    (vm.folder / "var/lib/hvdcloud").write_text("in the way of the folder")
+    done = vm.boot()
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "boot", "error": 'mkdir -p "$HOME": exit status 1'}
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) -> None:
+    vm.put("runs", "echo true")
+    assert vm.boot(replace={"READY_SECONDS=600": "READY_SECONDS=1"}).returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "container", "error": "not ready within 1 s"}
+    assert vm.called("docker kill") == ["docker kill hvdcloud"]
+    assert vm.called("docker wait") == []
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_container_that_takes_its_time_to_get_ready_is_waited_for(vm: Vm) -> None:
+    vm.put("runs", 'echo true; (($1 < 3)) || echo \'hvdcloud-status {"status": "ready"}\' >"$FAKE/logs"')
+    assert vm.boot().returncode == 0
+    assert vm.called("docker kill") == []
+    assert len(vm.called("docker wait")) == 1
+
+
+def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
+    vm.program("docker", STAND_INS["docker"].replace('"run "*) ', '"run "*) echo "no answer" >&2; exit 1;'))
+    vm.put("runs", "(($1 > 3)) && echo false || echo true")
+    done = vm.boot()
+    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
+    look = "docker container inspect -f {{.State.Running}} hvdcloud"
+    assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
+
+
+def hide(vm: Vm, command: str) -> dict[str, str]:
+    """For `command -v`: as if there were no such program, whatever this machine has."""
+    return {f"command -v {command}": f"command -v no-such-{command}"}
+
+
+def test_deep_learning_vm_gets_docker_and_the_toolkit_of_the_version_that_is_held(vm: Vm) -> None:
+    done = vm.boot(profile="dlvm", replace=hide(vm, "docker"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    installed = [call.rpartition(" install ")[2] for call in vm.called("apt-get") if " install " in call]
+    assert installed == ["docker.io", "nvidia-container-toolkit=1.17.8-1"]
+    assert vm.called("nvidia-ctk") == ["nvidia-ctk runtime configure --runtime=docker"]
+    entry = (vm.folder / "etc/apt/sources.list.d/nvidia-container-toolkit.list").read_text()
+    assert entry.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
+    assert " --gpus all " in vm.called("docker run")[0]
+    assert vm.called("iptables") == []
+
+
+def test_deep_learning_vm_that_has_everything_installs_nothing(vm: Vm) -> None:
+    hook = vm.folder / "bin" / "nvidia-container-runtime-hook"
+    hook.touch(mode=0o755)
+    assert vm.boot(profile="dlvm").returncode == 0
+    assert vm.called("apt-get") == []
+
+
+# -- the end of the VM -------------------------------------------------------------------------------------------------
+
+
+def shut_down(vm: Vm, *, preempted: bool = False, docker: str, limit: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the shutdown script where `docker` does that."""
+    vm.program("curl", f"[[ ${{!#}} == */instance/preempted ]] && echo {'TRUE' if preempted else 'FALSE'}")
+    vm.program("docker", docker)
+    environment = {"PATH": f"{vm.folder}/bin:/usr/bin:/bin", "FAKE": str(vm.folder)}
+    return subprocess.run(
+        ["bash", "-c", startup.render_shutdown().replace("/proc/", f"{vm.folder}/proc/")],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=limit,
+        check=False,
+    )
+
+
+RUNS = "[[ $1 != container ]] || echo true; [[ $1 != exec ]] || echo '{\"runs\": {}}'"
+
+
+@pytest.mark.parametrize(("preempted", "why"), [(True, "preempted"), (False, "shut down")])
+def test_at_the_end_the_container_is_asked_for_its_checkpoints_and_then_ended(
+    vm: Vm, preempted: bool, why: str
+) -> None:
+    done = shut_down(vm, preempted=preempted, docker=RUNS)
+    assert done.returncode == 0
+    assert vm.called("docker exec") == [f"docker exec hvdcloud hvdcloud-node leave {why}"]
+    (stop,) = vm.called("docker stop")
+    assert 15 <= int(stop.split()[3]) <= 28
+    assert done.stdout.splitlines()[0] == f"hvdcloud: the VM is being {why}: its container is asked for its checkpoints"
+    assert re.search(r'^hvdcloud: checkpoints after \d+ s: {"runs": {}}$', done.stdout, re.MULTILINE)
+    assert re.search(r"^hvdcloud: the container ended \d+ s after the VM's end began$", done.stdout, re.MULTILINE)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "docker",
+    ["exit 1", 'echo "Cannot connect to the Docker daemon" >&2; exit 1', "[[ $1 != container ]] || echo false"],
+)
+def test_at_the_end_a_vm_whose_container_or_docker_is_gone_loses_no_time(vm: Vm, docker: str) -> None:
+    done = shut_down(vm, docker=docker, limit=10)
+    assert done.returncode == 0
+    assert done.stdout == "hvdcloud: the VM ends; its container has ended already\n"
+    assert not vm.called("docker exec")
+
+
+def test_at_the_end_a_container_that_docker_is_ending_already_is_waited_for(vm: Vm) -> None:
+    process = vm.folder / "proc/17/cmdline"
+    process.parent.mkdir(parents=True)
+    process.write_bytes(b"python3\0-I\0-m\0hvdcloud.node\0entrypoint\0")
+    vm.program("sleep", f"[[ $(grep -c ^sleep $FAKE/calls) -lt 3 ]] || rm -f {process}")
+    done = shut_down(vm, preempted=True, docker="exit 1")
+    assert done.returncode == 0
+    first, last = done.stdout.splitlines()
+    assert first == "hvdcloud: the VM is being preempted: Docker is ending its container, which uploads its checkpoints"
+    assert re.fullmatch(r"hvdcloud: the container ended \d+ s after the VM's end began", last)
+    assert len(vm.called("sleep")) == 3
+
+
+def test_at_the_end_a_docker_that_goes_away_meanwhile_is_said(vm: Vm) -> None:
+    gone = 'if [[ $1 == container ]]; then echo true; else echo "the daemon is shutting down" >&2; exit 1; fi'
+    done = shut_down(vm, docker=gone)
+    assert done.returncode == 0
+    assert re.search(r"no answer about the checkpoints after \d+ s: the daemon is shutting down\n", done.stdout)
+    assert re.search(r"hvdcloud: the container ended \d+ s after the VM's end began\n", done.stdout)

@@ -1,0 +1,278 @@
+"""An elastic run's life on its nodes: real supervisor, agents and workers; only ssh and horovodrun are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
+from tests.support.nodes import RUN
+
+pytestmark = needs_namespaces
+
+SECRET = "hunter2-the-secret"
+SUCCEEDS = "raise SystemExit(0)"
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[ElasticNodes]:
+    with elastic_nodes(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three_nodes() -> Iterator[ElasticNodes]:
+    with elastic_nodes(3) as cluster:
+        yield cluster
+
+
+def test_a_lost_node_is_gone_on_without_and_returns_under_another_name(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.begin(env={"TOKEN": SECRET})
+
+    cluster.lose(two)
+    cluster.wait_for_world([head, one])
+    assert cluster.member(two)["state"] == "lost"
+    cluster.switch_on(two)
+    cluster.wait_for_world([head, one, f"{two}-g2"])
+
+    # The secrets went with the node's memory, and are there again for its root alone.
+    environment = cluster.root(two) / "run/hvdcloud" / RUN / "env.json"
+    assert json.loads(environment.read_text()) == {"TOKEN": SECRET}
+    assert stat.S_IMODE(environment.stat().st_mode) == 0o600
+    assert f"{two} {two}-g2\n" in (cluster.root(head) / "etc/hosts").read_text()
+    for alias in (head, one, f"{two}-g2"):
+        cluster.order(alias, SUCCEEDS)
+    state = cluster.wait_done()
+
+    assert (state["result"], state["exit_code"], state["reason"]) == ("succeeded", 0, "")
+    assert (state["elastic"], state["restarts"], state["world"]) == ({"min": 1, "max": 8}, 0, 0)
+    assert [(each["name"], each["alias"], each["state"]) for each in state["members"]] == [
+        (head, head, "listed"),
+        (one, one, "listed"),
+        (two, f"{two}-g2", "listed"),
+    ]
+    assert state["nodes_lost"] == []
+    assert state["checkpoints"]["complete"]
+    assert len(list(cluster.bucket.rglob("by-*"))) == 4
+    assert [event["node"] for event in cluster.events("lost a node")] == [two]
+    assert [(event["node"], event["detail"]) for event in cluster.events("node joins")] == [(two, f"as {two}-g2")]
+    assert [event["ranks"] for event in cluster.events("world")][:3] == ["3", "2", "3"]
+    assert SECRET not in cluster.log()
+
+
+def test_a_node_whose_workers_fail_three_times_is_not_used_again(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, other, one = cluster.names
+    cluster.begin()
+
+    for alias in (one, f"{one}-g2", f"{one}-g3", f"{one}-g4"):
+        cluster.order(alias, "raise SystemExit(7)")
+    cluster.wait_until(lambda: len(cluster.events("worker failed")) == 3, "three failures")
+    new = cluster.add()
+    assert cluster.admit(new) == {"ok": True}
+    cluster.wait_for_world([head, other, new])
+
+    assert (cluster.member(one)["state"], cluster.member(one)["alias"]) == ("failed", f"{one}-g3")
+    assert {event["detail"] for event in cluster.events("worker failed")} == {"exit code 7"}
+    assert (cluster.root(new) / "workspace/train.py").read_text() == "print('trains')\n"
+    for alias in (head, other, new):
+        cluster.order(alias, SUCCEEDS)
+    assert cluster.wait_done()["result"] == "succeeded"
+    assert len(cluster.events("worker failed")) == 3
+
+
+def test_a_dismissed_node_leaves_with_its_checkpoints_in_the_bucket(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.begin(least=2)
+
+    assert cluster.dismiss(head)["error"] == f"{head} is the head, which drives the run"
+    assert "fewer than 2 node(s) would train" in cluster.dismiss(one, two)["error"]
+    assert "takes no part in this run" in cluster.dismiss("127.0.0.99")["error"]
+    assert cluster.admit(head)["error"] == f"{head} is the head, which is not replaced"
+    answer = cluster.dismiss(two)
+
+    assert answer["ok"]
+    assert answer["checkpoints"][two]["complete"]
+    assert len(list(cluster.bucket.rglob(f"by-{two}"))) == 1
+    assert not (cluster.root(two) / "run/hvdcloud" / RUN).exists()
+    cluster.wait_for_world([head, one])
+    assert cluster.member(two)["state"] == "gone"
+    assert cluster.current()["nodes"] == [head, one]
+    assert "fewer than 2 node(s) would train" in cluster.dismiss(one)["error"]
+
+    assert cluster.admit(two) == {"ok": True}
+    cluster.wait_for_world([head, one, f"{two}-g2"])
+    assert cluster.current()["nodes"] == [head, one, two]
+    # A training that ends well when it is told to end has been stopped all the same.
+    for alias in (head, one, f"{two}-g2"):
+        cluster.order(alias, "import signal; signal.signal(15, lambda *_: os._exit(0)); print('handles', flush=True)")
+    cluster.wait_until(lambda: len(set(re.findall(r"\[(\d)\] handles", cluster.log()))) == 3, "the orders")
+    state = cluster.verb(head, "stop", RUN)
+
+    assert (state["result"], state["exit_code"], state["reason"]) == ("stopped", None, "stopped on request")
+    assert state["nodes_lost"] == []
+    assert [(event["node"], event["detail"]) for event in cluster.events("node leaves")] == [(two, "dismissed")]
+    assert cluster.events("lost a node") == []
+    assert "has ended" in cluster.dismiss(two)["error"]
+
+
+def test_a_head_that_only_drives_counts_as_a_node_and_trains_nothing(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.begin(least=2, drives_only=True)
+
+    assert cluster.member(head)["state"] in ("joining", "ready")
+    assert cluster.dismiss(two)["ok"]
+    cluster.wait_for_world([one])
+    assert "the minimum of run.elastic" in cluster.dismiss(one)["error"]
+    cluster.order(one, SUCCEEDS)
+    state = cluster.wait_done()
+
+    assert (state["result"], [rank["node"] for rank in state["ranks"]][:1]) == ("succeeded", [one])
+    assert state["elastic"] == {"min": 2, "max": 8}
+
+
+def test_a_node_that_is_dismissed_after_it_was_lost_is_gone_and_not_looked_for(two_nodes: ElasticNodes) -> None:
+    cluster = two_nodes
+    head, one = cluster.names
+    cluster.begin()
+    cluster.lose(one)
+    cluster.wait_for_world([head])
+
+    assert cluster.dismiss(one)["ok"]
+
+    assert cluster.member(one)["state"] == "gone"
+    cluster.order(head, SUCCEEDS)
+    state = cluster.wait_done()
+    assert (state["result"], state["nodes_lost"]) == ("succeeded", [])
+
+
+def test_a_node_that_will_be_preempted_leaves_at_once(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.begin()
+
+    left = cluster.verb(two, "leave", "preempted")
+
+    assert not left.get("error"), left
+    cluster.wait_for_world([head, one])
+    assert cluster.member(two)["state"] == "leaving"
+    assert [(event["node"], event["detail"]) for event in cluster.events("preempted")] == [(two, "preempted")]
+    cluster.lose(two)
+    for alias in (head, one):
+        cluster.order(alias, SUCCEEDS)
+    assert cluster.wait_done()["result"] == "succeeded"
+
+
+def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: ElasticNodes) -> None:
+    cluster = two_nodes
+    head, one = cluster.names
+    cluster.begin(env={"TOKEN": SECRET})
+    new = cluster.add(path=cluster.broken_path())
+
+    assert cluster.admit(new) == {"ok": True}
+
+    why = "Horovod cannot be imported: ImportError: libcuda.so.1 is missing"
+    cluster.wait_for_log(f"node {new} cannot take part: {why}")
+    # It is lost until the next attempt, and joining meanwhile.
+    cluster.wait_until(
+        lambda: (cluster.member(new)["state"], cluster.member(new)["why"]) == ("lost", why), "the end of an attempt"
+    )
+    assert new not in (cluster.run_dir() / "hosts").read_text()
+    # It is tried again, and taken as soon as that helps.
+    (cluster.base / "broken/python").unlink()
+    cluster.wait_for_world([head, one, new])
+    assert cluster.log().count("cannot take part") == 1
+    assert json.loads((cluster.root(new) / "run/hvdcloud" / RUN / "env.json").read_text()) == {"TOKEN": SECRET}
+    assert cluster.events("lost a node") == []
+
+
+def test_why_a_node_cannot_be_made_ready_is_told(two_nodes: ElasticNodes) -> None:
+    cluster = two_nodes
+    head, one = cluster.names
+    cluster.begin()
+    code = cluster.root(head) / "workspace/train.py"
+    text = code.read_text()
+    code.write_text("")
+    new = cluster.add()
+
+    assert cluster.admit(new) == {"ok": True}
+
+    cluster.wait_for_log("train.py was changed in the head's workspace")
+    cluster.wait_until(lambda: "was changed" in cluster.member(new)["why"], "the reason in the run's state")
+    code.write_text(text)
+    cluster.wait_for_world([head, one, new])
+    assert cluster.member(new)["why"] == ""
+    assert (cluster.root(new) / "workspace/train.py").read_text() == text
+
+
+def test_horovodrun_that_dies_over_a_loss_is_started_again_from_the_newest_checkpoint(
+    three_nodes: ElasticNodes,
+) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.begin()
+    checkpoints = [cluster.root(name) / "var/lib/hvdcloud/checkpoints" / RUN for name in (head, one)]
+    for folder, text, modified in zip(checkpoints, ("older", "newer"), (1_700_000_000, 1_700_000_060), strict=True):
+        (folder / "latest").write_text(text)
+        os.utime(folder / "latest", (modified, modified))
+    # A node that is slower to upload its own than another one is to fetch keeps it to itself.
+    cluster.wait_until(
+        lambda: "newer" in [found.read_text() for found in cluster.bucket.rglob("latest")], "the newer one's upload"
+    )
+
+    cluster.lose(two)
+    cluster.wait_until(lambda: cluster.events("lost a node"), "the loss")
+    os.kill(cluster.horovodrun(), signal.SIGKILL)
+    cluster.wait_for_world([f"{head}-g2", f"{one}-g2"])
+
+    assert cluster.current()["restarts"] == 1
+    assert len(cluster.events("started again")) == 1
+    assert [(folder / "latest").read_text() for folder in checkpoints] == ["newer", "newer"]
+    for alias in (f"{head}-g2", f"{one}-g2"):
+        cluster.order(alias, SUCCEEDS)
+    state = cluster.wait_done()
+    assert (state["result"], state["restarts"], state["nodes_lost"]) == ("succeeded", 1, [two])
+
+
+def test_horovodrun_that_dies_without_a_loss_is_not_started_again(two_nodes: ElasticNodes) -> None:
+    two_nodes.begin()
+
+    os.kill(two_nodes.horovodrun(), signal.SIGKILL)
+    state = two_nodes.wait_done()
+
+    assert (state["result"], state["exit_code"]) == ("failed", 137)
+    assert state["reason"] == "horovodrun was killed by signal 9 (SIGKILL)"
+    assert (state["restarts"], two_nodes.events("started again")) == (0, [])
+
+
+def test_a_worker_that_ends_well_while_others_train_makes_the_run_fail(two_nodes: ElasticNodes) -> None:
+    head, one = two_nodes.names
+    two_nodes.begin()
+
+    two_nodes.order(one, SUCCEEDS)
+    two_nodes.wait_until(lambda: two_nodes.current()["world"] == 1, "the end of one")
+    two_nodes.order(head, "raise SystemExit(5)")
+    state = two_nodes.wait_done()
+
+    assert (state["result"], state["exit_code"]) == ("failed", 5)
+    assert f"the worker on {one} that began as rank 1 exited with 0 while 1 more" in state["reason"]
+
+
+def test_when_all_workers_fail_the_run_has_failed_with_their_exit_code(two_nodes: ElasticNodes) -> None:
+    two_nodes.begin()
+
+    for alias in two_nodes.names:
+        two_nodes.order(alias, "raise SystemExit(3)")
+    state = two_nodes.wait_done()
+
+    assert (state["result"], state["exit_code"], state["restarts"]) == ("failed", 3, 0)

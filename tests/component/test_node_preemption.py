@@ -1,0 +1,304 @@
+"""A node that is about to go: how its agent hears of it, and that nothing which is written there stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.node.uploads import drain
+from hvdcloud.runs.state import UploadReport
+from tests.standins.metadata.preemption import Notices, notices
+from tests.support.harness import until
+from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
+
+# Every rank leaves a file that is whole, and goes on.
+TRAINS = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+rank = os.environ["HOROVOD_RANK"]
+(folder / f"first-{rank}.pt").write_bytes(b"weights")
+print("at work", flush=True)
+"""
+FOREVER = TRAINS + "time.sleep(600)\n"
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    with node_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def noticed() -> threading.Event:
+    return threading.Event()
+
+
+def watch(server: Notices, noticed: threading.Event) -> None:
+    drain.Watch(server.url, noticed.set).start()
+
+
+# -- the notice --------------------------------------------------------------------------------------------------------
+
+
+def test_the_notice_is_heard_at_once_by_one_request_that_hangs(noticed: threading.Event) -> None:
+    with notices() as server:
+        watch(server, noticed)
+        until(lambda: len(server.etags) == 2, seconds=10, what="the request that hangs")
+        assert not noticed.wait(0.3)
+        server.preempt()
+        assert noticed.wait(10)
+    assert server.etags == ["0", "1000"], "asked once for what there is, once for a change"
+    assert server.wrong == []
+
+
+def test_a_vm_that_is_preempted_already_is_noticed_by_the_first_request(noticed: threading.Event) -> None:
+    with notices() as server:
+        server.preempt()
+        watch(server, noticed)
+        assert noticed.wait(10)
+    assert server.etags == ["0"]
+
+
+@pytest.mark.parametrize("status", [503, 404, 0])
+def test_a_metadata_server_in_trouble_is_asked_again_after_growing_pauses(
+    noticed: threading.Event, status: int
+) -> None:
+    with notices(*[status] * 4) as server:
+        watch(server, noticed)
+        until(lambda: len(server.etags) >= 6, seconds=30, what="requests after the trouble")
+        server.preempt()
+        assert noticed.wait(10)
+    times = server.asked_at
+    assert times[4] - times[0] > 0.25 + 0.5 + 1.0
+    assert server.wrong == []
+
+
+def test_a_metadata_server_that_restarts_is_asked_afresh(noticed: threading.Event) -> None:
+    with notices() as server:
+        watch(server, noticed)
+        until(lambda: len(server.etags) == 2, seconds=10, what="the request that hangs")
+        server.restart()
+        until(lambda: len(server.etags) == 4, seconds=10, what="the next one that hangs")
+        server.preempt()
+        assert noticed.wait(10)
+    assert server.etags == ["0", "1000", "0", "1000"]
+
+
+def test_another_etag_without_another_value_is_no_notice(noticed: threading.Event) -> None:
+    with notices() as server:
+        watch(server, noticed)
+        until(lambda: len(server.etags) == 2, seconds=10, what="the request that hangs")
+        server.change_etag()
+        until(lambda: len(server.etags) == 3, seconds=10, what="the next one")
+        assert server.etags[-1] == "1001"
+        assert not noticed.is_set()
+        server.preempt()
+        assert noticed.wait(10)
+
+
+def test_a_server_that_does_not_let_requests_hang_is_not_asked_without_end(
+    noticed: threading.Event,
+) -> None:
+    with notices() as server:
+        began = time.monotonic()
+        drain.Watch(server.url, noticed.set, hang_seconds=0.0).start()
+        until(lambda: len(server.etags) >= 4, seconds=30, what="four requests")
+        # Two at once: for what there is, and for a change. Then it pauses each time, by chance for half as long.
+        assert time.monotonic() - began >= 2 * 0.5 * drain.FIRST_PAUSE
+        server.preempt()
+        assert noticed.wait(30)
+
+
+# -- the node that leaves ----------------------------------------------------------------------------------------------
+
+
+def has_metadata_server(cluster: NodeCluster, node: str, url: str) -> None:
+    """As the entrypoint writes it down on a VM."""
+    file = cluster.root(node) / "var/lib/hvdcloud/node.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "metadata": url}))
+
+
+def in_bucket(cluster: NodeCluster) -> set[str]:
+    return {path.name for path in cluster.bucket.rglob("*.pt")}
+
+
+def checkpoint_directory(cluster: NodeCluster, node: str) -> Path:
+    return cluster.root(node) / "var/lib/hvdcloud/checkpoints" / RUN
+
+
+def change_spec(cluster: NodeCluster, node: str, **values: Any) -> None:
+    """Between `prepare` and `launch`."""
+    file = cluster.run_dir(node) / "spec.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def start(cluster: NodeCluster, script: str = FOREVER) -> None:
+    """A run whose uploads do not come by themselves."""
+    assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
+    for node in cluster.names:
+        change_spec(cluster, node, keep_every=600.0)
+    assert cluster.launch() == {"ok": True}
+    cluster.wait_for_log("at work", times=2)
+
+
+def events(cluster: NodeCluster) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (cluster.run_dir() / "events.jsonl").read_text().splitlines()]
+
+
+def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[str]:
+    """What the first process does before it ends everything."""
+    program = "from hvdcloud.node.uploads import drain; drain.before_the_end()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=cluster.environment(node), stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster: NodeCluster) -> None:
+    with notices() as server:
+        has_metadata_server(cluster, "n1", server.url)
+        start(cluster)
+        # The first look, a second after the start, may have seen it; what comes later is seen by nobody but us.
+        until(lambda: server.etags, seconds=10, what="the agent to watch")
+        (checkpoint_directory(cluster, "n1") / "second-1.pt").write_bytes(b"more weights")
+        server.preempt()
+        cluster.wait_for_log("node n1 is being preempted: its checkpoints are being uploaded")
+        cluster.wait_for_log("node n1: all 2 files are in the bucket (")
+        assert {"first-1.pt", "second-1.pt"} <= in_bucket(cluster)
+        (checkpoint_directory(cluster, "n1") / "third-1.pt").write_bytes(b"the last weights")
+        until(lambda: "third-1.pt" in in_bucket(cluster), seconds=5, what="what was written after the notice")
+    log = cluster.log()
+    assert log.count("is being preempted") == 1
+    assert log.count("files are in the bucket") == 1, "said once, however often it uploads"
+    found = [event for event in events(cluster) if event["event"] == "preempted"]
+    assert [(event["node"], event["detail"]) for event in found] == [("n1", "preempted")]
+    assert cluster.state()["state"] == "running", "a static run goes on until the node is gone"
+    cluster.verb("n0", "stop", RUN)
+
+
+def test_a_file_that_is_being_written_is_waited_for(cluster: NodeCluster) -> None:
+    start(cluster)
+    path = checkpoint_directory(cluster, "n1") / "large-1.pt"
+    with path.open("wb", buffering=0) as file:
+        file.write(b"half")
+        leaving = cluster.start("n1", "leave", "preempted")
+        cluster.wait_for_log("n1 is being preempted")
+        until(lambda: "first-1.pt" in in_bucket(cluster), seconds=10, what="what was whole")
+        assert leaving.poll() is None
+        assert "large-1.pt" not in in_bucket(cluster)
+        file.write(b" and half")
+    answer = json.loads(leaving.communicate(timeout=20)[0])
+    assert answer["runs"][RUN]["pending"] == []
+    assert next(cluster.bucket.rglob("large-1.pt")).read_bytes() == b"half and half"
+    cluster.verb("n0", "stop", RUN)
+
+
+def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
+    start(cluster)
+    with (checkpoint_directory(cluster, "n1") / "events.pt").open("wb", buffering=0) as file:
+        file.write(b"one")
+        answer = cluster.verb("n1", "leave", "preempted")["runs"][RUN]
+        assert (answer["files"], answer["pending"]) == (1, ["events.pt"])
+        assert drain.WRITERS_SECONDS < answer["seconds"] < drain.LEAVE_SECONDS
+        cluster.wait_for_log("node n1: 1 files are in the bucket (")
+        cluster.wait_for_log("but not all: events.pt being written")
+    cluster.wait_for_log("node n1: all 2 files are in the bucket (")
+    cluster.verb("n0", "stop", RUN)
+
+
+def test_a_container_that_ends_ends_its_part_of_the_run_with_everything_in_the_bucket(cluster: NodeCluster) -> None:
+    start(cluster)
+    agent = cluster.agent("n1")
+    out, _ = end_of_the_container(cluster, "n1").communicate(timeout=drain.LEAVE_SECONDS)
+    assert is_gone(agent), "the agent had its last words"
+    assert f"hvdcloud: run {RUN}: node n1: all 1 files are in the bucket (" in out
+    state = cluster.wait_done()
+    assert (state["result"], state["reason"]) == ("lost", "node n1 ended its part of the run: it is being shut down")
+    assert state["checkpoints"]["complete"]
+    assert in_bucket(cluster) == {"first-0.pt", "first-1.pt"}
+    assert [(event["node"], event["detail"]) for event in events(cluster) if event["event"] == "node leaves"] == [
+        ("n1", "shut down")
+    ]
+
+
+@pytest.mark.parametrize(("answers", "why"), [([], "preempted"), ([503], "shut down"), ([0], "shut down")])
+def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
+    cluster: NodeCluster, answers: list[int], why: str
+) -> None:
+    start(cluster)
+    with notices(*answers) as server:
+        # Too late for the agent to watch it.
+        has_metadata_server(cluster, "n1", server.url)
+        server.preempt()
+        end_of_the_container(cluster, "n1").communicate(timeout=30)
+        assert server.wrong == []
+    assert cluster.wait_done()["reason"] == f"node n1 ended its part of the run: it is being {why}"
+
+
+def test_the_head_too_ends_with_its_run_written_down(cluster: NodeCluster) -> None:
+    start(cluster)
+    supervisor = cluster.supervisor()
+    out, _ = end_of_the_container(cluster, "n0").communicate(timeout=30)
+    assert "node n0: all 1 files are in the bucket (" in out
+    assert is_gone(supervisor)
+    state = json.loads((cluster.run_dir() / "state.json").read_text())
+    assert (state["state"], state["result"]) == ("done", "lost")
+    assert in_bucket(cluster) == {"first-0.pt", "first-1.pt"}
+
+
+def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: NodeCluster) -> None:
+    enough = cluster.base / "enough"
+    script = TRAINS + f"while not os.path.exists({str(enough)!r}):\n    time.sleep(0.01)\n"
+    assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
+    change_spec(cluster, "n1", elastic=True)
+    assert cluster.launch() == {"ok": True}
+    cluster.wait_for_log("at work", times=2)
+    ending = end_of_the_container(cluster, "n1")
+    cluster.wait_for_log("node n1: all 1 files are in the bucket (")
+    assert cluster.state()["state"] == "running"
+    enough.touch()
+    ending.communicate(timeout=20)
+    state = cluster.wait_done()
+    assert [rank["exit_code"] for rank in state["ranks"]] == [0, 0]
+
+
+def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
+    assert cluster.verb("n0", "leave") == {"runs": {}}
+    cluster.start_run(TRAINS)
+    cluster.wait_done()
+    wait_gone([cluster.agent("n0"), cluster.supervisor()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
+        # If it waited for anything, it would do so without end.
+        assert drain.drain("shut down", ending=True, seconds=float("inf")) == {}
+
+
+def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(cluster)
+    os.kill(cluster.agent("n1"), 19)
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
+    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: None}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_log_says_of_the_checkpoints() -> None:
+    saved = drain.Saved(UploadReport(files=12), 3.21, patient=True)
+    assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
+    report = UploadReport(files=12, pending=["a", "b", "c", "d"], errors=["the bucket is gone", "again"])
+    saved = drain.Saved(report, 3.21, patient=True)
+    assert drain.saved_note("t-x-2", saved) == (
+        "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
+        "the bucket is gone"
+    )

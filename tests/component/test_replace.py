@@ -1,0 +1,413 @@
+"""Nodes of an elastic run that are lost are made anew while somebody follows it; and who refuses to resize when."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import paramiko
+import pytest
+
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.cluster.state import as_known_here
+from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.lifecycle import replace as module
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.lifecycle.replace import Replacer
+from hvdcloud.lifecycle.resize import plan_change, resize
+from hvdcloud.remote import ssh
+from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
+from hvdcloud.remote.unsaved import Unsaved, unsaved
+from tests.component.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
+from tests.support.harness import until
+
+__all__ = ["laptop", "new_vm"]
+
+JOINED = {"cores": 4, "gpus": 0, "interface": "eth0"}
+
+
+@dataclass
+class Cloud:
+    """A provider whose nodes are in-process sshds."""
+
+    new_vm: Callable[[], Vm]
+    there: dict[int, Node] = field(default_factory=dict)
+    size: int = 3
+    errors: list[HvdcloudError] = field(default_factory=list)
+    """Instead of making nodes, one after the other."""
+    said: list[str] = field(default_factory=list)
+    slow: bool = False
+    """New nodes do not get ready before they are deleted."""
+    booting: threading.Event = field(default_factory=threading.Event)
+    host_key: dict[str, str] = field(default_factory=dict)
+    """What nodes tell that were not made here."""
+    stuck: bool = False
+    """Nothing can be deleted."""
+
+    name = "gce"
+    ready_seconds = 30.0
+
+    def cluster(self, name: str) -> Cluster:
+        return Cluster(
+            name="digits",
+            id="abcdef",
+            owner="me",
+            provider="gce",
+            created=self.created,
+            expected_nodes=self.size,
+            nodes=tuple(self.there[index] for index in sorted(self.there)),
+            image="image",
+            bucket=self.bucket,
+        )
+
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        return Plan(spec=spec, requests=(), dollars_per_hour=0.0)
+
+    def grow(self, spec: ClusterSpec, indices: Sequence[int], **_: Any) -> list[Node]:
+        self.said.append(f"grow {[*indices]} of {spec.nodes}")
+        if self.errors:
+            raise self.errors.pop(0)
+        for index in indices:
+            self.there[index] = replace(self.new_vm().node(index), id=f"new-{index}")
+        return [self.there[index] for index in indices]
+
+    def wait_ready(self, nodes: Sequence[Node], **_: Any) -> list[Node]:
+        self.booting.set()
+        if self.slow:
+            until(lambda: nodes[0].index not in self.there, seconds=30, what="the node's deletion")
+            raise NodeError(f"node {nodes[0].name} stopped while coming up", hint="-")
+        return [*nodes]
+
+    def shrink(self, name: str, indices: Sequence[int], **_: Any) -> list[Leftover]:
+        self.said.append(f"shrink {[*indices]}")
+        if self.stuck:
+            return [Leftover(object="VM z/digits-2", reason="403", delete_with="gcloud delete")]
+        for index in indices:
+            self.there.pop(index, None)
+        return []
+
+    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
+        return {node.name: self.host_key[node.name] for node in nodes if node.name in self.host_key}
+
+    def set_size(self, name: str, nodes: int) -> None:
+        self.size = nodes
+
+    def __post_init__(self) -> None:
+        from datetime import datetime, timezone
+
+        self.created = datetime.now(timezone.utc)
+        self.bucket = ""
+
+
+@dataclass
+class Scene:
+    """An elastic run that goes on with three nodes, as far as the head tells."""
+
+    context: Context
+    cloud: Cloud
+    laptop: Laptop
+    state: dict[str, Any]
+    admitted: list[dict[str, Any]]
+    dismissed: list[dict[str, Any]]
+
+    @property
+    def printed(self) -> str:
+        return self.laptop.err.getvalue()
+
+
+@pytest.fixture
+def scene(
+    laptop: Laptop, new_vm: Callable[[dict[str, Program]], Vm], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    # Everything here answers; a busy machine takes its time.
+    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 30.0)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.2)
+    state: dict[str, Any] = {
+        "run": RUN,
+        "state": "running",
+        "elastic": {"min": 1, "max": 4},
+        "members": [{"name": "digits-2", "state": "lost", "why": "preempted"}],
+    }
+    admitted: list[dict[str, Any]] = []
+    dismissed: list[dict[str, Any]] = []
+
+    def answers(text: Callable[[], str], heard: list[dict[str, Any]] | None = None) -> Program:
+        def run(channel: paramiko.Channel) -> None:
+            # To its end: who answers and hangs up before that cuts the laptop short.
+            asked = channel.makefile("r").read()
+            if heard is not None:
+                heard.append(json.loads(asked))
+            says(text())(channel)
+
+        return run
+
+    programs: dict[str, Program] = {
+        "hvdcloud-node join": answers(lambda: json.dumps(JOINED)),
+        "hvdcloud-node state": answers(lambda: json.dumps({"runs": [state]})),
+        "hvdcloud-node flush": answers(lambda: '{"runs": {}}'),
+        f"hvdcloud-node admit {RUN}": answers(lambda: '{"ok": true}', admitted),
+        f"hvdcloud-node dismiss {RUN}": answers(lambda: '{"ok": true}', dismissed),
+    }
+    vms = [new_vm(programs) for _ in range(3)]
+    context, cluster, _ = laptop.context(vms)
+    cloud = Cloud(lambda: new_vm(programs), there=dict(enumerate(cluster.nodes)))
+    cloud.bucket, cloud.created = cluster.bucket, cluster.created
+    context.__dict__["provider"] = cloud
+    write_key_pair(context.state.key_file, new_key_pair("laptop"))
+    members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
+    context.state.save(ClusterRecord(id=cluster.id, size=3, nodes=members, runs=(RUN,)))
+    yield Scene(context, cloud, laptop, state, admitted, dismissed)
+    context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def replacer(scene: Scene) -> Iterator[Replacer]:
+    replacer = Replacer(scene.context, RUN, look_seconds=0.05)
+    replacer.start()
+    yield replacer
+    replacer.close()
+
+
+def record(scene: Scene) -> ClusterRecord:
+    found = scene.context.state.load()
+    assert found is not None
+    return found
+
+
+def member_names(scene: Scene) -> list[str]:
+    return [node.name for node in record(scene).nodes]
+
+
+def unsaved_of(context: Context) -> list[Unsaved]:
+    cluster = context.cluster()
+    return unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
+
+
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: Replacer) -> None:
+    before = pinned(scene.context.state)
+    scene.cloud.there.pop(2)
+    until(lambda: scene.admitted, seconds=30, what="the new node's admission")
+    assert scene.admitted == [{"hosts": [{"name": "digits-2", "index": 2, "slots": 1}]}]
+    until(lambda: "is back" in scene.printed, seconds=30, what="a word about it")
+    assert "node digits-2 is gone (preempted); making it anew" in scene.printed
+    after = pinned(scene.context.state)
+    assert after["digits-2"] != before["digits-2"]
+    assert (after["digits-0"], after["digits-1"]) == (before["digits-0"], before["digits-1"])
+    assert member_names(scene) == ["digits-0", "digits-1", "digits-2"]
+    assert read_key_pair(scene.context.state.mesh_key_file) is not None
+
+
+def test_a_node_that_has_stopped_is_replaced_and_a_frozen_one_is_left_alone(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.FROZEN)
+    scene.cloud.there[2] = replace(scene.cloud.there[2], state=NodeState.STOPPED)
+    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    assert "digits-2 has stopped (preempted)" in scene.printed
+    assert scene.cloud.said == ["grow [2] of 3"]
+    assert scene.cloud.there[1].id == "1"
+
+
+def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.errors = [CapacityError("no room in us-central1-a", hint="-") for _ in range(3)]
+    scene.cloud.there.pop(2)
+    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    assert scene.cloud.said.count("grow [2] of 3") == 4
+    assert scene.printed.count("no room in us-central1-a; trying again") == 1
+    assert scene.printed.count("making it anew") == 1
+
+
+def test_a_limit_of_the_users_ends_the_attempts(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.errors = [UsageError("limits.max_cost leaves too little", hint="-")]
+    scene.cloud.there.pop(2)
+    until(lambda: "leaves too little; the run goes on" in scene.printed, seconds=30, what="a word about it")
+    replacer._thread.join(5)
+    assert not replacer._thread.is_alive()
+    assert [each for each in scene.cloud.said if each.startswith("grow")] == ["grow [2] of 3"]
+
+
+def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer) -> None:
+    scene.state["state"] = "done"
+    scene.cloud.there.pop(2)
+    replacer._thread.join(10)
+    assert not replacer._thread.is_alive()
+    assert scene.cloud.said == []
+
+
+def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene, replacer: Replacer) -> None:
+    with scene.context.state.lock("resize"):
+        scene.cloud.there.pop(2)
+        until(lambda: replacer._missed, seconds=30, what="a look")
+        replacer._ending.wait(0.5)
+        assert scene.cloud.said == []
+    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+
+
+def test_what_is_half_made_when_nobody_follows_any_more_is_deleted(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.slow = True
+    scene.cloud.there.pop(2)
+    assert scene.cloud.booting.wait(10)
+    until(lambda: replacer._booting.is_set(), seconds=5, what="the node to boot")
+    replacer.close()
+    assert 2 not in scene.cloud.there
+    assert "deleting digits-2, which was not ready yet" in scene.printed
+    assert "is back" not in scene.printed
+    assert scene.admitted == []
+    assert member_names(scene) == ["digits-0", "digits-1"]
+    known = as_known_here(scene.cloud.cluster("digits"))
+    assert (known.expected_nodes, known.whole) == (3, False)
+
+
+def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.errors = [NodeError("no", hint="-")]
+    scene.cloud.stuck = True
+    scene.cloud.there.pop(2)
+    until(lambda: "could not be deleted; gcloud delete" in scene.printed, seconds=30, what="a warning")
+
+
+# --- what the head has made anew meanwhile ---------------------------------------------------------------------------
+
+
+def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
+    scene.state["making"] = ["digits-2"]
+    scene.cloud.there.pop(2)
+    until(lambda: replacer._missed, seconds=30, what="a look")
+    replacer._ending.wait(0.5)
+    assert scene.cloud.said == []
+    with pytest.raises(NodeError, match="the head is making digits-2 anew"):
+        resize(scene.context, 4)
+    scene.state["making"] = []
+    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+
+
+def test_a_node_that_the_head_made_anew_is_pinned_once_it_is_ready(scene: Scene) -> None:
+    context, cloud = scene.context, scene.cloud
+    for index, node in cloud.there.items():
+        cloud.there[index] = replace(node, made="before")
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    context.state.save(replace(record(scene), nodes=members, runs=("earlier", RUN)))
+    before = pinned(context.state)
+    another = cloud.new_vm().node(2)
+    cloud.there[2] = replace(another, made="after", host_key=None)
+
+    assert [node.state for node in context.cluster().nodes][2] is NodeState.STARTING
+    assert pinned(context.state) == before
+    assert unsaved_of(context) == [], "no run was ever sent to it"
+    assert another.host_key
+    cloud.host_key = {"digits-2": another.host_key}
+    assert context.cluster().whole
+    assert pinned(context.state) == {**before, "digits-2": another.host_key}
+    cloud.host_key = {}
+    assert context.cluster().whole, "its provider is asked once"
+    known = {each.name: each for each in record(scene).nodes}
+    assert known["digits-2"] == MemberRecord(
+        name="digits-2", cores=4, interface="eth0", made="after", made_after=("earlier",)
+    )
+    assert known["digits-1"] == members[1]
+    assert unsaved_of(context) == []
+
+
+def test_another_head_is_never_trusted(scene: Scene) -> None:
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    scene.context.state.save(replace(record(scene), nodes=members))
+    before = pinned(scene.context.state)
+    scene.cloud.there[0] = replace(scene.cloud.there[0], made="after")
+    scene.cloud.host_key = {"digits-0": "ssh-ed25519 AAAA"}
+    scene.context.cluster()
+    assert pinned(scene.context.state) == before
+
+
+# --- resize during a run ---------------------------------------------------------------------------------------------
+
+
+def test_resize_grows_an_elastic_run(scene: Scene) -> None:
+    result = resize(scene.context, 4)
+    assert (result.made, result.removed, result.run) == (["digits-3"], [], RUN)
+    assert scene.admitted == [{"hosts": [{"name": "digits-3", "index": 3, "slots": 1}]}]
+    assert scene.cloud.size == 4
+    assert scene.context.cluster().whole
+    assert result.note == "hvdcloud.yaml has nodes: 3; write nodes: 4 there if it is to stay so"
+    assert not resize(scene.context, 4).changed
+
+
+def test_resize_dismisses_the_last_nodes_before_it_deletes_them(scene: Scene) -> None:
+    result = resize(scene.context, 1)
+    assert result.removed == ["digits-1", "digits-2"]
+    assert scene.dismissed == [{"nodes": ["digits-1", "digits-2"]}]
+    assert scene.cloud.said == ["shrink [1, 2]"]
+    assert member_names(scene) == ["digits-0"]
+    assert [*pinned(scene.context.state)] == ["digits-0"]
+
+
+@pytest.mark.parametrize("nodes", [5, 1])
+def test_resize_keeps_to_what_the_run_takes(scene: Scene, nodes: int) -> None:
+    scene.state["elastic"] = {"min": 2, "max": 4}
+    with pytest.raises(UsageError, match=f"takes 2 to 4 node.s., not {nodes}"):
+        resize(scene.context, nodes)
+    assert scene.cloud.said == []
+
+
+@pytest.mark.parametrize("nodes", [4, 2])
+def test_resize_refuses_while_a_run_is_active_that_is_not_elastic(scene: Scene, nodes: int) -> None:
+    scene.state["elastic"] = None
+    with pytest.raises(UsageError, match="is active and not elastic"):
+        resize(scene.context, nodes)
+    assert scene.cloud.said == []
+
+
+def test_new_nodes_that_do_not_come_up_leave_the_cluster_as_it_was(scene: Scene) -> None:
+    scene.cloud.errors = [CapacityError("no room", hint="-")]
+    with pytest.raises(CapacityError):
+        resize(scene.context, 4)
+    assert scene.cloud.said == ["grow [3] of 4", "shrink [3]"]
+    assert scene.context.cluster().whole
+    assert scene.admitted == []
+
+
+def test_new_nodes_that_can_not_be_deleted_again_are_an_error_of_their_own(scene: Scene) -> None:
+    scene.cloud.errors = [CapacityError("no room", hint="-")]
+    scene.cloud.stuck = True
+    with pytest.raises(TeardownError, match="could not be deleted"):
+        resize(scene.context, 4)
+
+
+# --- resize between runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_node_that_may_hold_checkpoints_is_not_deleted(scene: Scene) -> None:
+    scene.state["state"] = "done"
+    scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.STOPPED)
+    with pytest.raises(CheckpointError, match="digits-1 cannot be deleted"):
+        resize(scene.context, 3)
+    assert scene.cloud.said == []
+    scene.laptop.keep_manifest(1, complete=True)
+    assert resize(scene.context, 3).made == ["digits-1"]
+    assert scene.admitted == []
+
+
+def test_the_head_is_never_replaced(scene: Scene) -> None:
+    scene.cloud.there.pop(0)
+    with pytest.raises(NodeError, match="the head digits-0 is gone"):
+        resize(scene.context, 3)
+
+
+def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
+    scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.FROZEN)
+    with pytest.raises(NodeError, match="digits-1 is frozen"):
+        resize(scene.context, 3)
+
+
+def test_a_node_that_never_joined_is_made_anew(scene: Scene) -> None:
+    scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
+    change = plan_change(scene.context.cluster(), record(scene), 3)
+    assert (change.make, change.clear, change.remove) == ((2,), (2,), ())
+    scene.state["state"] = "done"
+    assert resize(scene.context, 3).made == ["digits-2"]
+    assert scene.cloud.said == ["shrink [2]", "grow [2] of 3"]

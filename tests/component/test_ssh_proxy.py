@@ -1,0 +1,138 @@
+"""Nodes that are reached through a program, where that program fails; test_reach.py has it succeed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.cluster.files import write_private
+from hvdcloud.cluster.model import Node, NodeState
+from hvdcloud.cluster.state import ClusterState
+from hvdcloud.errors import NodeError
+from hvdcloud.remote.keys import new_key_pair, pin
+from hvdcloud.remote.proxy import Proxy
+from hvdcloud.remote.ssh import Session
+from tests.support.harness import until
+from tests.support.nodes import wait_gone
+
+HOST_KEY = new_key_pair("host").public.rpartition(" ")[0]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    state = ClusterState("digits")
+    state.make()
+    write_private(state.key_file, new_key_pair("laptop").private)
+    return state
+
+
+def node_behind(command: str) -> Node:
+    return Node(
+        name="digits-0",
+        index=0,
+        id="1",
+        state=NodeState.RUNNING,
+        port=2222,
+        host_key=HOST_KEY,
+        proxy_command=command,
+    )
+
+
+def failure(state: ClusterState, node: Node) -> NodeError:
+    pin(state, [node])
+    session = Session(node, state)
+    began = time.monotonic()
+    with pytest.raises(NodeError) as raised:
+        session.open()
+    session.close()
+    assert time.monotonic() - began < 10
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Error while connecting [4003: 'failed to connect to backend'].", "no firewall rule"),
+        ("Error while connecting [4033: 'not authorized'].", "roles/iap"),
+        ("Error while connecting [Handshake status 404]. (May be due to missing permissions)", "roles/iap"),
+        ("Please run:\n\n  $ gcloud auth login\n", "gcloud auth login"),
+        ("Segmentation fault", "then hvdcloud up again"),
+    ],
+)
+def test_what_the_proxy_says_about_its_failure_is_shown_with_a_remedy(
+    state: ClusterState, tmp_path: Path, said: str, hint: str
+) -> None:
+    program = program_in(tmp_path, f"cat >&2 <<'END'\n{said}\nEND\nexit 1")
+    error = failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222"))
+    assert said.strip() in error.details
+    assert hint in error.hint
+    assert f"through `{program} compute" in error.message
+
+
+def test_a_proxy_program_that_is_not_there_is_to_be_installed(state: ClusterState) -> None:
+    error = failure(state, node_behind("/nowhere/gcloud compute start-iap-tunnel digits-0 2222"))
+    assert "/nowhere/gcloud, which cannot be run: No such file or directory" in error.message
+    assert "install /nowhere/gcloud" in error.hint
+
+
+def program_in(folder: Path, script: str) -> str:
+    program = folder / "gcloud"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_closing_ends_the_program_and_what_it_started_even_if_it_will_not(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    stubborn = f"trap '' TERM\necho obstinate >&2\nsleep 987654 &\necho $! > {pid}.new\nmv {pid}.new {pid}\nwait"
+    proxy = Proxy(program_in(tmp_path, stubborn))
+    until(pid.exists, seconds=10, what="the program's start")
+    for _ in range(2):
+        proxy.close()
+    assert proxy.said == "obstinate"
+    wait_gone([int(pid.read_text())])
+
+
+def test_a_program_that_ends_is_the_end_of_the_connection() -> None:
+    proxy = Proxy(f"{sys.executable} -c \"print('SSH-2.0-x', end='')\"")
+    proxy.settimeout(10)
+    assert proxy.recv(100) == b"SSH-2.0-x"
+    assert proxy.recv(100) == b""
+    proxy.close()
+
+
+def test_openssh_is_told_of_the_proxy_and_of_the_key_under_the_nodes_name(state: ClusterState) -> None:
+    ssh = shutil.which("ssh")
+    assert ssh
+    behind = node_behind("gcloud compute start-iap-tunnel digits-0 2222 --project=100%")
+    direct = Node(
+        name="digits-1", index=1, id="2", state=NodeState.RUNNING, address="198.51.100.7", port=2222, host_key=HOST_KEY
+    )
+    pin(state, [behind, direct])
+    assert state.known_hosts.read_text().splitlines() == [
+        f"digits-0,[digits-0]:2222 {HOST_KEY}",
+        f"digits-1,[198.51.100.7]:2222 {HOST_KEY}",
+    ]
+
+    def option(node: str, name: str) -> str | None:
+        shown = subprocess.run(
+            [ssh, "-G", "-F", str(state.ssh_config), node], capture_output=True, text=True, check=True
+        )
+        return next((line.partition(" ")[2] for line in shown.stdout.splitlines() if line.startswith(f"{name} ")), None)
+
+    assert option("0", "proxycommand") == "gcloud compute start-iap-tunnel digits-0 2222 --project=100%%"
+    assert option("digits-0", "hostkeyalias") == "digits-0"
+    # No key of an agent's is offered instead, and no host key of this machine's is believed.
+    assert option("0", "identitiesonly") == "yes"
+    assert option("0", "globalknownhostsfile") == "none"
+    assert option("0", "userknownhostsfile") == str(state.known_hosts)
+    assert option("0", "stricthostkeychecking") == "true"
+    assert option("0", "passwordauthentication") == "no"
+    assert option("digits-1", "proxycommand") is None
+    assert option("digits-1", "hostname") == "198.51.100.7"

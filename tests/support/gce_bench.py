@@ -1,0 +1,94 @@
+"""An emulator of Compute Engine that keeps records, and a provider in front of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from google.oauth2 import service_account
+
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec, Node
+from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.google.credentials import SCOPE
+from hvdcloud.providers.base import NodeProgress
+from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.remote.keys import new_key_pair
+from tests.standins.compute import Emulator
+
+BULK_INSERT = "compute.instances.bulkInsert"
+
+DELETE = "compute.instances.delete"
+
+A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
+
+
+class Bench:
+    """An emulator, a provider that uses it, and what was said and written down."""
+
+    def __init__(self, emulator: Emulator, folder: Path) -> None:
+        self.emulator = emulator
+        self.journal = Journal(folder / "journal.jsonl")
+        self.said: list[tuple[str, str]] = []
+        self.retry_seconds = 4.0
+        self.provider = self.another()
+
+    def another(self, **changes: Any) -> GceProvider:
+        """A provider as on another laptop, perhaps with other settings."""
+        settings: dict[str, Any] = {"zones": [A, B, W], "ssh": SshConfig(source="198.51.100.7/32"), **changes}
+        limits = settings.pop("limits", LimitsConfig())
+        return GceProvider(GceConfig(**settings), limits, client=self.client)
+
+    def client(self) -> ComputeClient:
+        credentials = service_account.Credentials.from_service_account_info(
+            self.emulator.keys.credentials(self.emulator.url), scopes=[SCOPE]
+        )
+        return ComputeClient(
+            project="test-project",
+            credentials=credentials,
+            endpoint=self.emulator.url,
+            retry_seconds=self.retry_seconds,
+        )
+
+    def spec(self, *, nodes: int = 2, name: str | None = None) -> ClusterSpec:
+        return ClusterSpec(
+            name=name or f"t-{secrets.token_hex(3)}",
+            id=secrets.token_hex(3),
+            owner="tester",
+            nodes=nodes,
+            image=f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}",
+            bucket="gs://bucket/t",
+            authorized_key=new_key_pair("test").public,
+            created=datetime.now(timezone.utc),
+        )
+
+    def say(self, progress: NodeProgress) -> None:
+        self.said.append((progress.object, progress.step))
+
+    def create(self, spec: ClusterSpec, provider: GceProvider | None = None) -> list[Node]:
+        provider = provider or self.provider
+        return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
+
+    def wait(self, nodes: list[Node], *, seconds: float = 20) -> list[Node]:
+        deadline = time.monotonic() + seconds
+        return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
+
+    def fail(self, action: dict[str, Any], **where: Any) -> None:
+        self.emulator.faults.add(action, **where)
+
+    def calls(self) -> Counter[str]:
+        """How often each method was called. The parts of a batch are not calls of their own."""
+        return Counter(entry.method for entry in self.emulator.log.entries() if not entry.part)
+
+    def zones_asked(self) -> list[str]:
+        """The zones of bulkInserts, in order, as the journal has them."""
+        return [entry["zone"] for entry in self.journal.entries() if entry["event"] == "bulkInsert"]
+
+    @property
+    def left(self) -> list[str]:
+        return self.emulator.state.left()

@@ -1,0 +1,44 @@
+"""A small image, and the steps that build it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdcloud.image.plan.context import Context, Entry
+from hvdcloud.image.plan.steps import Step
+
+NAME = "hvdcloud/t-buildkit"
+
+SMALL = """\
+FROM debian:bookworm-slim AS thrown-away
+COPY secret /opt/secret
+RUN mkdir /opt/made && echo made > /opt/made/here && chmod 640 /opt/made/here && chown 7:8 /opt/made/here
+FROM debian:bookworm-slim
+RUN apt-get update -q -o Acquire::Retries=3 \\
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends less \\
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /var/cache/ldconfig/aux-cache
+ARG WORD
+COPY --from=thrown-away /opt/made /opt/made
+COPY files/ /opt/files/
+ENV PATH=/opt/bin:$PATH WORD=$WORD
+RUN echo "$WORD" > /word && mkdir -p /opt/empty && ln -s empty /opt/link
+WORKDIR /workspace
+EXPOSE 2222
+ENTRYPOINT ["less", "/word"]
+"""
+
+
+def small(*, dockerfile: str = SMALL, reference: str = f"{NAME}:1", **more: Any) -> Step:
+    entries = (
+        Entry(path="dockerfiles/small.Dockerfile", content=dockerfile.encode()),
+        Entry(path="files/program", content=b"#!/bin/sh\n", executable=True),
+        Entry(path="files/data", content=b"data\n"),
+    )
+    secret = Entry(path="secret", content=b"hunter2-buildkit")
+    return Step(
+        reference=reference,
+        what="a small image",
+        context=Context(hashed=entries, unhashed=(secret,)),
+        dockerfile="dockerfiles/small.Dockerfile",
+        **more,
+    )
