@@ -40,7 +40,7 @@ def after(ended: RunState) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
     if state.active_run() is not None:
         return
-    poweroff.say(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")
+    poweroff.write_line(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")
     refusal = poweroff.end_others(list(ended.nodes)[1:])
     if refusal:
         _note(ended, refusal)
@@ -65,7 +65,7 @@ def _nodes_go(ended: RunState) -> bool:
 
 
 def _note(ended: RunState, refusal: poweroff.Refusal) -> None:
-    poweroff.say(refusal.consequence)
+    poweroff.write_line(refusal.consequence)
     ended.not_deleted = [*ended.not_deleted, refusal.consequence]
     state.write(ended)
     log = RunLog(state.log_file(ended.run))

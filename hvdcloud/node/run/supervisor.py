@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -406,21 +405,3 @@ class Supervisor:
         records = {rank: RankRecord(rank=rank, node=node) for rank, node in self._started.items()}
         records |= {ended.record.rank: ended.record for ended in [*self._ended, *self._ended_by_us]}
         return [records[rank] for rank in sorted(records)]
-
-
-def supervise(request: Request, current: RunState) -> None:
-    """Be the supervisor of a run; whatever goes wrong with us, the run gets an end that says so."""
-    try:
-        kind: type[Supervisor] = Supervisor
-        if request.elastic is not None:
-            from hvdcloud.node.elastic.supervisor import ElasticSupervisor
-
-            kind = ElasticSupervisor
-        kind(request, current).run()
-    except Exception as error:
-        # The agents end the run when our pipes close; only the state is left to write.
-        current.state, current.result, current.ended = "done", "lost", time.time()
-        current.reason = f"the run's supervisor failed: {type(error).__name__}: {error}"
-        state.write(current)
-        sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
-        raise
