@@ -86,6 +86,12 @@ class Node:
     """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 
 
+class HarmlessObject(str):
+    """An object of a cluster that holds nothing and costs nothing: a firewall rule or a network."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What the labels say about one cluster."""
@@ -120,16 +126,16 @@ class Cluster:
 
     @property
     def whole(self) -> bool:
-        """Every node that was asked for is there and runs, and no other."""
+        """Every node that was asked for runs, and no other exists."""
         return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
             node.state is NodeState.RUNNING for node in self.nodes
         )
 
     @property
     def is_remnant(self) -> bool:
-        """Its nodes are gone, and only firewall rules or networks are left, which hold nothing and cost nothing."""
-        harmless = ("firewall ", "network ")
-        return not self.nodes and not self.unseen and all(each.startswith(harmless) for each in self.other_objects)
+        """Its nodes are gone, and only what holds nothing and costs nothing is left."""
+        harmless = all(isinstance(each, HarmlessObject) for each in self.other_objects)
+        return not self.nodes and not self.unseen and harmless
 
     @property
     def head(self) -> Node | None:

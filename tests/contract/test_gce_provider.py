@@ -237,6 +237,19 @@ def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
     assert any("max_cost" in notice for notice in plan.notices)
 
 
+def test_the_questions_of_preflight_are_asked_once_for_two_specs_of_one_launch(bench: Bench) -> None:
+    before_the_build, after_the_build = bench.spec(name="t-once"), bench.spec(name="t-once")
+    for spec in (before_the_build, after_the_build):
+        assert bench.provider.preflight(spec) == []
+        bench.provider.plan(spec)
+    asked = bench.calls()
+    assert set(asked.values()) == {1}, asked
+    # A cluster that was made changes the answers.
+    bench.create(after_the_build)
+    assert "exists already" in bench.provider.preflight(bench.spec(name="t-once"))[0].message
+    bench.provider.destroy("t-once")
+
+
 def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Bench) -> None:
     spec = bench.spec()
     folder = dataclasses.replace(spec, bucket="file:///tmp/b")

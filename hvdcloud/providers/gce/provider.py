@@ -54,7 +54,8 @@ class GceProvider:
         self._config = config
         self._limits = limits
         self._connect = client
-        self._found: dict[ClusterSpec, Preflight] = {}
+        self._found: dict[tuple[str, int], Preflight] = {}
+        """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -69,15 +70,17 @@ class GceProvider:
                 )
             )
         try:
-            return [*problems, *self._look_ahead(spec).problems]
+            return [*problems, *self._preflight(spec).problems]
         except HvdcloudError as error:
             return [*problems, Problem(message=error.message, hint=error.hint, error=type(error))]
 
-    def _look_ahead(self, spec: ClusterSpec) -> Preflight:
-        """What is found is what the plan is made of: it asks nothing again."""
-        today = datetime.now(timezone.utc).date()
-        self._found[spec] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
-        return self._found[spec]
+    def _preflight(self, spec: ClusterSpec) -> Preflight:
+        """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
+        key = (spec.name, spec.nodes)
+        if key not in self._found or self._found[key].problems:
+            today = datetime.now(timezone.utc).date()
+            self._found[key] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
+        return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules that the network lacks, and the bulkInserts for the first zone: one for each kind of node.
@@ -87,7 +90,7 @@ class GceProvider:
             CredentialsError, NodeError: the project cannot be asked.
         """
         settings = self._settings
-        problems, zones, notices, vm_image = self._found.get(spec) or self._look_ahead(spec)
+        problems, zones, notices, vm_image = self._preflight(spec)
         if not zones or not vm_image:
             raise problems[0].error(problems[0].message, hint=problems[0].hint)
         offers, unpaid = _offers(settings, zones, nodes=spec.nodes)
@@ -126,6 +129,7 @@ class GceProvider:
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
+        self._found.clear()
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
         return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 

@@ -18,6 +18,7 @@ from hvdcloud.cluster.model import (
     SSH_PORT,
     Cluster,
     ClusterSpec,
+    HarmlessObject,
     Node,
     NodeState,
 )
@@ -47,7 +48,7 @@ def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[t
         nodes=tuple(nodes),
         image=labels.get(LABEL_IMAGE, ""),
         bucket=labels.get(LABEL_BUCKET, ""),
-        other_objects=tuple(sorted(other for other, _ in others)),
+        other_objects=tuple(sorted(HarmlessObject(network) for network, _ in others)),
         worst_case_dollars=0.0,
     )
 

@@ -16,6 +16,7 @@ from hvdcloud.cluster.model import (
     LABEL_OWNER,
     SSH_PORT,
     Cluster,
+    HarmlessObject,
     Node,
     NodeState,
 )
@@ -102,7 +103,7 @@ class ResourceMapper:
             bucket=metadata.get(METADATA_BUCKET, ""),
             other_objects=(
                 *sorted(f"disk {zone_of(disk)}/{disk['name']}" for disk in disks),
-                *sorted(f"firewall {rule['name']}" for rule in firewalls),
+                *sorted(HarmlessObject(f"firewall {rule['name']}") for rule in firewalls),
                 *(described_operation(each) for each in operations),
             ),
             dollars_per_hour=money.dollars_per_hour,
