@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.console import plain
-from hvdcloud.runs.elastic import ranks_text, restarts_text
+from hvdcloud.runs.state import ranks_text, restarts_text
 from hvdcloud.units import dollars, seconds, size
 
 if TYPE_CHECKING:

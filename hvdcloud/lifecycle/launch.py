@@ -107,8 +107,10 @@ def finish(
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
-        if cluster is not None and cluster.head is not None:
-            archive.wait(context, cluster, result.run)
+        # Nodes have lent credentials only until the checkpoints are in the bucket.
+        lent = context.platform.lends_credentials and bucket.url.startswith("gs://")
+        if cluster is not None and cluster.head is not None and not lent:
+            archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(
