@@ -22,7 +22,7 @@ from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
-from hvdcloud.providers.gce.plan.request import request_id
+from hvdcloud.providers.gce.names import request_id
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 

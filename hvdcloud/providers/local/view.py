@@ -17,8 +17,8 @@ from hvdcloud.cluster.model import (
     MANAGED_BY,
     SSH_PORT,
     Cluster,
+    ClusterObject,
     ClusterSpec,
-    HarmlessObject,
     Node,
     NodeState,
 )
@@ -33,7 +33,10 @@ _STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "run
 _STATES |= {"paused": NodeState.FROZEN}
 
 
-def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
+def describe_cluster(
+    name: str, containers: list[dict[str, Any]], others: list[tuple[ClusterObject, dict[str, str]]]
+) -> Cluster:
+    """A cluster by the labels of its containers and of what else belongs to it."""
     # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
     newest = max(containers, key=lambda container: int(container.get("Created", 0)), default=None)
     labels = newest["Labels"] if newest else others[0][1]
@@ -48,7 +51,7 @@ def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[t
         nodes=tuple(nodes),
         image=labels.get(LABEL_IMAGE, ""),
         bucket=labels.get(LABEL_BUCKET, ""),
-        other_objects=tuple(sorted(HarmlessObject(network) for network, _ in others)),
+        other_objects=tuple(sorted(other for other, _ in others)),
         worst_case_dollars=0.0,
     )
 
