@@ -144,8 +144,7 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     bucket = context.bucket(cluster)
     if not cluster.nodes and not cluster.unseen:
@@ -193,8 +192,7 @@ def _running(cluster: Cluster) -> set[str]:
 def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
     """Nothing of a cluster without nodes can be lost; say what this disk has not."""
     from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):

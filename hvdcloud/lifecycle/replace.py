@@ -134,7 +134,7 @@ class Replacer:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
+            due = self._policy.due(now=time.monotonic(), most=limits.max or 0, making=state.making)
             if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
