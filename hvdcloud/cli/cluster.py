@@ -18,14 +18,14 @@ from hvdcloud.units import dollars, seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hvdcloud.cluster.model import Cluster, Node
+    from hvdcloud.cluster.model import Cluster, Node, Plan
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
-    from hvdcloud.providers.base import Listing, Plan
+    from hvdcloud.providers.base import Listing
 
 
 def up(
@@ -139,8 +139,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
       $ hvdcloud list --provider gce
     """
     from hvdcloud import providers
-    from hvdcloud.cluster.join import as_known_here
-    from hvdcloud.providers.base import unseen_error
+    from hvdcloud.cluster.state import as_known_here
 
     invocation: Invocation = context.obj
     config = invocation.load_config({"provider": provider}, default_name="any")
@@ -149,7 +148,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     invocation.result = listing.clusters
     show_clusters(invocation.console, listing)
     if listing.unseen:
-        raise unseen_error(listing)
+        raise listing.unseen_error()
 
 
 def show_clusters(console: Console, listing: Listing) -> None:
@@ -213,7 +212,7 @@ def status(
       $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
     """
     from hvdcloud.lifecycle.status import status as read_status
-    from hvdcloud.lifecycle.watch import watch as keep_watching
+    from hvdcloud.lifecycle.status import watch as keep_watching
 
     invocation: Invocation = context.obj
     if watch and invocation.console.as_json:

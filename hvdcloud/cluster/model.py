@@ -1,11 +1,12 @@
-"""What a cluster is: its nodes, its labels, and what could not be deleted of it."""
+"""What a cluster is: its nodes, its labels, what a provider plans for it, and what it could not delete."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 SSH_PORT = 2222
 """Where the container's own sshd answers (docs: the node contract)."""
@@ -147,7 +148,7 @@ class Cluster:
 
     @property
     def whole(self) -> bool:
-        """Every node that was asked for is there and runs, and no other."""
+        """Every node that was asked for runs, and no other exists."""
         return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
             node.state is NodeState.RUNNING for node in self.nodes
         )
@@ -161,6 +162,32 @@ class Cluster:
     def head(self) -> Node | None:
         """Node 0, where horovodrun runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call that would change the outside, exactly as it would be sent."""
+
+    object: str
+    """`network hvdcloud-digits`, `container digits-0`."""
+    method: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `create` would send; made without side effects."""
+
+    spec: ClusterSpec
+    requests: tuple[Request, ...]
+    dollars_per_hour: float
+    """For all nodes together, by the price table."""
+    worst_case_dollars: float = 0.0
+    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
+    seconds: float | None = None
+    """After which the provider itself deletes the nodes; None: never."""
+    notices: tuple[str, ...] = ()
+    """What the user should know before money is spent, such as a GPU that is about to be switched off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

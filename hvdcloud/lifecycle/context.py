@@ -8,16 +8,18 @@ import os
 import re
 import socket
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.record import ClusterState, default_bucket
+from hvdcloud.cluster.files import default_bucket
+from hvdcloud.cluster.state import ClusterState, as_known_here
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import TracebackType
 
-    from hvdcloud.cluster.model import Cluster
+    from hvdcloud.cluster.model import Cluster, ClusterSpec
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
     from hvdcloud.image.plan.steps import ImagePlan
@@ -97,10 +99,12 @@ class Context:
         Raises:
             UnseenError: none was found, but not every place answered.
         """
-        from hvdcloud.cluster.join import adopt_replaced_nodes, as_known_here
+        from hvdcloud.remote.join import adopt_replaced_nodes
 
         found = self.provider.cluster(self.name)
-        return None if found is None else adopt_replaced_nodes(self, as_known_here(found))
+        if found is None:
+            return None
+        return adopt_replaced_nodes(self.state, as_known_here(found), host_keys=self.provider.host_keys)
 
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.
@@ -160,19 +164,19 @@ class Context:
             self._fleet.close()
         self._fleet = fleet
 
-    def facts(self, cluster: Cluster) -> Mapping[str, Any]:
-        """What `up` learned about this very cluster.
+    def record(self, cluster: Cluster | ClusterSpec) -> ClusterRecord:
+        """What this machine remembers of this very cluster.
 
         Raises:
             UsageError: another machine made it, or its `up` never ended.
         """
-        facts = self.state.load()
-        if facts.get("id") != cluster.id:
+        record = self.state.record_of(cluster.id)
+        if record is None:
             raise UsageError(
-                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'somebody else'})",
+                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
                 hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
             )
-        return facts
+        return record
 
 
 def owner_label() -> str:

@@ -16,8 +16,8 @@ from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Check
-    from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
+    from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -28,6 +28,13 @@ class Listing:
     clusters: tuple[Cluster, ...]
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more: `zone us-central1-f`."""
+
+    def unseen_error(self) -> UnseenError:
+        """The places that did not answer, as an error."""
+        return UnseenError(
+            f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
+            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+        )
 
 
 class UnseenError(TeardownError):
@@ -40,32 +47,6 @@ def unseen_error(listing: Listing) -> UnseenError:
         f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
         hint="run the command again in a minute; https://status.cloud.google.com says what is down",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One call that would change the outside, exactly as it would be sent."""
-
-    object: str
-    """`network hvdcloud-digits`, `container digits-0`."""
-    method: str
-    body: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What `create` would send; made without side effects."""
-
-    spec: ClusterSpec
-    requests: tuple[Request, ...]
-    dollars_per_hour: float
-    """For all nodes together, by the price table."""
-    worst_case_dollars: float = 0.0
-    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
-    seconds: float | None = None
-    """After which the provider itself deletes the nodes; None: never."""
-    notices: tuple[str, ...] = ()
-    """What the user should know before money is spent, such as a GPU that is about to be switched off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

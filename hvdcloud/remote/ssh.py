@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paramiko import Channel
 
     from hvdcloud.cluster.model import Node
-    from hvdcloud.cluster.record import ClusterState
+    from hvdcloud.cluster.state import ClusterState
     from hvdcloud.remote.proxy import Proxy
 
 R = TypeVar("R")

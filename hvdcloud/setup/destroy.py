@@ -165,7 +165,6 @@ def _kept_bucket(bucket: Resource, held: Held) -> Kept:
 
 def _refuse_while_clusters_exist(config: Config, project: str, console: Console) -> None:
     from hvdcloud import providers
-    from hvdcloud.providers.base import unseen_error
 
     gce = config.gce.model_copy(update={"project": project})
     provider = providers.connect(
@@ -180,7 +179,7 @@ def _refuse_while_clusters_exist(config: Config, project: str, console: Console)
             hint=f"hvdcloud down --name {listing.clusters[0].name} first; hvdcloud list shows them all",
         )
     if listing.unseen:
-        raise unseen_error(listing)
+        raise listing.unseen_error()
 
 
 def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> Sequence[str]:

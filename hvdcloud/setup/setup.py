@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.record import state_root
+from hvdcloud.cluster.files import state_root
 from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.interrupts import interrupted_once

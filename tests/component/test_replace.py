@@ -11,21 +11,23 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.cluster.join import as_known_here
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.cluster.state import as_known_here
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.down import unsaved
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
-from hvdcloud.providers.base import Plan
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
+from hvdcloud.remote.unsaved import Unsaved, unsaved
+from hvdcloud.runs.replacement import Pace
 from tests.component.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 from tests.support.harness import until
 
 __all__ = ["laptop", "new_vm"]
+
+QUICK = Pace(confirm=0.05, check=0.05, first_pause=0.05, longest_pause=0.2)
 
 JOINED = {"cores": 4, "gpus": 0, "interface": "eth0"}
 
@@ -126,8 +128,6 @@ def scene(
     # Everything here answers; a busy machine takes its time.
     monkeypatch.setattr(ssh, "CONNECT_SECONDS", 30.0)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
-    monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.2)
     state: dict[str, Any] = {
         "run": RUN,
         "state": "running",
@@ -160,22 +160,33 @@ def scene(
     cloud.bucket, cloud.created = cluster.bucket, cluster.created
     context.__dict__["provider"] = cloud
     write_key_pair(context.state.key_file, new_key_pair("laptop"))
-    members = [{"name": node.name, **JOINED} for node in cluster.nodes]
-    context.state.save({"id": cluster.id, "size": 3, "nodes": members, "runs": [RUN]})
+    members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
+    context.state.save(ClusterRecord(id=cluster.id, size=3, nodes=members, runs=(RUN,)))
     yield Scene(context, cloud, laptop, state, admitted, dismissed)
     context.__exit__(None, None, None)
 
 
 @pytest.fixture
 def replacer(scene: Scene) -> Iterator[Replacer]:
-    replacer = Replacer(scene.context, RUN, look_seconds=0.05)
+    replacer = Replacer(scene.context, RUN, pace=QUICK)
     replacer.start()
     yield replacer
     replacer.close()
 
 
+def record(scene: Scene) -> ClusterRecord:
+    found = scene.context.state.load()
+    assert found is not None
+    return found
+
+
 def member_names(scene: Scene) -> list[str]:
-    return [node["name"] for node in scene.context.state.load()["nodes"]]
+    return [node.name for node in record(scene).nodes]
+
+
+def unsaved_of(context: Context) -> list[Unsaved]:
+    cluster = context.cluster()
+    return unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
 
 
 # --- replacing -------------------------------------------------------------------------------------------------------
@@ -187,7 +198,7 @@ def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: 
     until(lambda: scene.admitted, seconds=30, what="the new node's admission")
     assert scene.admitted == [{"hosts": [{"name": "digits-2", "index": 2, "slots": 1}]}]
     until(lambda: "is back" in scene.printed, seconds=30, what="a word about it")
-    assert "node digits-2 is gone (preempted); making it anew" in scene.printed
+    assert "node digits-2 is gone (preempted); replacing it" in scene.printed
     after = pinned(scene.context.state)
     assert after["digits-2"] != before["digits-2"]
     assert (after["digits-0"], after["digits-1"]) == (before["digits-0"], before["digits-1"])
@@ -210,13 +221,13 @@ def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) 
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
     assert scene.cloud.said.count("grow [2] of 3") == 4
     assert scene.printed.count("no room in us-central1-a; trying again") == 1
-    assert scene.printed.count("making it anew") == 1
+    assert scene.printed.count("replacing it") == 1
 
 
 def test_a_limit_of_the_users_ends_the_attempts(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.errors = [UsageError("limits.max_cost leaves too little", hint="-")]
     scene.cloud.there.pop(2)
-    until(lambda: "leaves too little; the run goes on" in scene.printed, seconds=30, what="a word about it")
+    until(lambda: "leaves too little; the run continues" in scene.printed, seconds=30, what="a word about it")
     replacer._thread.join(5)
     assert not replacer._thread.is_alive()
     assert [each for each in scene.cloud.said if each.startswith("grow")] == ["grow [2] of 3"]
@@ -233,7 +244,7 @@ def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer
 def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene, replacer: Replacer) -> None:
     with scene.context.state.lock("resize"):
         scene.cloud.there.pop(2)
-        until(lambda: replacer._missed, seconds=30, what="a look")
+        until(lambda: replacer._lost, seconds=30, what="a look")
         replacer._ending.wait(0.5)
         assert scene.cloud.said == []
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
@@ -267,7 +278,7 @@ def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene,
 def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
     scene.state["making"] = ["digits-2"]
     scene.cloud.there.pop(2)
-    until(lambda: replacer._missed, seconds=30, what="a look")
+    until(lambda: replacer._lost, seconds=30, what="a look")
     replacer._ending.wait(0.5)
     assert scene.cloud.said == []
     with pytest.raises(NodeError, match="the head is making digits-2 anew"):
@@ -280,31 +291,32 @@ def test_a_node_that_the_head_made_anew_is_pinned_once_it_is_ready(scene: Scene)
     context, cloud = scene.context, scene.cloud
     for index, node in cloud.there.items():
         cloud.there[index] = replace(node, made="before")
-    facts = context.state.load()
-    members = [{**each, "made": "before"} for each in facts["nodes"]]
-    context.state.save({**facts, "nodes": members, "runs": ["earlier", RUN]})
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    context.state.save(replace(record(scene), nodes=members, runs=("earlier", RUN)))
     before = pinned(context.state)
     another = cloud.new_vm().node(2)
     cloud.there[2] = replace(another, made="after", host_key=None)
 
     assert [node.state for node in context.cluster().nodes][2] is NodeState.STARTING
     assert pinned(context.state) == before
-    assert unsaved(context, context.cluster()) == [], "no run was ever sent to it"
+    assert unsaved_of(context) == [], "no run was ever sent to it"
     assert another.host_key
     cloud.host_key = {"digits-2": another.host_key}
     assert context.cluster().whole
     assert pinned(context.state) == {**before, "digits-2": another.host_key}
     cloud.host_key = {}
     assert context.cluster().whole, "its provider is asked once"
-    known = {each["name"]: each for each in context.state.load()["nodes"]}
-    assert known["digits-2"] == {"name": "digits-2", **JOINED, "made": "after", "made_after": ["earlier"]}
+    known = {each.name: each for each in record(scene).nodes}
+    assert known["digits-2"] == MemberRecord(
+        name="digits-2", cores=4, interface="eth0", made="after", made_after=("earlier",)
+    )
     assert known["digits-1"] == members[1]
-    assert unsaved(context, context.cluster()) == []
+    assert unsaved_of(context) == []
 
 
 def test_another_head_is_never_trusted(scene: Scene) -> None:
-    facts = scene.context.state.load()
-    scene.context.state.save({**facts, "nodes": [{**each, "made": "before"} for each in facts["nodes"]]})
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    scene.context.state.save(replace(record(scene), nodes=members))
     before = pinned(scene.context.state)
     scene.cloud.there[0] = replace(scene.cloud.there[0], made="after")
     scene.cloud.host_key = {"digits-0": "ssh-ed25519 AAAA"}
@@ -393,9 +405,8 @@ def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
 
 
 def test_a_node_that_never_joined_is_made_anew(scene: Scene) -> None:
-    facts = scene.context.state.load()
-    scene.context.state.save({**facts, "nodes": facts["nodes"][:2]})
-    change = plan_change(scene.context.cluster(), scene.context.state.load(), 3)
+    scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
+    change = plan_change(scene.context.cluster(), record(scene), 3)
     assert (change.make, change.clear, change.remove) == ((2,), (2,), ())
     scene.state["state"] = "done"
     assert resize(scene.context, 3).made == ["digits-2"]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.model import Node, NodeState
-from hvdcloud.cluster.record import ClusterState, write_private
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.proxy import Proxy

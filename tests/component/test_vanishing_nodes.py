@@ -17,8 +17,9 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import Manifest, log_name, manifest_name, state_name, to_json
+from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
-from hvdcloud.cluster.record import write_private
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import CheckpointError, HvdcloudError, NodeError
@@ -170,6 +171,9 @@ class Machines:
             raise self.errors.pop()
         return self.cluster_now
 
+    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
+        return {}
+
     def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
         self.destroyed = True
         return []
@@ -201,7 +205,7 @@ class Laptop:
         machines = Machines(cluster)
         context.__dict__["provider"] = machines
         context.state.make()
-        context.state.save({"id": cluster.id, "runs": [RUN]})
+        context.state.save(ClusterRecord(id=cluster.id, runs=(RUN,)))
         write_private(context.state.key_file, new_key_pair("laptop").private)
         pin(context.state, nodes)
         return context, cluster, machines

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import NodeProgress, UnseenError

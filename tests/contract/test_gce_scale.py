@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.batch import MAX_CALLS
 from hvdcloud.providers.gce import GceProvider

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, NodeState
-from hvdcloud.cluster.record import Journal
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator

@@ -20,8 +20,8 @@ import psutil
 import pytest
 import yaml
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE

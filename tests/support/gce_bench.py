@@ -11,8 +11,8 @@ from typing import Any
 
 from google.oauth2 import service_account
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import NodeProgress

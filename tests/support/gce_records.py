@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.file import load_config
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push

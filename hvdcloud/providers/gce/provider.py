@@ -9,19 +9,10 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node
+from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import HvdcloudError, TeardownError
 from hvdcloud.google.errors import ApiError
-from hvdcloud.providers.base import (
-    Listing,
-    NodeBucket,
-    OnProgress,
-    Plan,
-    Problem,
-    Request,
-    UnseenError,
-    ignore_progress,
-)
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
@@ -35,7 +26,7 @@ from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000

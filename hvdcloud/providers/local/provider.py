@@ -28,6 +28,7 @@ from hvdcloud.cluster.model import (
     Node,
     NodeState,
     ObjectKind,
+    Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
@@ -36,7 +37,6 @@ from hvdcloud.providers.base import (
     NodeBucket,
     NodeProgress,
     OnProgress,
-    Plan,
     Problem,
     Stage,
     ignore_progress,
@@ -49,7 +49,7 @@ from hvdcloud.providers.local.requests import NetworkRequest
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "

@@ -12,8 +12,8 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
+from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.cluster.record import Journal
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client

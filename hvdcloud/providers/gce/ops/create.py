@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover, leftover_table
+from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Plan, Request, Stage
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
@@ -26,7 +26,7 @@ from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 CREATE_SECONDS = 900.0
 """For one bulkInsert; gcloud gives up after as long."""
