@@ -1,4 +1,4 @@
-"""What `hvdcloud doctor` looks at on this machine, whoever makes the nodes: engine, image, files, ssh."""
+"""What `hvdcloud doctor` looks at on this machine, for every provider: engine, image, files, ssh."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _checks(context: Context) -> Iterator[Check]:
 
 
 def _fit(context: Context) -> Finding:
-    """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
+    """Whether the image has code for the nodes' GPUs, and whether both are used."""
     config, platform = context.config, context.platform
     check_gpus(config)
     if mismatch := platform.device_mismatch():
@@ -175,7 +175,7 @@ def _unreachable(api: Any, found: _Image) -> str:
             api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
         except (APIError, DockerException) as error:
             said = getattr(error, "explanation", None) or error
-            return f"it is built on {reference}, which is neither in the engine nor to be had: {said}"
+            return f"it is built on {reference}, which is neither in the engine nor at its registry: {said}"
     return ""
 
 
@@ -262,7 +262,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _secrets(names: Sequence[str]) -> Finding:
-    """Whether they are set. Their values are nobody's business."""
+    """Whether they are set; their values are not shown."""
     absent = [name for name in names if name not in os.environ]
     if absent:
         return failed(
