@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError, UsageError
@@ -15,6 +15,7 @@ from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
 from hvdcloud.runs.replacement import CLIENT, Failure, Found, Pace, ReplacementPolicy, index_of
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -119,8 +120,8 @@ class Replacer:
         if not self._policy.due(now=time.monotonic()):
             return True
         state = self._state()
-        limits = state.get("elastic")
-        if state.get("state") == "done" or not limits:
+        limits = state.elastic
+        if state.done or limits is None:
             return False
         with contextlib.ExitStack() as stack:
             try:
@@ -133,8 +134,7 @@ class Replacer:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            making = state.get("making") or ()
-            due = self._policy.due(now=time.monotonic(), most=int(limits["max"]), making=making)
+            due = self._policy.due(now=time.monotonic(), most=limits.max or 0, making=state.making)
             if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
@@ -152,15 +152,15 @@ class Replacer:
         certain = [there[index].name for index in lost if index in there]
         self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> RunState:
         """Of the run, as the head knows it; empty if it knows no such run."""
         with self._context.head(self._context.name) as head:
-            states: list[dict[str, Any]] = head.call("state", timeout=STATE_SECONDS)["runs"]
-        return next((state for state in states if state["run"] == self._run), {})
+            states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
+        return next((state for state in states if state.run == self._run), RunState())
 
-    def _replace(self, cluster: Cluster, lost: Sequence[int], state: Mapping[str, Any]) -> None:
+    def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:
         context = self._context
-        why = {str(member["name"]): str(member.get("why") or "") for member in state.get("members") or ()}
+        why = {member.name: member.why for member in state.members}
         there = {node.index: node for node in cluster.nodes}
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
@@ -15,6 +15,7 @@ from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard, unsaved
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
@@ -80,7 +81,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         change = plan_change(cluster, record, nodes)
         labelled = context.provider.cluster(cluster.name)
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
-        run: dict[str, Any] | None = None
+        run: RunState | None = None
         if not done:
             run = active_run(context, cluster)
             _check_run(run, nodes, cluster)
@@ -94,7 +95,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         nodes=nodes,
         made=[f"{cluster.name}-{index}" for index in change.make],
         removed=[node.name for node in change.remove],
-        run=str(run["run"]) if run else None,
+        run=run.run if run else None,
         dollars_per_hour_before=cluster.dollars_per_hour,
         dollars_per_hour=after.dollars_per_hour,
         worst_case_dollars=after.worst_case_dollars,
@@ -149,7 +150,7 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     )
 
 
-def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
+def active_run(context: Context, cluster: Cluster) -> RunState | None:
     """The state of the run that goes on, if one does.
 
     Raises:
@@ -157,27 +158,27 @@ def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
     """
     from hvdcloud.lifecycle.logs import states
 
-    return next((state for state in states(context, cluster) if state.get("state") != "done"), None)
+    return next((state for state in states(context, cluster) if not state.done), None)
 
 
-def _check_run(run: Mapping[str, Any] | None, nodes: int, cluster: Cluster) -> None:
+def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
     if run is None:
         return
-    limits = run.get("elastic")
-    if not limits:
+    limits = run.elastic
+    if limits is None:
         raise UsageError(
-            f"run {run['run']} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
+            f"run {run.run} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
             "with",
             hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one go on with more or fewer",
         )
-    if making := run.get("making"):
+    if run.making:
         raise NodeError(
-            f"the head is making {', '.join(making)} anew",
+            f"the head is making {', '.join(run.making)} anew",
             hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
         )
-    if not int(limits["min"]) <= nodes <= int(limits["max"]):
+    if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
-            f"run {run['run']} takes {limits['min']} to {limits['max']} node(s), not {nodes}",
+            f"run {run.run} takes {limits.min} to {limits.max} node(s), not {nodes}",
             hint="run.elastic says how many; what it says when a run begins holds for that run",
         )
 
@@ -191,7 +192,7 @@ def _grow(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     consent: Consent,
     force: bool,
 ) -> None:
@@ -222,7 +223,7 @@ def add_nodes(
     change: Change,
     stay: Sequence[Node],
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     on_progress: OnProgress,
     on_made: Callable[[], object] = lambda: None,
     on_ready: Callable[[], object] = lambda: None,
@@ -256,7 +257,7 @@ def add_nodes(
             made=made,
             # A run goes on without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
         if run:
             admit(context, spec, run, names)
@@ -274,7 +275,7 @@ def add_nodes(
     context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
 
 
-def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Sequence[str]) -> None:
+def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
     """Have an elastic run take nodes in that have joined.
 
     Raises:
@@ -287,7 +288,7 @@ def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Se
         if node.name in names
     ]
     with context.head(spec.name) as head:
-        head.call(f"admit {run['run']}", payload={"hosts": hosts})
+        head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
@@ -299,20 +300,18 @@ def _shrink(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     force: bool,
 ) -> None:
     if not change.remove and context.record(cluster).size == nodes:
         return
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
-        context.console.say(
-            f"run {run['run']} goes on without {', '.join(running)}; the checkpoints there are uploaded"
-        )
+        context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
         with context.head(cluster.name) as head:
-            head.call(f"dismiss {run['run']}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+            head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
-        _refuse_if_unsaved(context, cluster, change.remove, but=str(run["run"]) if run else None)
+        _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.journal.record(
             "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
@@ -335,7 +334,7 @@ def _shrink(
             spec_of(context.state, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
 
 

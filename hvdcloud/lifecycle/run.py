@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.runs.elastic import Member, members, restarts, world
 from hvdcloud.runs.horovod_args import (
     GLOO_TIMEOUT_SECONDS,
     GLOO_TIMEOUT_VARIABLE,
@@ -22,6 +21,7 @@ from hvdcloud.runs.horovod_args import (
     elastic_gloo_timeout,
     horovodrun_argv,
 )
+from hvdcloud.runs.state import About, Member, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
@@ -169,24 +169,21 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         ) from None
 
 
-def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
+def result_of(cluster: str, state: RunState) -> RunResult:
     """From the node program's state of a run."""
-    checkpoints = state.get("checkpoints") or {}
-    ended, began = state.get("ended"), state.get("started")
-    done = state.get("state") == "done"
     return RunResult(
-        run=str(state["run"]),
+        run=state.run,
         cluster=cluster,
-        state=str(state.get("result") or "running") if done else "running",
-        ranks=int(state.get("np") or len(state.get("ranks") or ())),
-        exit_code=state.get("exit_code"),
-        reason=str(state.get("reason") or ""),
-        seconds=float((ended or time.time()) - began) if began else 0.0,
-        checkpoint_files=int(checkpoints.get("files") or 0),
-        checkpoints_complete=bool(checkpoints.get("complete")),
-        world=None if done else world(state),
-        restarts=restarts(state),
-        members=members(state),
+        state=(state.result or "running") if state.done else "running",
+        ranks=state.np or len(state.ranks),
+        exit_code=state.exit_code,
+        reason=state.reason,
+        seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
+        checkpoint_files=state.checkpoints.files,
+        checkpoints_complete=state.checkpoints.complete,
+        world=None if state.done else state.world,
+        restarts=state.restarts,
+        members=state.members,
     )
 
 
@@ -262,7 +259,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(context.platform, cluster, command),
+        "about": about_cluster(context.platform, cluster, command).to_json(),
     }
     fleet = context.fleet(cluster)
     try:
@@ -295,19 +292,19 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     return run_id, ranks
 
 
-def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
-    """What a run's state says of its cluster, to be read after the nodes are gone. Holds no secret."""
-    return {
-        "provider": cluster.provider,
-        "machine": platform.machines(),
-        "image": cluster.image,
-        "command": shlex.join(command),
-        "dollars_per_hour": cluster.dollars_per_hour,
-        "dollars_before": cluster.dollars_so_far,
-        "costs_since": (cluster.costs_since or cluster.created).timestamp(),
-        "worst_case_dollars": cluster.worst_case_dollars,
-        "seen": time.time(),
-    }
+def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:
+    """What a run's state says of its cluster, to be read after the nodes are gone."""
+    return About(
+        provider=cluster.provider,
+        machine=platform.machines(),
+        image=cluster.image,
+        command=shlex.join(command),
+        dollars_per_hour=cluster.dollars_per_hour,
+        dollars_before=cluster.dollars_so_far,
+        costs_since=(cluster.costs_since or cluster.created).timestamp(),
+        worst_case_dollars=cluster.worst_case_dollars,
+        seen=time.time(),
+    )
 
 
 def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
