@@ -30,7 +30,7 @@ from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from tests.support.harness import until
 
 RUN = "20261121-101112-abcdef"
