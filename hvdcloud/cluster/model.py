@@ -163,6 +163,11 @@ class Cluster:
         """Node 0, where horovodrun runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)
 
+    @property
+    def is_headless(self) -> bool:
+        """Its head is gone or has stopped: only the bucket knows of its runs."""
+        return self.head is None or self.head.state is NodeState.STOPPED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -156,9 +156,7 @@ def active_run(context: Context, cluster: Cluster) -> RunState | None:
     Raises:
         NodeError: the head does not answer.
     """
-    from hvdcloud.lifecycle.logs import states
-
-    return next((state for state in states(context, cluster) if not state.done), None)
+    return next((state for state in context.run_states(cluster) if not state.done), None)
 
 
 def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
@@ -287,7 +285,7 @@ def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[st
         for node in context.record(spec).nodes
         if node.name in names
     ]
-    with context.head(spec.name) as head:
+    with context.head_session() as head:
         head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
@@ -308,7 +306,7 @@ def _shrink(
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
-        with context.head(cluster.name) as head:
+        with context.head_session() as head:
             head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
         _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)

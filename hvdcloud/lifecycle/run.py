@@ -12,6 +12,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
+from hvdcloud.lifecycle.logs import follow
+from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.runs.horovod_args import (
     GLOO_TIMEOUT_SECONDS,
     GLOO_TIMEOUT_VARIABLE,
@@ -151,9 +153,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             checkpoint_files=0,
             checkpoints_complete=False,
         )
-    from hvdcloud.lifecycle.logs import follow
-    from hvdcloud.lifecycle.replace import replacing
-
     elastic = context.config.run.elastic is not None
     try:
         with replacing(context, run_id, elastic=elastic):

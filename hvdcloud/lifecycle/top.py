@@ -173,7 +173,7 @@ class Observer:
     def _ask_provider(self) -> None:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
-                found = self._context.look()
+                found = self._context.query()
             except HvdcloudError as error:
                 self._note(error.message)
             except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why
