@@ -90,8 +90,8 @@ def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
     Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and another user who creates a bucket of that
     name first, in any project, would be sent the source.
     """
-    from hvdcloud.storage.base import open_bucket
     from hvdcloud.storage.gcs import GcsBucket
+    from hvdcloud.storage.open import open_bucket
 
     url = context.config.checkpoints.bucket or ""
     if not url.startswith("gs://"):

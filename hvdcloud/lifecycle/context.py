@@ -92,7 +92,7 @@ class Context:
 
     def bucket(self, cluster: Cluster | None = None) -> Bucket:
         """The bucket of the cluster that runs, else the configured one."""
-        from hvdcloud.storage.base import open_bucket
+        from hvdcloud.storage.open import open_bucket
 
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 

@@ -142,8 +142,7 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     bucket = context.bucket(cluster)
     if not cluster.nodes and not cluster.unseen:
@@ -191,8 +190,7 @@ def _running(cluster: Cluster) -> set[str]:
 def _warn_of_unpulled(context: Context, bucket: Bucket, cluster: Cluster) -> None:
     """Warn of checkpoints that are not on this disk; of a cluster without nodes nothing can be lost."""
     from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):

@@ -20,8 +20,9 @@ from hvdcloud.checkpoints.manifest import (
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]

@@ -20,9 +20,10 @@ from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.state import UploadReport
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -515,7 +516,7 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
 PROCESS = """
 import sys, time
 from pathlib import Path
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)

@@ -59,8 +59,8 @@ def _done_file(run: str) -> Path:
 
 
 def _keep(run: str) -> None:
-    from hvdcloud.storage.base import open_bucket
     from hvdcloud.storage.checksum import crc32c_of_file
+    from hvdcloud.storage.open import open_bucket
 
     spec = Spec.load(run)
     if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):

@@ -67,7 +67,7 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
 def _bucket(url: str) -> Finding:
     """Whether checkpoints can be put there."""
     if not url.startswith("file://"):
-        from hvdcloud.storage.base import open_bucket
+        from hvdcloud.storage.open import open_bucket
 
         open_bucket(url, retry_seconds=5).prefixes("")
         return fine(f"{url} can be listed")

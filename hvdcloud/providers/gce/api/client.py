@@ -294,7 +294,7 @@ class ComputeClient:
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:  # noqa: A002
+    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def complete(page: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ class ComputeClient:
         pages = self._transport.pages(f"{self._home}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
-    def _aggregated(self, collection: str, filter: str) -> Aggregated:  # noqa: A002
+    def _aggregated(self, collection: str, filter: str) -> Aggregated:
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
         for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": filter}):
