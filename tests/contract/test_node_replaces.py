@@ -58,10 +58,10 @@ class Head:
             access.allow(NODES_ACCOUNT, CREATE, "compute.zoneOperations.get")
 
     def replacer(self, **more: Any) -> Replacer:
-        options: dict[str, Any] = {"orders": self.vm_templates, "patience": QUICK, **more}
+        options: dict[str, Any] = {"vm_templates": self.vm_templates, "patience": QUICK, **more}
         replacer = Replacer(
             RUN,
-            options.pop("orders"),
+            options.pop("vm_templates"),
             say=self.said.append,
             admit=self.admitted.append,
             join=lambda name, address, key: self.joined.append((name, address, key)),
