@@ -19,6 +19,8 @@ from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
 from tests.standins.compute import Emulator
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(params=["local", "gce"])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:

@@ -15,6 +15,8 @@ from hvdcloud.storage.folder import FolderBucket
 from tests.support.harness import Project, Screen, labelled, project_in, until
 from tests.support.terminal import terminal
 
+pytestmark = pytest.mark.engine
+
 TRAINS = """
 import os, time
 from pathlib import Path
