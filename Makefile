@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record test soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
+.PHONY: help setup engine base-image registry demo reference record check test soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -31,6 +31,9 @@ demo: setup base-image ## one experiment's whole life on this machine, in a new 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
+check: lint ## while you work: lint, and the tests that need no engine
+	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
+
 soak: setup base-image ## random losses of nodes in one elastic run: make soak SOAK_COUNT=20 SOAK_SEED=7
 	@$(BIN)/python -m tests.soak
 
@@ -49,10 +52,11 @@ test-images: setup base-image ## the images for GPUs and newer TensorFlow, reall
 test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
 	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict, shellcheck and terraform fmt
+lint: setup ## ruff, mypy --strict, which room imports which, shellcheck and terraform fmt
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi

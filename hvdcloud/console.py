@@ -28,14 +28,17 @@ JSON_VERSION = 1
 
 
 class Steps(Protocol):
-    """Several things that go on at once, each with the step it is at."""
+    """The progress of several concurrent operations, each with the step it is at."""
 
     def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        """Say how far `key` is. May be called from any thread."""
+        """Show how far `key` is. May be called from any thread."""
+
+    def finish(self, key: str, step: str = "done") -> None:
+        """Show that `key` is complete. May be called from any thread."""
 
 
 class Console:
-    """Where a command speaks.
+    """What a command prints with.
 
     Args:
         as_json: one JSON document on standard output instead of text.
@@ -96,7 +99,7 @@ class Console:
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody sits there: a terminal on both sides, and no script that reads JSON."""
+        """Whether a user can answer: a terminal on both sides, and no script that reads JSON."""
         # sys.stdin is None where a process was started without one.
         return not self.as_json and self._in is not None and self._in.isatty() and self._err.isatty()
 
@@ -151,7 +154,7 @@ class Console:
 
     @property
     def is_screen(self) -> bool:
-        """Whether the answer goes to a terminal at which somebody can press keys."""
+        """Whether the answer goes to a terminal whose keys can be read."""
         return self.can_ask and self._out.isatty()
 
     def rich(self) -> RichConsole:
@@ -251,11 +254,14 @@ def plain(value: object) -> Any:
 
 class _SilentSteps:
     def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        """Nobody is listening."""
+        """Show nothing."""
+
+    def finish(self, key: str, step: str = "done") -> None:
+        """Show nothing."""
 
 
 class _PlainSteps:
-    """One line whenever something's step changes; how far a step is would be noise in a log."""
+    """One line whenever a step changes; how far a step is would be noise in a log."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -268,6 +274,9 @@ class _PlainSteps:
                 return
             self._last[key] = step
         self._console.say(f"{key}: {step}")
+
+    def finish(self, key: str, step: str = "done") -> None:
+        self.update(key, step)
 
 
 class _RichSteps:
@@ -313,10 +322,7 @@ class _RichSteps:
         with self._lock:
             if key not in self._tasks:
                 self._tasks[key] = self._progress.add_task(step, total=None, key=key)
-            finished = step in ("ready", "created", "done", "deleted")
-            self._progress.update(
-                self._tasks[key],
-                description=step,
-                total=1.0 if finished else total,
-                completed=1.0 if finished else done,
-            )
+            self._progress.update(self._tasks[key], description=step, total=total, completed=done)
+
+    def finish(self, key: str, step: str = "done") -> None:
+        self.update(key, step, done=1.0, total=1.0)

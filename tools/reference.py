@@ -22,11 +22,11 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from hvdcloud import errors
-from hvdcloud.cli import main
+from hvdcloud.cli.main import app
+from hvdcloud.cluster import model
 from hvdcloud.config import file
 from hvdcloud.config import model as config
 from hvdcloud.errors import ExitCode, HvdcloudError
-from hvdcloud.providers import base
 
 WIDTH = 120
 
@@ -36,13 +36,13 @@ _EVERYWHERE = ("help", "install_completion", "show_completion")
 _EXIT_WITHOUT_ERROR = {ExitCode.OK: "Done, also when there was nothing to do.", ExitCode.BUG: "A bug in hvdcloud."}
 
 LABELS = {
-    base.LABEL_MANAGED_BY: f"always `{base.MANAGED_BY}`",
-    base.LABEL_CLUSTER: "the cluster's name",
-    base.LABEL_OWNER: "who made it: user and machine",
-    base.LABEL_ID: "six hexadecimal digits, new for every `up`: tells one cluster of a name from the next",
-    base.LABEL_NODES: "how many nodes the cluster was made with",
-    base.LABEL_NODE: "on what belongs to one node: its index; 0 is the head",
-    base.LABEL_CREATED: "when `up` made it, in seconds since 1970",
+    model.LABEL_MANAGED_BY: f"always `{model.MANAGED_BY}`",
+    model.LABEL_CLUSTER: "the cluster's name",
+    model.LABEL_OWNER: "who made it: user and machine",
+    model.LABEL_ID: "six hexadecimal digits, new for every `up`: tells one cluster of a name from the next",
+    model.LABEL_NODES: "how many nodes the cluster was made with",
+    model.LABEL_NODE: "on what belongs to one node: its index; 0 is the head",
+    model.LABEL_CREATED: "when `up` made it, in seconds since 1970",
 }
 
 OTHER_VARIABLES = {
@@ -133,8 +133,7 @@ def reference() -> str:
 
 def all_commands() -> list[typer.Context]:
     """Every command that does something, those of groups too, in the order of `--help`."""
-    main.load_commands()
-    return list(_commands(typer.Context(get_command(main.app), info_name="hvdcloud")))
+    return list(_commands(typer.Context(get_command(app), info_name="hvdcloud")))
 
 
 def _commands(parent: typer.Context) -> Iterator[typer.Context]:

@@ -1,7 +1,4 @@
-"""The `hvdcloud` command: global options, exit codes, errors.
-
-Everything slow to load is imported inside the command that needs it: `hvdcloud --help` loads Typer and nothing else.
-"""
+"""The entry point: which commands there are, exit codes, errors."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hvdcloud import __version__
+from hvdcloud.cli import cluster, image, money, project, runs, setup, top
+from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, UsageError
 
@@ -23,73 +19,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from hvdcloud.lifecycle.context import Context
-
-app = typer.Typer(
-    name="hvdcloud",
-    help="From a training script on this machine to N machines and back: nothing left billing, no checkpoint lost.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(config_app, name="config")
+# In the order of `hvdcloud --help`.
+for _command in (
+    project.init,
+    image.build,
+    image.push,
+    cluster.up,
+    runs.run,
+    runs.logs,
+    runs.stop,
+    cluster.status,
+    cluster.ssh,
+    runs.pull,
+    runs.report,
+    cluster.down,
+    cluster.list_clusters,
+    runs.launch,
+    money.offers,
+    project.doctor,
+    cluster.resize,
+    setup.setup,
+    top.top,
+):
+    app.command(name="list" if _command is cluster.list_clusters else None)(_command)
+app.add_typer(project.config_app, name="config")
+app.add_typer(money.prices_app, name="prices")
 
 # Global options are taken anywhere before `--`, so that `hvdcloud up --json` works as `hvdcloud --json up` does.
 _GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 _GLOBAL_VALUES = frozenset({"--config", "-c", "--name"})
-
-
-@dataclass(slots=True)
-class Invocation:
-    """The global options, and what the command came to."""
-
-    config: Path | None = None
-    name: str | None = None
-    console: Console = field(default_factory=Console)
-    command: str = ""
-    result: object = None
-    exit_code: ExitCode = ExitCode.OK
-
-    def context(self, **flags: object) -> Context:
-        """The experiment that hvdcloud.yaml, the environment and these flags describe.
-
-        Raises:
-            UsageError: they do not describe one.
-        """
-        from hvdcloud.config.file import load_config
-        from hvdcloud.lifecycle.context import Context
-
-        named = {key.replace("__", "."): value for key, value in flags.items()}
-        return Context(load_config(self.config, flags={"name": self.name, **named}), self.console)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"hvdcloud {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file.", show_default="hvdcloud.yaml")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The cluster's name, instead of the file's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Options that every command takes."""
-    invocation = context.obj
-    invocation.config, invocation.name = config, name
-    invocation.console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    invocation.command = context.invoked_subcommand or ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -127,13 +85,7 @@ def hoist_globals(argv: list[str]) -> list[str]:
     return [*front, *rest, *argv[end:]]
 
 
-def load_commands() -> None:
-    """Register every command with `app`."""
-    from hvdcloud.cli import commands, money, project, resize, setup, top  # noqa: F401 - registers the commands
-
-
 def _run(argv: list[str]) -> ExitCode:
-    load_commands()
     # What the parser itself refuses comes before the options are known, and is reported the same way.
     invocation = Invocation(console=Console(as_json="--json" in argv))
     try:

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.main import Invocation, app
+from hvdcloud.cli.app import Invocation, Provider
 
 if TYPE_CHECKING:
-    from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.offers import OffersResult
-    from hvdcloud.lifecycle.prices import PricesResult, RefreshResult
-    from hvdcloud.providers.gce.capacity.offers import Offer, Row
+    from hvdcloud.providers.pricing import Offer, OffersResult, PricesResult, RefreshResult, Row
 
 SHOWN = 20
 CHANGES_SHOWN = 12
@@ -21,17 +18,15 @@ NOTABLE = 0.001
 """What changed by less than this part of it is only counted."""
 
 prices_app = typer.Typer(rich_markup_mode=None)
-app.add_typer(prices_app, name="prices")
 
 
-@app.command()
 def offers(
     context: typer.Context,
     hours: Annotated[float, typer.Option("--hours", min=0.01, help="Also say what so many hours cost.")] = 1.0,
     gpu: Annotated[str | None, typer.Option(help="Only nodes with this GPU.", metavar="TYPE")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every offer, and every region in a line of its own.")] = False,
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
-    provider: Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")] = None,
+    provider: Provider = None,
 ) -> None:
     """What the cluster costs, and what others like it would: machine, GPU, zone, on demand or Spot; the cheapest first.
 
@@ -44,11 +39,12 @@ def offers(
       $ hvdcloud offers --hours 12 --gpu nvidia-l4
       $ hvdcloud offers --all --json
     """
-    from hvdcloud.lifecycle.offers import offers as gather
+    from hvdcloud.lifecycle.offers import offers as find_offers
 
     invocation: Invocation = context.obj
-    config = _config(invocation, nodes=nodes, provider=provider)
-    invocation.result = result = gather(config, hours=hours, gpu=gpu)
+    # Prices can be looked at without a project.
+    config = invocation.load_config({"nodes": nodes, "provider": provider}, default_name="any")
+    invocation.result = result = find_offers(config, hours=hours, gpu=gpu)
     render_offers(invocation.console, result, every=every)
 
 
@@ -73,10 +69,10 @@ def show(context: typer.Context) -> None:
     Example:
       $ hvdcloud prices show --json
     """
-    from hvdcloud.lifecycle.prices import show as look
+    from hvdcloud.lifecycle.prices import show as used_table
 
     invocation: Invocation = context.obj
-    invocation.result = result = look()
+    invocation.result = result = used_table()
     render_prices(invocation.console, result)
 
 
@@ -99,21 +95,12 @@ def refresh(
       $ hvdcloud prices refresh
       $ GOOGLE_API_KEY=… hvdcloud prices refresh
     """
-    from hvdcloud.lifecycle.prices import refresh as renew
+    from hvdcloud.lifecycle.prices import refresh as fetch_prices
 
     invocation: Invocation = context.obj
-    config = _config(invocation)
-    invocation.result = result = renew(
-        project=config.gce.project, endpoint=config.gce.endpoint, api_key=api_key, say=invocation.console.say
-    )
+    config = invocation.load_config(default_name="any")
+    invocation.result = result = fetch_prices(config, api_key=api_key, on_progress=invocation.console.say)
     render_refresh(invocation.console, result)
-
-
-def _config(invocation: Invocation, **flags: object) -> Config:
-    """The file's where there is one: prices can be looked at without a project."""
-    from hvdcloud.config.file import load_config
-
-    return load_config(invocation.config, flags={"name": invocation.name or "any", **flags})
 
 
 # --- how it looks -----------------------------------------------------------------------------------------------------
@@ -121,7 +108,7 @@ def _config(invocation: Invocation, **flags: object) -> Config:
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
     """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
-    from hvdcloud.providers.gce.capacity.offers import rows
+    from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)

@@ -1,18 +1,21 @@
-"""Commands about a project as a whole: `doctor`."""
+"""The commands about a project as a whole: init, doctor, config schema; and how their results look."""
 
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.main import Invocation, app
+from hvdcloud.cli.app import Bucket, Invocation, Provider
 
 if TYPE_CHECKING:
+    from hvdcloud.checks import Status
     from hvdcloud.console import Console
-    from hvdcloud.doctor.engine import Status
     from hvdcloud.lifecycle.doctor import Examination
+
+config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
 _ARROW, _PLAIN_ARROW = "→", "->"
 # Status → sign, word where the terminal has no such sign, colour.
@@ -24,14 +27,33 @@ _SIGNS = {
 }
 
 
-@app.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")] = Path(),
+    template: Annotated[str, typer.Option(help="torch, keras, torch-elastic or keras-elastic.")] = "torch",
+) -> None:
+    """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
+
+    \b
+    Example:
+      $ hvdcloud init digits --template keras
+    """
+    from hvdcloud.lifecycle.init import init as write_project
+
+    invocation: Invocation = context.obj
+    result = write_project(folder, template=template, name=invocation.name)
+    invocation.result = result
+    for name in result.files:
+        invocation.console.answer(f"wrote {folder / name}")
+    go = f"cd {folder} && " if folder != Path() else ""
+    invocation.console.answer(f"next: {go}hvdcloud launch")
+
+
 def doctor(
     context: typer.Context,
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
-    provider: Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")] = None,
-    bucket: Annotated[
-        str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")
-    ] = None,
+    provider: Provider = None,
+    bucket: Bucket = None,
 ) -> None:
     """Check everything that a run needs, before money is spent. Nothing is changed.
 
@@ -45,17 +67,17 @@ def doctor(
       $ hvdcloud doctor --provider gce --nodes 16
       $ hvdcloud doctor --json | jq '.result.checks[] | select(.status == "failed")'
     """
-    from hvdcloud.lifecycle.doctor import doctor as examine
+    from hvdcloud.lifecycle.doctor import doctor as run_checks
 
     invocation: Invocation = context.obj
-    with invocation.context(nodes=nodes, provider=provider, checkpoints__bucket=bucket) as experiment:
-        invocation.result = result = examine(experiment)
+    with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
+        invocation.result = result = run_checks(experiment)
     invocation.exit_code = result.exit_code
-    render(invocation.console, result)
+    _show_checks(invocation.console, result)
 
 
-def render(console: Console, result: Examination) -> None:
-    """A line per check, and below those that are not as they should be, what mends them."""
+def _show_checks(console: Console, result: Examination) -> None:
+    """A line per check; below each that did not pass, its details and how to fix it."""
     fancy = console.can_print("".join(sign for sign, _, _ in _SIGNS.values()) + _ARROW)
 
     def sign(status: Status) -> str:
@@ -91,3 +113,18 @@ def _print(console: Console, head: str, text: str, *, indent: str, style: str = 
         ) or [""]
     for number, line in enumerate(lines):
         console.answer(f"{head if number == 0 else indent}{line}", style=style)
+
+
+@config_app.command()
+def schema(context: typer.Context) -> None:
+    """Print the JSON Schema of hvdcloud.yaml.
+
+    \b
+    Example:
+      $ hvdcloud config schema > hvdcloud.schema.json
+    """
+    from hvdcloud.config.model import config_schema
+
+    invocation: Invocation = context.obj
+    invocation.console.raw_json(config_schema())
+    invocation.console.as_json = False

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hvdcloud.cluster.cost import Cost
+    from hvdcloud.cluster.model import Cluster, Node, Plan
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.build import BuildOutcome
     from hvdcloud.lifecycle.down import DownResult
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.lifecycle.up import UpResult
-    from hvdcloud.providers.base import Cluster, Listing, Node, Plan
+    from hvdcloud.providers.base import Listing
 
 
 def build(console: Console, result: BuildOutcome) -> None:

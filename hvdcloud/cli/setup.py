@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.main import Invocation, app
+from hvdcloud.cli.app import Invocation
 from hvdcloud.errors import UsageError
 from hvdcloud.units import dollars, seconds
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hvdcloud.setup.setup import Confirm, SetupResult
 
 
-@app.command()
 def setup(
     context: typer.Context,
     project: Annotated[
@@ -79,13 +78,13 @@ def setup(
       $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
       $ hvdcloud setup --destroy
     """
-    from hvdcloud.config.file import CONFIG_FILE, load_config
+    from hvdcloud.config.file import CONFIG_FILE
     from hvdcloud.setup import setup as lifecycle
     from hvdcloud.setup.choices import SetupOptions
 
     invocation: Invocation = context.obj
     file = invocation.config or Path(CONFIG_FILE)
-    config = load_config(invocation.config, flags={"name": invocation.name})
+    config = invocation.load_config()
     confirm = _confirm(yes=yes)
     if remove:
         from hvdcloud.setup.destroy import destroy
@@ -93,7 +92,7 @@ def setup(
         invocation.result = gone = destroy(
             config, file, project=project, console=invocation.console, confirm=confirm, plan_only=plan_only
         )
-        render_destroy(invocation.console, gone)
+        _show_destroy(invocation.console, gone)
         return
     options = SetupOptions(
         project=project,
@@ -110,7 +109,7 @@ def setup(
     invocation.result = result = lifecycle.setup(
         config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only, adopt=adopt
     )
-    render(invocation.console, result)
+    _show_setup(invocation.console, result)
 
 
 def _confirm(*, yes: bool) -> Confirm:
@@ -129,7 +128,7 @@ def _confirm(*, yes: bool) -> Confirm:
     return ask
 
 
-def render(console: Console, result: SetupResult) -> None:
+def _show_setup(console: Console, result: SetupResult) -> None:
     """What was done, and which keys changed."""
     if result.nothing_to_do:
         console.answer(f"project {result.project} is set up, and {result.file} says so: nothing to do")
@@ -148,7 +147,7 @@ def render(console: Console, result: SetupResult) -> None:
     console.answer("next: hvdcloud setup" if result.planned else "next: hvdcloud doctor; hvdcloud launch")
 
 
-def render_destroy(console: Console, result: DestroyResult) -> None:
+def _show_destroy(console: Console, result: DestroyResult) -> None:
     """What is gone, what is left, and what that costs."""
     if result.planned and result.done:
         console.answer(f"{len(result.done)} thing(s) above would be deleted from {result.project}; nothing was changed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from hvdcloud.cli.main import Invocation, app
+from hvdcloud.cli.app import Invocation
 from hvdcloud.errors import HvdcloudError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ REDRAW_SECONDS = 0.5
 _QUIT = {"q", "Q", "\x04"}
 
 
-@app.command()
 def top(context: typer.Context) -> None:
     """A live screen of the cluster: nodes, CPUs and GPUs, the run and its log, uploads, money.
 

@@ -1,4 +1,4 @@
-"""Before money is spent: what it costs is said, and above `limits.ask_above` the user is asked."""
+"""Before money is spent: what it costs is shown, and above `limits.ask_above` the user is asked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hvdcloud.errors import InterruptedByUserError, UsageError
 from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Plan
+    from hvdcloud.cluster.model import Plan
+    from hvdcloud.console import Console
 
 
 class Consent:
@@ -22,23 +22,26 @@ class Consent:
     def __init__(self, *, given: bool = False) -> None:
         self._given = given
         self._agreed: float | None = None
-        self._said: list[str] = []
+        self._shown: list[str] = []
         self._warned: list[str] = []
 
-    def warn(self, context: Context, text: str) -> None:
-        """A warning, unless this command has given it already."""
+    def warn(self, console: Console, text: str) -> None:
+        """Print a warning, unless this command has printed it already."""
         if text not in self._warned:
             self._warned.append(text)
-            context.console.warn(text)
+            console.warn(text)
 
-    def seek(self, context: Context, plan: Plan, *, before: float | None = None) -> None:
-        """Say what a plan costs, and ask if it may be more than `limits.ask_above` and than what was agreed to.
+    def confirm_cost(
+        self, plan: Plan, *, console: Console, ask_above: float | None, before: float | None = None
+    ) -> None:
+        """Show what a plan costs, and ask if it may be more than `ask_above` and than what was agreed to.
 
         Args:
+            ask_above: dollars; None: never ask.
             before: dollars per hour that the cluster costs already.
 
         Raises:
-            UsageError: there is nobody to ask.
+            UsageError: there is no terminal to ask at.
             InterruptedByUserError: the answer is no.
         """
         lines = [f"note: {notice}" for notice in plan.notices]
@@ -47,19 +50,20 @@ class Consent:
             now = "" if before is None else f"{dollars(before)}/h now, then "
             lines.append(f"{now}{dollars(plan.dollars_per_hour)}/h, at worst {dollars(worst)}")
         for line in lines:
-            if line not in self._said:
-                context.console.say(line)
-        self._said = lines
-        limit = context.config.limits.ask_above
-        if self._given or limit is None or worst <= limit or (self._agreed is not None and worst <= self._agreed):
+            if line not in self._shown:
+                console.say(line)
+        self._shown = lines
+        if self._given or ask_above is None or worst <= max(ask_above, self._agreed or 0.0):
             return
-        cluster = f"cluster {plan.spec.name} may cost {dollars(worst)}, more than limits.ask_above of {dollars(limit)}"
-        if not context.console.can_ask:
+        cluster = (
+            f"cluster {plan.spec.name} may cost {dollars(worst)}, more than limits.ask_above of {dollars(ask_above)}"
+        )
+        if not console.can_ask:
             raise UsageError(
                 f"{cluster}, and there is no terminal to ask at",
                 hint="--yes agrees to it; limits.max_cost keeps it below an amount; limits.ask_above sets when to ask",
             )
-        if not context.console.confirm(f"{cluster}; go on?"):
+        if not console.confirm(f"{cluster}; go on?"):
             raise InterruptedByUserError(
                 f"{plan.spec.name} was not confirmed; nothing was made",
                 hint="set limits.max_cost or limits.max_run_duration to lower what it may cost",

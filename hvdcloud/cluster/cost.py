@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.units import dollars, seconds, size, small_dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.lifecycle.run import RunResult
-    from hvdcloud.providers.base import Cluster
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.storage.base import Bucket
 
 CLOUD_BUCKET = "gs://"
@@ -69,17 +68,18 @@ class Meter:
         self._seen, self._at = cluster, self._now()
 
     def read(
-        self, *, run: RunResult | None = None, bucket: Bucket | None = None, runs: Sequence[str] = ()
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        bucket_bytes: int | None = None,
+        bucket_dollars_per_month: float | None = None,
     ) -> Cost | None:
-        """What it has cost until now.
+        """What it has cost until now, and what was done for that money; None if nothing is known, or it costs nothing.
 
         Args:
-            run: what was done for that money.
-            bucket: where its checkpoints stay.
-            runs: whose checkpoints those are.
-
-        Returns:
-            None if nothing is known, or it costs nothing.
+            bucket_bytes: what stays in the bucket.
+            bucket_dollars_per_month: what that costs.
         """
         cluster = self._seen
         if cluster is None or not cluster.dollars_per_hour:
@@ -87,10 +87,6 @@ class Meter:
         now = self._now()
         paid_until = max(self._at, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
         total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
-        done = run.progress if run else None
-        epochs = done.count if done and done.unit == "epoch" else None
-        steps = done.count if done and done.unit == "step" else None
-        kept = _size(bucket, cluster.name, runs) if bucket is not None else None
         return Cost(
             dollars=total,
             dollars_per_hour=cluster.dollars_per_hour,
@@ -100,12 +96,13 @@ class Meter:
             epochs=epochs,
             per_step=total / steps if steps else None,
             steps=steps,
-            bucket_bytes=kept,
-            bucket_dollars_per_month=None if kept is None else _dollars_per_month(kept),
+            bucket_bytes=bucket_bytes,
+            bucket_dollars_per_month=bucket_dollars_per_month,
         )
 
 
-def _size(bucket: Bucket, cluster: str, runs: Sequence[str]) -> int | None:
+def bytes_kept(bucket: Bucket, *, cluster: str, runs: Sequence[str]) -> int | None:
+    """The size of the runs' objects; None: the bucket costs nothing, or cannot be read."""
     from hvdcloud.checkpoints.manifest import run_prefix
     from hvdcloud.errors import HvdcloudError
 
@@ -114,11 +111,5 @@ def _size(bucket: Bucket, cluster: str, runs: Sequence[str]) -> int | None:
     try:
         return sum(item.size for run in runs for item in bucket.list(run_prefix(cluster, run)))
     except HvdcloudError:
-        # Everything is safe and gone by now; for want of this number nothing fails.
+        # Every checkpoint is safe by now; without this number nothing fails.
         return None
-
-
-def _dollars_per_month(size_bytes: int) -> float:
-    from hvdcloud.providers.gce.money import prices
-
-    return prices.bucket_dollars_per_month(size_bytes=size_bytes)

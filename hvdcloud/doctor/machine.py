@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.doctor.engine import Check, Finding, Once, failed, fine, unknown, unwritable, warning
+from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, unwritable, warning
+from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
 
 if TYPE_CHECKING:
@@ -58,10 +59,12 @@ def machine_checks(context: Context) -> Sequence[Check]:
 def _checks(context: Context) -> Iterator[Check]:
     config = context.config
     image = Once(lambda: _look_at_image(context))
-    if config.provider == "gce":
-        yield Check(name="GPU and image", look=lambda: _fit(config), explained_by=("machine",))
+    if context.platform.machines() is not None:
+        yield Check(name="GPU and image", look=lambda: _fit(context), explained_by=("machine",))
     yield Check(name="engine", look=_engine)
-    needs, registry = (("engine", "credentials"), ("registry",)) if config.provider == "gce" else (("engine",), ())
+    needs, registry = (
+        (("engine", "credentials"), ("registry",)) if context.platform.needs_registry else (("engine",), ())
+    )
     yield Check(name="image", look=lambda: _image(context, image()), needs=needs, explained_by=registry)
     yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
     yield Check(name="files", look=lambda: _files(config))
@@ -71,15 +74,13 @@ def _checks(context: Context) -> Iterator[Check]:
     yield Check(name="state", look=lambda: _state(context.state.dir))
 
 
-def _fit(config: Config) -> Finding:
+def _fit(context: Context) -> Finding:
     """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
-    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, gpu_of
-
+    config, platform = context.config, context.platform
     check_gpus(config)
-    if said := device_mismatch(config):
-        what, _, hint = said.partition("; " if "; " in said else ": ")
-        return warning(what, hint=hint)
-    gpu, image = gpu_of(config), config.image
+    if mismatch := platform.device_mismatch():
+        return warning(mismatch.message, hint=mismatch.hint)
+    gpu, image = platform.gpu(1), config.image
     if gpu is None:
         return fine(f"no GPU, and image.device is {image.device}")
     if image.base is not None:
@@ -102,7 +103,6 @@ def _engine() -> Finding:
 def _look_at_image(context: Context) -> _Image:
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import needs_of
 
     config = context.config.image
     with _connected() as client:
@@ -145,7 +145,7 @@ def _unreachable(api: Any, found: _Image) -> str:
 def _image(context: Context, found: _Image) -> Finding:
     """Whether nodes can run it now, or what is to be done for that."""
     reference = found.plan.reference
-    if context.config.provider == "local":
+    if not context.platform.needs_registry:
         if not found.missing:
             return fine(f"{reference} is there")
         return _to_build(found, hint="hvdcloud build; launch does it by itself")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
     from hvdcloud.image.engine_stream import BuildEvent, Progress
-    from hvdcloud.image.plan.custom_base import Needs
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.lifecycle.context import Context
@@ -87,8 +86,8 @@ def build(
 
 def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
     """The image in the engine; `push`: it is to be pushed afterwards."""
+    from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.build.builder import build as build_image
-    from hvdcloud.lifecycle.gpus import check_gpus
 
     started = time.monotonic()
     config = context.config
@@ -107,7 +106,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             cache_to=cache_to,
             needs=needs_of(config),
         )
-        steps.update("image", "ready")
+        steps.finish("image", "ready")
     return BuildOutcome(
         reference=built.reference,
         image_id=built.image_id,
@@ -141,26 +140,18 @@ def push(context: Context) -> BuildOutcome:
     return build(context, push=True)
 
 
-def needs_of(config: Config) -> Needs:
-    """What an image that is not ours has to be able to do for this configuration."""
-    from hvdcloud.image.plan.custom_base import Needs
-    from hvdcloud.lifecycle.gpus import gpu_of
-
-    gpu = gpu_of(config) if config.image.device == "cuda" else None
-    return Needs(controller=config.run.controller, capability=gpu.compute_capability if gpu else "")
-
-
 def image_to_be(context: Context) -> str:
     """What `build` would call the image, and where `push` would put it; whether it is there is not asked.
 
     Raises:
         UsageError: `image.repository` is not set.
     """
+    from hvdcloud.doctor.gpus import needs_of
     from hvdcloud.image.build.builder import image_reference
 
     config = context.config
     reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
-    if config.provider == "local":
+    if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish.registry import target_of
 
@@ -175,11 +166,12 @@ def image_of_nodes(context: Context) -> str:
         ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
+    from hvdcloud.doctor.gpus import needs_of
     from hvdcloud.image.build.builder import image_reference
 
     config = context.config
     reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
-    if config.provider == "local":
+    if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish import registry
 
@@ -203,7 +195,7 @@ def _repository(config: Config) -> str:
 
 def ensure_image(context: Context) -> BuildOutcome:
     """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM."""
-    if context.config.provider != "local":
+    if context.platform.needs_registry:
         _repository(context.config)
     repository = context.config.image.repository
     built = _build(context, push=repository is not None)
@@ -229,7 +221,7 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             steps.update("push", f"{len(arrived)} of {len(layers)} layers", done=done, total=total or None)
 
         digest = push_image(built.reference, repository, progress=progress)
-        steps.update("push", "done")
+        steps.finish("push")
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
 
 

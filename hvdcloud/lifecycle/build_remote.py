@@ -35,12 +35,12 @@ def build_remote(
         ImageError: a step failed (details hold its last lines), or Cloud Build cannot be reached.
         InterruptedByUserError: Ctrl-C; the build is cancelled.
     """
+    from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.cloudbuild.build import RemoteBuilder
     from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan.provenance import source_labels
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import BuildOutcome, needs_of, shown_on
-    from hvdcloud.lifecycle.gpus import check_gpus
+    from hvdcloud.lifecycle.build import BuildOutcome, shown_on
     from hvdcloud.storage.base import RETRY_SECONDS
 
     started = time.monotonic()
@@ -73,7 +73,7 @@ def build_remote(
             progress=shown_on(context.console, steps),
         )
         result = builder.build(plan, repository=config.image.repository)
-        steps.update("image", "ready")
+        steps.finish("image", "ready")
     return BuildOutcome(
         reference=plan.reference,
         image_id="",

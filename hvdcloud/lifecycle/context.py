@@ -8,18 +8,21 @@ import os
 import re
 import socket
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.record import ClusterState, default_bucket
+from hvdcloud.cluster.files import default_bucket
+from hvdcloud.cluster.state import ClusterState, as_known_here
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import TracebackType
 
+    from hvdcloud.cluster.model import Cluster, ClusterSpec
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console
-    from hvdcloud.providers.base import Cluster, Provider
+    from hvdcloud.console import Console, Steps
+    from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.storage.base import Bucket
 
@@ -51,11 +54,16 @@ class Context:
             self._fleet.close()
 
     @cached_property
-    def provider(self) -> Provider:
-        """Who makes this experiment's nodes."""
+    def platform(self) -> Platform:
+        """What the provider says of the configuration before it is connected."""
         from hvdcloud import providers
 
-        return providers.connect(self.config, on_retry=self.console.say)
+        return providers.platform(self.config)
+
+    @cached_property
+    def provider(self) -> Provider:
+        """Makes this experiment's nodes."""
+        return self.platform.connect(on_retry=self.console.say)
 
     def of(self, name: str) -> Context:
         """The same for another cluster."""
@@ -88,10 +96,12 @@ class Context:
         Raises:
             UnseenError: none was found, but not every place answered.
         """
-        from hvdcloud.cluster.join import adopt_replaced_nodes, as_known_here
+        from hvdcloud.remote.join import adopt_replaced_nodes
 
         found = self.provider.cluster(self.name)
-        return None if found is None else adopt_replaced_nodes(self, as_known_here(found))
+        if found is None:
+            return None
+        return adopt_replaced_nodes(self.state, as_known_here(found), host_keys=self.provider.host_keys)
 
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.
@@ -151,19 +161,19 @@ class Context:
             self._fleet.close()
         self._fleet = fleet
 
-    def facts(self, cluster: Cluster) -> Mapping[str, Any]:
-        """What `up` learned about this very cluster.
+    def record(self, cluster: Cluster | ClusterSpec) -> ClusterRecord:
+        """What this machine remembers of this very cluster.
 
         Raises:
             UsageError: another machine made it, or its `up` never ended.
         """
-        facts = self.state.load()
-        if facts.get("id") != cluster.id:
+        record = self.state.record_of(cluster.id)
+        if record is None:
             raise UsageError(
-                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'somebody else'})",
+                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
                 hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
             )
-        return facts
+        return record
 
 
 def owner_label() -> str:
@@ -173,3 +183,17 @@ def owner_label() -> str:
     except (KeyError, OSError):  # A user id without a name, as in some containers.
         user = str(os.getuid())
     return re.sub(r"[^a-z0-9_-]", "-", f"{user}-{socket.gethostname()}".lower())[:63]
+
+
+def node_progress(steps: Steps) -> OnProgress:
+    """What shows the progress of nodes that are created and of objects that are deleted."""
+    from hvdcloud.providers.base import Stage
+
+    def show(progress: NodeProgress) -> None:
+        if progress.stage is Stage.WORKING:
+            total = None if progress.percent is None else 100.0
+            steps.update(progress.object, progress.step, done=progress.percent, total=total)
+        else:
+            steps.finish(progress.object, progress.step)
+
+    return show

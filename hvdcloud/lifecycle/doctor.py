@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.doctor.engine import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 
 if TYPE_CHECKING:
-    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
 _NAMED = 3
@@ -41,16 +40,14 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     Args:
         seconds: that one check may take.
     """
-    from hvdcloud import providers
     from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
-    config = context.config
     spec = make_spec(context, image="", public_key="")
     checks = [
-        Check(name="configuration", look=lambda: _configuration(config)),
-        *providers.checks(config, spec),
+        Check(name="configuration", look=lambda: _configuration(context)),
+        *context.platform.checks(spec),
         *machine_checks(context),
     ]
     with context.console.steps() as steps:
@@ -59,8 +56,11 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
             # Where nothing is redrawn, every change would be a line.
             if context.console.live:
                 more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-                waiting = f"{', '.join(running[:_NAMED])}{more}" if running else "done"
-                steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+                if running:
+                    waiting = f"{', '.join(running[:_NAMED])}{more}"
+                    steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+                else:
+                    steps.finish("doctor")
 
         if not context.console.live:
             steps.update("doctor", f"{len(checks)} checks")
@@ -68,13 +68,15 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     return Examination(checks=found, seconds=time.monotonic() - started)
 
 
-def _configuration(config: Config) -> Finding:
+def _configuration(context: Context) -> Finding:
     """What is asked for, in a line. That it is well-formed is known: it was read."""
     from hvdcloud.config.file import CONFIG_FILE
 
+    config, platform = context.config, context.platform
     image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
     what = f"{image.framework} on {image.device}"
-    hours = f"at most {config.limits.max_run_duration / 3600:g} h"
-    where = "on this machine" if config.provider == "local" else f"on Compute Engine, {hours}"
+    limit = f", at most {config.limits.max_run_duration / 3600:g} h" if platform.costs_money else ""
     file = Path(config.project_dir / CONFIG_FILE)
-    return fine(f"{CONFIG_FILE if file.is_file() else 'no file'}: {config.name}, {nodes} {where}, {what}")
+    return fine(
+        f"{CONFIG_FILE if file.is_file() else 'no file'}: {config.name}, {nodes} {platform.place}{limit}, {what}"
+    )

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.join import is_another, joined, lost_predecessors
+from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.providers.base import Cluster, Listing, NodeProgress, NodeState, UnseenError
+from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.providers.base import NodeProgress
+from hvdcloud.remote.unsaved import unsaved
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.remote.ssh import Session
     from hvdcloud.storage.base import Bucket
 
-FLUSH_SECONDS = 600.0
 CUT_OFF_SECONDS = 60.0
 """An `up` whose last request is longer ago than this has nothing on its way any more."""
 STRAGGLER_SECONDS, STRAGGLER_PAUSE_SECONDS = 3.0, 0.2
@@ -91,7 +91,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
         except HvdcloudError as error:
             errors.append(error)
     if listing.unseen:
-        errors.append(unseen_error(listing))
+        errors.append(listing.unseen_error())
     if errors:
         first, *others = errors
         first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
@@ -99,22 +99,16 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     return results
 
 
-def unseen_error(listing: Listing) -> UnseenError:
-    """The places that did not answer, as an error."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
-
-
 def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
 
+        show = node_progress(steps)
+
         def on_progress(progress: NodeProgress) -> None:
             deleted.append(progress.object)
-            steps.update(progress.object, progress.step)
+            show(progress)
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
@@ -158,12 +152,14 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         # Its nodes have deleted themselves or were preempted; what is left holds no files.
         _point_at_the_bucket(context, bucket, cluster)
         return
-    gone, missing = _gone(cluster), lost_predecessors(context.state.load())
-    runs = list_runs(bucket, cluster.name, suffix=cluster.id)
-    unsafe = [] if checked and set(checked) >= set(runs) else unsaved(context, cluster)
+    record = context.state.record_of(cluster.id)
+    gone, missing = _gone(cluster), record.lost_predecessors() if record is not None else set()
+    unsafe: list[str] = []
+    if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
+        unsafe += (each.text for each in unsaved(cluster, record, bucket=bucket, fleet=context.fleet))
     verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
-        # What a node that is gone had not uploaded went with it: waiting for that would keep the others for ever.
+        # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
         lost = {manifest_name(cluster.name, run, index) for index in gone}
         lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
         unsafe += [
@@ -212,53 +208,3 @@ def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> 
 def _gone(cluster: Cluster) -> set[int]:
     """Nodes that were preempted or deleted; none where one of them may only be out of sight."""
     return set() if cluster.unseen else set(range(cluster.expected_nodes)) - {node.index for node in cluster.nodes}
-
-
-def unsaved(context: Context, cluster: Cluster) -> list[str]:
-    """Have every node put what it still holds into the bucket. Returns what stands in the way."""
-    facts = context.state.load()
-    if facts.get("id") != cluster.id:
-        # Another machine has the keys; the manifests in the bucket tell whether the nodes had finished.
-        return []
-    if "nodes" in facts:
-        # No run was ever sent to a node that has not joined.
-        cluster = replace(
-            cluster,
-            nodes=tuple(node for node in cluster.nodes if node.name in joined(facts) and not is_another(facts, node)),
-        )
-    problems: list[str] = [
-        f"node {node.name} is {node.state.value}: what it had not uploaded is only there"
-        for node in cluster.nodes
-        if node.state is not NodeState.RUNNING and _may_hold_files(context, cluster, node.index)
-    ]
-
-    # The sessions know the nodes as they were when the command began.
-    running = _running(cluster)
-
-    def flush(session: Session) -> dict[str, Any]:
-        return session.call("flush", timeout=FLUSH_SECONDS) if session.node.name in running else {}
-
-    for outcome in context.fleet(cluster).each_outcome(flush):
-        if isinstance(outcome, HvdcloudError):
-            problems.append(outcome.message)
-            continue
-        for run, report in outcome.get("runs", {}).items():
-            if report.get("active"):
-                problems.append(f"run {run} is still active (hvdcloud stop ends it)")
-            problems += [f"{run}: {name} is not in the bucket yet" for name in report.get("pending", ())]
-            problems += [f"{run}: {error}" for error in report.get("errors", ())]
-    return list(dict.fromkeys(problems))
-
-
-def _may_hold_files(context: Context, cluster: Cluster, index: int) -> bool:
-    """Whether a node that is away was part of a run whose files are not all in the bucket."""
-    from hvdcloud.checkpoints.manifest import list_runs, load_manifests
-
-    bucket = context.bucket(cluster)
-    # A node that was lost early may not even have said in the bucket that it took part in the run.
-    started = context.state.load().get("runs") or ()
-    for run in {*started, *list_runs(bucket, cluster.name, suffix=cluster.id)}:
-        manifests = {manifest.node: manifest for manifest in load_manifests(bucket, cluster=cluster.name, run=run)}
-        if index not in manifests or not manifests[index].complete:
-            return True
-    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.cost import Cost, Meter
+from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
@@ -22,6 +22,8 @@ from hvdcloud.lifecycle.up import UpResult, look_ahead, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.runs.progress import Progress
+    from hvdcloud.storage.base import Bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,20 @@ def finish(
             hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
         ) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
-    kept = bucket if any(entry.files for entry in pulled.runs) else None
-    return pulled, deleted, meter.read(run=result, bucket=kept, runs=runs)
+    kept = runs if any(entry.files for entry in pulled.runs) else ()
+    return pulled, deleted, _cost(context, meter, bucket=bucket, runs=kept, done=result.progress)
+
+
+def _cost(
+    context: Context, meter: Meter, *, bucket: Bucket, runs: Sequence[str], done: Progress | None = None
+) -> Cost | None:
+    kept = bytes_kept(bucket, cluster=context.name, runs=runs) if runs else None
+    return meter.read(
+        epochs=done.count if done and done.unit == "epoch" else None,
+        steps=done.count if done and done.unit == "step" else None,
+        bucket_bytes=kept,
+        bucket_dollars_per_month=None if kept is None else context.platform.bucket_dollars_per_month(kept),
+    )
 
 
 def _give_up(context: Context) -> None:
@@ -151,7 +165,7 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)
         down(context)
-        if cost := meter.read(bucket=bucket, runs=runs):
+        if cost := _cost(context, meter, bucket=bucket, runs=runs):
             context.console.say(cost.summary)
     except HvdcloudError as second:
         error.details = "\n".join(filter(None, [error.details, second.message, second.details]))

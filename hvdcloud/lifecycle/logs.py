@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
-from hvdcloud.lifecycle.nodes_gone import not_whole
-from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.elastic import is_elastic, most_ranks
@@ -18,8 +18,8 @@ from hvdcloud.runs.progress import LogReader, Progress
 from hvdcloud.runs.rank_lines import RankLines
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
 
 QUIET_SECONDS = 4.0
 """After this long without output the head is asked whether it still lives."""
@@ -75,8 +75,8 @@ def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
     if archive.is_needed(cluster):
         if kept := archive.states(context, cluster):
             return kept
-        raise not_whole(context, cluster)
-    context.facts(cluster)
+        raise not_whole(cluster, boot_log=context.provider.console)
+    context.record(cluster)
     found: list[dict[str, Any]] = context.fleet(cluster).head.call("state", timeout=20.0)["runs"]
     return found
 

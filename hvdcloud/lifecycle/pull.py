@@ -13,9 +13,9 @@ from hvdcloud.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.pull import Progress
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"
@@ -96,7 +96,7 @@ def _pull_run(
     result = fetch(
         bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
     )
-    steps.update(f"pull {run}", "done")
+    steps.finish(f"pull {run}")
     return PulledRun(
         run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete
     )

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.join import joined, spec_of
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
-from hvdcloud.providers.base import Cluster, Node, NodeProgress, NodeState
+from hvdcloud.providers.base import NodeProgress, Stage
+from hvdcloud.remote.join import spec_of
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -156,11 +157,13 @@ class Replacer:
 
     def _lost(self, cluster: Cluster) -> list[int]:
         """Nodes of the cluster, never the head, that are not there, do not run, or were left half-made."""
-        members = joined(self._context.state.load())
+        record = self._context.state.record_of(cluster.id)
+        if record is None:
+            return []
         there = {node.index: node for node in cluster.nodes}
 
         def is_lost(node: Node | None) -> bool:
-            return node is None or node.state is NodeState.STOPPED or node.name not in members
+            return node is None or node.state is NodeState.STOPPED or not record.has_joined(node.name)
 
         return [index for index in range(1, cluster.expected_nodes) if is_lost(there.get(index))]
 
@@ -182,9 +185,9 @@ class Replacer:
         context = self._context
         why = {str(member["name"]): str(member.get("why") or "") for member in state.get("members") or ()}
         there = {node.index: node for node in cluster.nodes}
-        spec = spec_of(context, cluster, nodes=cluster.expected_nodes)
+        spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]
-        members = joined(context.state.load())
+        record = context.record(cluster)
         for index, name in zip(lost, names, strict=True):
             what = "has stopped" if index in there else "is gone"
             reason = f" ({why[name]})" if why.get(name) else ""
@@ -197,7 +200,9 @@ class Replacer:
             clear=tuple(
                 index
                 for index in lost
-                if index in there and there[index].state is not NodeState.STOPPED and there[index].name not in members
+                if index in there
+                and there[index].state is not NodeState.STOPPED
+                and not record.has_joined(there[index].name)
             ),
             remove=(),
         )
@@ -227,7 +232,7 @@ class Replacer:
 
     def _check(self, progress: NodeProgress) -> None:
         # A deletion is never cut short: it is what abandoning means.
-        if progress.step != "deleted":
+        if progress.stage is not Stage.DELETED:
             self._go_on()
 
     def _go_on(self) -> None:

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.join import forget, join, joined, size, spec_of
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.providers.base import OnProgress
+from hvdcloud.remote.join import join, spec_of
+from hvdcloud.remote.unsaved import Hazard, unsaved
 
 if TYPE_CHECKING:
-    from hvdcloud.console import Steps
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.lifecycle.context import Context
 
 DISMISS_SECONDS = 620.0
@@ -73,8 +76,8 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     consent = consent or Consent()
     with context.state.lock("resize"):
         cluster = context.cluster()
-        facts = context.facts(cluster)
-        change = plan_change(cluster, facts, nodes)
+        record = context.record(cluster)
+        change = plan_change(cluster, record, nodes)
         labelled = context.provider.cluster(cluster.name)
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
         run: dict[str, Any] | None = None
@@ -102,7 +105,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     )
 
 
-def plan_change(cluster: Cluster, facts: Mapping[str, Any], nodes: int) -> Change:
+def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     """What `resize` has to make and to delete. Pure.
 
     Args:
@@ -117,7 +120,6 @@ def plan_change(cluster: Cluster, facts: Mapping[str, Any], nodes: int) -> Chang
             f"{', '.join(cluster.unseen)} did not answer, so nobody knows which nodes {name} has",
             hint="run the command again in a minute; https://status.cloud.google.com says what is down",
         )
-    members = joined(dict(facts))
     there = {node.index: node for node in cluster.nodes}
     head = there.get(0)
     if head is None or head.state is not NodeState.RUNNING:
@@ -131,7 +133,7 @@ def plan_change(cluster: Cluster, facts: Mapping[str, Any], nodes: int) -> Chang
         node = there.get(index)
         if node is None or node.state is NodeState.STOPPED:
             make.append(index)
-        elif node.name not in members:
+        elif not record.has_joined(node.name):
             # A command that was killed has left it behind.
             make.append(index)
             clear.append(index)
@@ -198,13 +200,14 @@ def _grow(
     stopped = [node for node in cluster.nodes if node.index in change.make and node.index not in change.clear]
     if not force and run is None:
         _refuse_if_unsaved(context, cluster, stopped)
-    spec = spec_of(context, cluster, nodes=max(nodes, cluster.expected_nodes))
+    spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
     plan = context.provider.plan_growth(spec, change.make)
-    consent.seek(context, plan, before=cluster.dollars_per_hour)
+    ask_above = context.config.limits.ask_above
+    consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
     stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:
-            add_nodes(context, spec, change, stay, run=run, on_progress=_shown(steps))
+            add_nodes(context, spec, change, stay, run=run, on_progress=node_progress(steps))
         except KeyboardInterrupt:
             raise InterruptedByUserError(
                 f"resize of {cluster.name} was interrupted; what it had made is deleted, and the other nodes are as "
@@ -234,10 +237,10 @@ def add_nodes(
     """
     provider = context.provider
     names = [spec.node_name(index) for index in change.make]
-    before = size(context.state.load())
+    before = context.record(spec).size
     context.state.journal.record("grow", cluster_id=spec.id, cluster=spec.name, nodes=names)
     # If this is killed, what it has made is known for what it is: nodes that never joined.
-    forget(context, names)
+    context.state.update(lambda record: record.without(names))
     if change.clear and (left := provider.shrink(spec.name, change.clear, on_progress=on_progress)):
         raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
     try:
@@ -247,7 +250,7 @@ def add_nodes(
         on_ready()
         running = {node.name for node in stay if node.state is NodeState.RUNNING}
         join(
-            context,
+            context.state,
             spec,
             [*(node for node in stay if node.state is not NodeState.STOPPED), *made],
             made=made,
@@ -260,8 +263,7 @@ def add_nodes(
     except BaseException as error:
         with uninterrupted():
             left = provider.shrink(spec.name, change.make)
-            forget(context, names)
-            context.state.save({**context.state.load(), "size": before})
+            context.state.update(lambda now: replace(now.without(names), size=before))
         if left:
             raise TeardownError(
                 f"{', '.join(names)} did not come up, and {len(left)} object(s) of them could not be deleted",
@@ -278,11 +280,12 @@ def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Se
     Raises:
         NodeError: the head does not answer, or refuses.
     """
-    slots = {
-        str(node["name"]): context.config.run.slots_per_node or int(node["gpus"]) or 1
-        for node in context.state.load()["nodes"]
-    }
-    hosts = [{"name": name, "index": int(name.rpartition("-")[2]), "slots": slots[name]} for name in names]
+    slots = context.config.run.slots_per_node
+    hosts = [
+        {"name": node.name, "index": node.index, "slots": node.slots(slots)}
+        for node in context.record(spec).nodes
+        if node.name in names
+    ]
     with context.head(spec.name) as head:
         head.call(f"admit {run['run']}", payload={"hosts": hosts})
 
@@ -299,7 +302,7 @@ def _shrink(
     run: Mapping[str, Any] | None,
     force: bool,
 ) -> None:
-    if not change.remove and size(context.state.load()) == nodes:
+    if not change.remove and context.record(cluster).size == nodes:
         return
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
@@ -314,21 +317,22 @@ def _shrink(
         context.state.journal.record(
             "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
         )
-        forget(context, [node.name for node in change.remove])
-        left = context.provider.shrink(cluster.name, [node.index for node in change.remove], on_progress=_shown(steps))
+        context.state.update(lambda record: record.without([node.name for node in change.remove]))
+        removed = [node.index for node in change.remove]
+        left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))
         if left:
             raise TeardownError(
                 f"{len(left)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
                 hint=f"hvdcloud resize {nodes} --name {cluster.name} tries again; by hand: {left[0].delete_with}",
                 details="\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left),
             )
-        context.state.save({**context.state.load(), "size": nodes})
+        context.state.update(lambda record: replace(record, size=nodes))
         # Those that are left forget the others' pins. They run as well if they do not.
         now = context.cluster()
         rest = [node for node in now.nodes if node.state is not NodeState.STOPPED]
         join(
-            context,
-            spec_of(context, cluster, nodes=nodes),
+            context.state,
+            spec_of(context.state, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
             active_run=str(run["run"]) if run else None,
@@ -343,22 +347,14 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
     Raises:
         CheckpointError: one of the nodes may hold what is nowhere else.
     """
-    from hvdcloud.lifecycle.down import unsaved
-
     if not nodes:
         return
-    problems = unsaved(context, replace(cluster, nodes=tuple(nodes)))
-    problems = [each for each in problems if but is None or not each.startswith(f"run {but} is still active")]
+    cluster = replace(cluster, nodes=tuple(nodes))
+    found = unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
+    problems = [each.text for each in found if each.hazard is not Hazard.ACTIVE or each.run != but]
     if problems:
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: {len(problems)} thing(s) would be lost",
             hint="mend that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )
-
-
-def _shown(steps: Steps) -> OnProgress:
-    def show(progress: NodeProgress) -> None:
-        steps.update(progress.object, progress.step)
-
-    return show

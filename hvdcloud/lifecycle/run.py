@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
@@ -26,14 +25,15 @@ from hvdcloud.runs.horovod_args import (
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
+    from hvdcloud.cluster.model import Cluster
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
+    from hvdcloud.providers.base import Platform
     from hvdcloud.runs.progress import Progress
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
-METADATA_CREDENTIALS = "metadata"
 """What stands in a run's header instead of credentials where the nodes ask their metadata server."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
@@ -192,7 +192,7 @@ def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
-    from hvdcloud.lifecycle.nodes_gone import not_whole
+    from hvdcloud.cluster.nodes_gone import not_whole
     from hvdcloud.remote.code import list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
 
@@ -200,11 +200,11 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     check_tools(config, options)
     if options.fresh and options.resume:
         raise UsageError("--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN goes on from it")
-    facts = context.facts(cluster)
+    record = context.record(cluster)
     if not cluster.whole:
-        raise not_whole(context, cluster)
+        raise not_whole(cluster, boot_log=context.provider.console)
     environment = {**config.run.env, **_secrets(config)}
-    hosts = _hosts(config, facts)
+    hosts = _hosts(config, record)
     elastic = _elastic(config)
     if elastic and options.ranks:
         raise UsageError(
@@ -213,7 +213,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         )
     ranks = options.ranks or default_ranks(hosts)
     gloo_timeout = _gloo_timeout(config)
-    interface = str(facts["nodes"][0]["interface"])
+    interface = record.nodes[0].interface
     run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
     if elastic:
         argv = elastic_argv(
@@ -235,8 +235,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     bucket_as_seen_by_nodes = context.provider.bucket_as_seen_by_nodes(
         bucket=cluster.bucket, bucket_endpoint=context.storage_endpoint
     )
-    previous = list(facts.get("runs") or [])
-    resume = None if options.fresh else options.resume or (previous[-1] if previous else None)
+    resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
     header = {
         "run": run_id,
         "cluster": cluster.name,
@@ -246,7 +245,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "command": command,
         "env": environment,
         "resume": resume,
-        "credentials": _storage_credentials(config, cluster.bucket, context.storage_endpoint),
+        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=context.storage_endpoint),
         "elastic": elastic is not None,
     }
     indices = {node.name: node.index for node in cluster.nodes}
@@ -263,7 +262,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(config, cluster, command),
+        "about": about_cluster(context.platform, cluster, command),
     }
     fleet = context.fleet(cluster)
     try:
@@ -276,11 +275,11 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             )
         )
         # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
-        context.state.save({**facts, "runs": [*previous, run_id]})
+        context.state.save(replace(record, runs=(*record.runs, run_id)))
         context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
         fleet.head.call(f"launch {run_id}", payload=payload)
     except NodeRefusedError as error:
-        context.state.save(dict(facts))
+        context.state.save(record)
         if "active" not in error.answer:
             raise
         active = error.answer["active"]
@@ -296,13 +295,11 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     return run_id, ranks
 
 
-def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
-    """What a run's state is to say of its cluster, for whoever reads it when the nodes are gone. Holds no secret."""
-    from hvdcloud.lifecycle.gpus import machine_of
-
+def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
+    """What a run's state says of its cluster, to be read after the nodes are gone. Holds no secret."""
     return {
         "provider": cluster.provider,
-        "machine": machine_of(config),
+        "machine": platform.machines(),
         "image": cluster.image,
         "command": shlex.join(command),
         "dollars_per_hour": cluster.dollars_per_hour,
@@ -313,19 +310,15 @@ def about_cluster(config: Config, cluster: Cluster, command: Sequence[str]) -> d
     }
 
 
-def _hosts(config: Config, facts: Mapping[str, Any]) -> list[Host]:
-    from hvdcloud.lifecycle.gpus import head_drives_only
+def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
+    from hvdcloud.doctor.gpus import head_drives_only
 
-    head, *others = facts["nodes"]
-    drives = head_drives_only(config)
+    head, *others = record.nodes
+    drives, slots = head_drives_only(config), config.run.slots_per_node
     return [
-        Host(name=str(head["name"]), slots=0 if drives else _slots(config, head)),
-        *(Host(name=str(node["name"]), slots=_slots(config, node)) for node in others),
+        Host(name=head.name, slots=0 if drives else head.slots(slots)),
+        *(Host(name=node.name, slots=node.slots(slots)) for node in others),
     ]
-
-
-def _slots(config: Config, node: Mapping[str, Any]) -> int:
-    return config.run.slots_per_node or int(node["gpus"]) or 1
 
 
 def _elastic(config: Config) -> dict[str, Any] | None:
@@ -338,10 +331,10 @@ def _elastic(config: Config) -> dict[str, Any] | None:
 
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
     """What the head needs to make lost nodes anew while nobody follows the run, where it may."""
-    from hvdcloud.cluster.join import spec_of
+    from hvdcloud.remote.join import spec_of
 
     try:
-        spec = spec_of(context, cluster, nodes=cluster.expected_nodes)
+        spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         return context.provider.vm_templates(spec, cluster, range(1, context.config.most_nodes))
     except HvdcloudError as error:
         context.console.warn(f"{error.message}; lost nodes are made anew only while somebody follows the run")
@@ -387,29 +380,3 @@ def _secrets(config: Config) -> dict[str, str]:
             f"run.secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=… and run again"
         )
     return {name: os.environ[name] for name in config.run.secrets}
-
-
-def _storage_credentials(config: Config, bucket: str, endpoint: str | None) -> str | None:
-    """With what the nodes' agents open the bucket.
-
-    A VM has its own service account, whose tokens the metadata server gives out. Containers on this machine have none:
-    they use this machine's credentials, which travel over the pinned connection into a 0600 file that is gone when the
-    run ends.
-    """
-    if not bucket.startswith("gs://"):
-        return None
-    if config.provider == "gce":
-        return METADATA_CREDENTIALS
-    if endpoint:
-        return None
-    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(file) if file else Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        from hvdcloud.errors import CredentialsError
-
-        raise CredentialsError(
-            f"no credentials for {bucket}: {path} cannot be read ({error.strerror})",
-            hint="gcloud auth application-default login",
-        ) from error

@@ -23,7 +23,7 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
         NodeError: the node does not run.
     """
     cluster = context.cluster()
-    context.facts(cluster)
+    context.record(cluster)
     found = next((item for item in cluster.nodes if node in (item.name, str(item.index))), None)
     if found is None:
         raise UsageError(

@@ -11,8 +11,8 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.run import RunResult, result_of
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from hvdcloud.runs.elastic import Member, is_elastic, members, restarts, told, w
 from hvdcloud.runs.progress import LogReader, Position
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster, Node
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster, Node
 
 EVERY_SECONDS = 2.0
 PROVIDER_SECONDS = 5.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -12,10 +11,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.join import join
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.providers.base import Cluster, ClusterSpec, Node, NodeProgress, Plan
+from hvdcloud.lifecycle.context import node_progress
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
@@ -90,11 +89,13 @@ def look_ahead(context: Context, consent: Consent) -> None:
     from hvdcloud.lifecycle.build import image_to_be
 
     # Here nothing costs money, and only the image tells whether the engine could fulfil it.
-    if context.config.provider == "local" or context.find() is not None:
+    if not context.platform.costs_money or context.find() is not None:
         return
     spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
     _check(context, spec, consent)
-    consent.seek(context, context.provider.plan(spec))
+    consent.confirm_cost(
+        context.provider.plan(spec), console=context.console, ask_above=context.config.limits.ask_above
+    )
 
 
 def up(context: Context, *, consent: Consent | None = None) -> UpResult:
@@ -122,7 +123,7 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
         _check(context, spec, consent)
         plan = context.provider.plan(spec)
-        consent.seek(context, plan)
+        consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
         context.state.mesh_key_file.unlink(missing_ok=True)
@@ -144,17 +145,15 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
 
 
 def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
-    from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch
+    from hvdcloud.doctor.gpus import check_gpus
 
     check_gpus(context.config)
-    if said := device_mismatch(context.config):
-        consent.warn(context, said)
+    if mismatch := context.platform.device_mismatch():
+        consent.warn(context.console, mismatch.summary)
     problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems
-        raise first.error(
-            first.message, hint=first.hint, details="\n".join(f"{other.message}; {other.hint}" for other in others)
-        )
+        raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
@@ -197,7 +196,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
             f"(made by {existing.owner})",
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
-    context.facts(existing)
+    context.record(existing)
     if existing.expected_nodes != config.nodes:
         raise UsageError(
             f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}",
@@ -221,18 +220,16 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
 
 
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
-    def on_progress(progress: NodeProgress) -> None:
-        percent = re.search(r"(\d+) %$", progress.step)
-        done, total = (float(percent[1]), 100.0) if percent else (None, None)
-        steps.update(progress.object, progress.step, done=done, total=total)
+    from hvdcloud.remote.join import join
 
+    on_progress = node_progress(steps)
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
         context.state.journal.record("created", cluster_id=plan.spec.id)
         nodes = context.provider.wait_ready(
             nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
         )
-        join(context, plan.spec, nodes, made=nodes, keep_connections=True)
+        join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
         context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():

@@ -1,35 +1,47 @@
-"""Who makes nodes: `local` (containers on this machine's Docker engine) or `gce` (Compute Engine VMs)."""
+"""The registry of providers: `local` (containers on this machine's Docker engine) and `gce` (Compute Engine VMs)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.doctor.engine import Check
-    from hvdcloud.providers.base import ClusterSpec, Provider
+    from hvdcloud.providers.base import Platform, Provider
+    from hvdcloud.providers.pricing import PricesResult, RefreshResult
 
-# Name → module with a `connect`; imported on use, since a provider's client library is slow to load.
-_MODULES = {"local": "hvdcloud.providers.local", "gce": "hvdcloud.providers.gce"}
+
+class PriceList(Protocol):
+    """The price table of the provider whose nodes cost money."""
+
+    def show(self) -> PricesResult:
+        """The table that is used."""
+
+    def refresh(
+        self, *, project: str | None, endpoint: str | None, api_key: str | None, on_progress: Callable[[str], None]
+    ) -> RefreshResult:
+        """Replace the refreshed table by one that is read from the provider's catalog."""
+
+
+def platform(config: Config) -> Platform:
+    """What the provider that the configuration names says of it; nothing is connected."""
+    # Imported on use: `local` needs nothing of Compute Engine's, and the other way round.
+    if config.provider == "local":
+        from hvdcloud.providers.local.platform import LocalPlatform
+
+        return LocalPlatform(config)
+    from hvdcloud.providers.gce.platform import GcePlatform
+
+    return GcePlatform(config)
 
 
 def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
-    """The provider that the configuration names, ready to use.
-
-    Args:
-        on_retry: called with a line for people when a request is about to be sent again; from any thread.
-
-    Raises:
-        NodeError: it does not answer (for local: no Docker engine runs).
-        CredentialsError: there are no credentials for it.
-    """
-    provider: Provider = import_module(_MODULES[config.provider]).connect(config, on_retry=on_retry)
-    return provider
+    """The provider that the configuration names, ready to use; as `Platform.connect`."""
+    return platform(config).connect(on_retry=on_retry)
 
 
-def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
-    """What `hvdcloud doctor` is to look at before this provider makes `spec`; nothing is asked yet."""
-    found: Sequence[Check] = import_module(f"{_MODULES[config.provider]}.checks").checks(config, spec)
-    return found
+def price_list() -> PriceList:
+    """Compute Engine's."""
+    from hvdcloud.providers.gce.money import refresh
+
+    return refresh

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.record import write_private
+from hvdcloud.cluster.files import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hvdcloud.cluster.record import ClusterState
-    from hvdcloud.providers.base import Node
+    from hvdcloud.cluster.model import Node
+    from hvdcloud.cluster.state import ClusterState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeState
 from hvdcloud.remote.alive import answers, hanging_up_after
 
 if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel
 
-    from hvdcloud.cluster.record import ClusterState
-    from hvdcloud.providers.base import Node
+    from hvdcloud.cluster.model import Node
+    from hvdcloud.cluster.state import ClusterState
     from hvdcloud.remote.proxy import Proxy
 
 R = TypeVar("R")

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.providers.base import NodeState
+from hvdcloud.cluster.model import NodeState
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
     from hvdcloud.storage.base import Bucket
 
 
@@ -61,7 +61,7 @@ def wait(context: Context, cluster: Cluster, run_id: str) -> None:
 
     It is no checkpoint: what is not there after KEEP_SECONDS is done without.
     """
-    if cluster.provider == "local" and cluster.bucket.startswith("gs://"):
+    if context.platform.lends_credentials and cluster.bucket.startswith("gs://"):
         # The credentials that these nodes had were this machine's, and are gone when the checkpoints are there.
         return
     bucket = context.bucket(cluster)

@@ -1,51 +1,27 @@
-"""`hvdcloud setup --destroy`: takes away what `setup` made, except what somebody may still want.
+"""`hvdcloud setup --destroy`: deletes what `setup` made, except what may still be needed.
 
-A bucket that holds anything stays, whoever asks: no checkpoint is lost. The project's APIs stay on, since others may
-use them. What stays remains in Terraform's state, so that a later `setup` takes it up again.
+A bucket that holds anything always stays: no checkpoint is lost. The project's APIs stay on, since others may use
+them. What stays remains in Terraform's state, so that a later `setup` takes it up again.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
+from hvdcloud.errors import InterruptedByUserError, UsageError
 from hvdcloud.interrupts import interrupted_once
 from hvdcloud.setup.choices import find_project
-from hvdcloud.setup.setup import Confirm, apply, work_folder, yaml_values
+from hvdcloud.setup.setup import Confirm, Held, apply, bucket_contents, work_folder, yaml_values
 from hvdcloud.setup.terraform import Terraform, find_terraform, module_folder
 from hvdcloud.setup.terraform_plan import API, BUCKET, Resource, SetupPlan, describe_all
-from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-
-COUNTED_OBJECTS = 100_000
-"""A bucket with more is not counted to its end: that takes minutes."""
-LOOK_SECONDS = 15.0
-"""How long a bucket that does not answer is asked again; then it counts as one that holds something."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a bucket holds; with `unknown`, it could not be looked at."""
-
-    objects: int
-    size_bytes: int
-    unknown: str = ""
-
-    @property
-    def text(self) -> str:
-        """`it holds 12 object(s), 3.4 GB`."""
-        if self.unknown:
-            return f"what it holds cannot be seen: {self.unknown}"
-        more = "more than " if self.objects >= COUNTED_OBJECTS else ""
-        return f"it holds {more}{self.objects} object(s), {size(self.size_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,28 +121,11 @@ def destroy(
     )
 
 
-def holds(bucket: str) -> Held | None:
-    """What is in a bucket; None: nothing at all."""
-    from hvdcloud.lifecycle.context import STORAGE_ENDPOINT_VARIABLE
-    from hvdcloud.storage.base import open_bucket
-
-    objects = total = 0
-    try:
-        endpoint = os.environ.get(STORAGE_ENDPOINT_VARIABLE) or None
-        for found in open_bucket(f"gs://{bucket}", endpoint=endpoint, retry_seconds=LOOK_SECONDS).list(""):
-            objects, total = objects + 1, total + found.size
-            if objects >= COUNTED_OBJECTS:
-                break
-    except HvdcloudError as error:
-        return Held(objects=objects, size_bytes=total, unknown=error.message[:150])
-    return Held(objects=objects, size_bytes=total) if objects else None
-
-
 def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
     """What goes, and what stays."""
     plan = terraform.plan(destroy=True)
     buckets = [resource for resource in plan.there if resource.type == BUCKET]
-    held = [(bucket, found) for bucket in buckets if (found := holds(bucket.id)) is not None]
+    held = [(bucket, found) for bucket in buckets if (found := bucket_contents(bucket.id)) is not None]
     kept = [_kept_bucket(bucket, found) for bucket, found in held]
     apis = [resource for resource in plan.there if resource.type == API]
     if apis:
@@ -206,7 +165,6 @@ def _kept_bucket(bucket: Resource, held: Held) -> Kept:
 
 def _refuse_while_clusters_exist(config: Config, project: str, console: Console) -> None:
     from hvdcloud import providers
-    from hvdcloud.lifecycle.down import unseen_error
 
     gce = config.gce.model_copy(update={"project": project})
     provider = providers.connect(
@@ -221,7 +179,7 @@ def _refuse_while_clusters_exist(config: Config, project: str, console: Console)
             hint=f"hvdcloud down --name {listing.clusters[0].name} first; hvdcloud list shows them all",
         )
     if listing.unseen:
-        raise unseen_error(listing)
+        raise listing.unseen_error()
 
 
 def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> Sequence[str]:

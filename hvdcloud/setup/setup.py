@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.record import state_root
+from hvdcloud.cluster.files import state_root
 from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
-from hvdcloud.errors import InterruptedByUserError, UsageError
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.interrupts import interrupted_once
 from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_declined
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
 from hvdcloud.setup.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
+from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -29,7 +30,28 @@ if TYPE_CHECKING:
 API_PAUSES = (2.0, 8.0, 20.0, 30.0, 60.0)
 """Seconds between attempts to use an API that was switched on only now."""
 
+COUNTED_OBJECTS = 100_000
+"""A bucket with more is not counted to its end: that takes minutes."""
+BUCKET_SECONDS = 15.0
+"""How long requests to a bucket that does not answer are repeated; then it counts as one that holds something."""
 Confirm = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a bucket holds; with `unknown`, it could not be looked at."""
+
+    objects: int
+    size_bytes: int
+    unknown: str = ""
+
+    @property
+    def text(self) -> str:
+        """`it holds 12 object(s), 3.4 GB`."""
+        if self.unknown:
+            return f"what it holds cannot be seen: {self.unknown}"
+        more = "more than " if self.objects >= COUNTED_OBJECTS else ""
+        return f"it holds {more}{self.objects} object(s), {size(self.size_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,17 +267,30 @@ def _check_file(config: Config, file: Path) -> None:
     set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(names, "VALUE"), config.name), name=str(file))
 
 
+def bucket_contents(bucket: str) -> Held | None:
+    """What a bucket holds; None: nothing."""
+    from hvdcloud.storage.base import open_bucket
+
+    objects = total = 0
+    try:
+        for found in open_bucket(f"gs://{bucket}", retry_seconds=BUCKET_SECONDS).list(""):
+            objects, total = objects + 1, total + found.size
+            if objects >= COUNTED_OBJECTS:
+                break
+    except HvdcloudError as error:
+        return Held(objects=objects, size_bytes=total, unknown=error.message[:150])
+    return Held(objects=objects, size_bytes=total) if objects else None
+
+
 def _refuse_to_lose_the_bucket(plan: SetupPlan) -> None:
     """A bucket's name and region can't be changed, so Terraform would delete it and make another one.
 
     Raises:
         UsageError: it would, and the bucket holds something.
     """
-    from hvdcloud.setup.destroy import holds
-
     for change in plan.deleted(BUCKET):
         old = next((resource for resource in plan.there if resource.address == change.address), None)
-        held = holds(old.id) if old else None
+        held = bucket_contents(old.id) if old else None
         if old and held:
             raise UsageError(
                 f"bucket gs://{old.id} would be deleted for a new one ({', '.join(change.fields)}), but {held.text}",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.cluster.record import held, write_private
+from hvdcloud.cluster.files import held, write_private
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
 from hvdcloud.setup.terraform_errors import Diagnostic, begun_here, plain_diagnostics, terraform_error
 from hvdcloud.setup.terraform_plan import SetupPlan, read_plan

@@ -106,11 +106,11 @@ def test_a_failed_build_fails_the_step_with_its_own_exit_code(workflow: dict[Any
 def test_the_options_are_those_that_hvdcloud_has(workflow: dict[Any, Any], runner: Runner) -> None:
     import inspect
 
-    from hvdcloud.cli import commands
+    from hvdcloud.cli import image
 
     runner.run(build_step(workflow), printed(result=OUTCOME), 0)
     command, *rest = runner.called
-    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(getattr(commands, command)).parameters}
+    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(getattr(image, command)).parameters}
     assert {word for word in rest if word.startswith("--")} <= known | {"--json"}
 
 

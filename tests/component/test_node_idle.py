@@ -15,7 +15,8 @@ from hvdcloud.node import paths
 from hvdcloud.node.boot import activity, idle
 from hvdcloud.node.boot.idle import Answer, Verdict, Watch, verdict
 from hvdcloud.node.files import Lock, write_json
-from hvdcloud.node.run.lease import NODE_PROGRAM
+from hvdcloud.node.mesh import tcp
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 TCP = """\
@@ -52,9 +53,9 @@ def cluster() -> Iterator[NodeCluster]:
 
 def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
     # Not who listens, has left (TIME_WAIT), was called by us, or calls another port.
-    assert activity.callers_on(2222, [TCP]) == {"172.17.0.1"}
-    assert activity.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
-    assert activity.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
+    assert tcp.callers_on(2222, [TCP]) == {"172.17.0.1"}
+    assert tcp.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
+    assert tcp.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,13 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 def broken(pid: int, addresses: set[str]) -> int:
     """Break all that a process has to these addresses."""
-    return tcp.disconnect(pid, addresses, inodes=tcp.look(pid, addresses).connections)
+    return tcp.disconnect(pid, addresses, inodes=tcp.open_sockets(pid, addresses).connections)
 
 
 @pytest.mark.parametrize("how", ["self", "child"])
 def test_a_connection_of_a_worker_or_its_children_is_seen_and_broken(listener: socket.socket, how: str) -> None:
     with holder(listener, how) as (process, link):
-        assert set(tcp.look(process.pid, {OTHER, "127.77.0.3"}).connections.values()) == {OTHER}
+        assert set(tcp.open_sockets(process.pid, {OTHER, "127.77.0.3"}).connections.values()) == {OTHER}
 
         assert broken(process.pid, {OTHER}) == 1
 
@@ -73,7 +73,7 @@ def test_a_connection_of_a_worker_or_its_children_is_seen_and_broken(listener: s
 
 def test_other_connections_stay_as_they_are(listener: socket.socket) -> None:
     with holder(listener) as (process, link):
-        assert tcp.look(process.pid, {"127.77.0.3"}).connections == {}
+        assert tcp.open_sockets(process.pid, {"127.77.0.3"}).connections == {}
         assert broken(process.pid, {"127.77.0.3"}) == 0
 
         link.send(b"x")
@@ -85,7 +85,7 @@ def test_a_connection_over_an_ipv6_socket_counts_with_its_ipv4_address() -> None
         server.settimeout(10)
         with holder(server) as (process, link):
             # NCCL listens on such sockets: our own end is one of IPv6, with a mapped address.
-            assert set(tcp.look(os.getpid(), {HERE}).connections.values()) == {HERE}
+            assert set(tcp.open_sockets(os.getpid(), {HERE}).connections.values()) == {HERE}
             assert broken(os.getpid(), {HERE}) >= 1
             assert read_line(process) == "broken\n"
             assert link.fileno() >= 0
@@ -95,14 +95,16 @@ def test_a_connection_that_is_closed_is_none(listener: socket.socket) -> None:
     with holder(listener) as (process, link):
         link.shutdown(socket.SHUT_RDWR)
         assert read_line(process) == "broken\n"
-        until(lambda: not tcp.look(process.pid, {OTHER}).connections, seconds=5, what="the end of the connection")
+        until(
+            lambda: not tcp.open_sockets(process.pid, {OTHER}).connections, seconds=5, what="the end of the connection"
+        )
         assert broken(process.pid, {OTHER}) == 0
 
 
 def test_a_process_that_is_gone_has_none() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-        assert tcp.look(process.pid, {OTHER}).connections == {}
+        assert tcp.open_sockets(process.pid, {OTHER}).connections == {}
         assert broken(process.pid, {OTHER}) == 0
 
 
@@ -116,5 +118,5 @@ def test_a_worker_that_listens_for_other_machines_is_told_from_one_that_does_not
                 words, pass_fds=handed, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             ) as process:
                 assert read_line(process) == "\n"
-                assert tcp.look(process.pid, {OTHER}) == ({}, seen and bool(handed))
+                assert tcp.open_sockets(process.pid, {OTHER}) == ({}, seen and bool(handed))
                 process.communicate("\n")

@@ -13,10 +13,9 @@ import pytest
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node.boot import machine
-from hvdcloud.node.elastic import replace
 from hvdcloud.node.elastic.probe import worker_problem
 from hvdcloud.node.files import Lock, lock_holder, write_json
-from hvdcloud.node.mesh import hosts
+from hvdcloud.node.mesh import hosts, join
 from hvdcloud.node.run.launcher import launcher_environment
 from hvdcloud.node.run.rank import environment_of_rank
 from hvdcloud.node.run.secrets_file import write_private
@@ -96,7 +95,7 @@ def test_a_node_that_is_made_anew_takes_its_predecessors_place_in_every_nodes_me
         # The predecessor has left nothing here; n3 is lost itself.
         (cluster.base / "unreachable-n3").touch()
 
-        replace.join_mesh("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
+        join.join_replacement("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
 
         for name in ("n0", "n1", "n2"):
             pins = (cluster.root(name) / "root/.ssh/known_hosts").read_text().splitlines()
@@ -113,7 +112,7 @@ def test_a_node_that_is_made_anew_takes_its_predecessors_place_in_every_nodes_me
 
         (cluster.base / "unreachable-n2").touch()
         with pytest.raises(NodeError, match="it could not join: ssh: connect to host n2 port 2222: No route to host"):
-            replace.join_mesh("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
+            join.join_replacement("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
 
 
 def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:

@@ -11,16 +11,17 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.cluster.join import as_known_here
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.cluster.state import as_known_here
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.down import unsaved
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
-from hvdcloud.providers.base import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
+from hvdcloud.remote.unsaved import Unsaved, unsaved
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
@@ -155,8 +156,8 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     cloud.bucket, cloud.created = cluster.bucket, cluster.created
     context.__dict__["provider"] = cloud
     write_key_pair(context.state.key_file, new_key_pair("laptop"))
-    members = [{"name": node.name, **JOINED} for node in cluster.nodes]
-    context.state.save({"id": cluster.id, "size": 3, "nodes": members, "runs": [RUN]})
+    members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
+    context.state.save(ClusterRecord(id=cluster.id, size=3, nodes=members, runs=(RUN,)))
     yield Scene(context, cloud, laptop, state, admitted, dismissed)
     context.__exit__(None, None, None)
 
@@ -169,8 +170,19 @@ def replacer(scene: Scene) -> Iterator[Replacer]:
     replacer.close()
 
 
+def record(scene: Scene) -> ClusterRecord:
+    found = scene.context.state.load()
+    assert found is not None
+    return found
+
+
 def member_names(scene: Scene) -> list[str]:
-    return [node["name"] for node in scene.context.state.load()["nodes"]]
+    return [node.name for node in record(scene).nodes]
+
+
+def unsaved_of(context: Context) -> list[Unsaved]:
+    cluster = context.cluster()
+    return unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
 
 
 # --- replacing -------------------------------------------------------------------------------------------------------
@@ -275,31 +287,32 @@ def test_a_node_that_the_head_made_anew_is_pinned_once_it_is_ready(scene: Scene)
     context, cloud = scene.context, scene.cloud
     for index, node in cloud.there.items():
         cloud.there[index] = replace(node, made="before")
-    facts = context.state.load()
-    members = [{**each, "made": "before"} for each in facts["nodes"]]
-    context.state.save({**facts, "nodes": members, "runs": ["earlier", RUN]})
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    context.state.save(replace(record(scene), nodes=members, runs=("earlier", RUN)))
     before = pinned(context.state)
     another = cloud.new_vm().node(2)
     cloud.there[2] = replace(another, made="after", host_key=None)
 
     assert [node.state for node in context.cluster().nodes][2] is NodeState.STARTING
     assert pinned(context.state) == before
-    assert unsaved(context, context.cluster()) == [], "no run was ever sent to it"
+    assert unsaved_of(context) == [], "no run was ever sent to it"
     assert another.host_key
     cloud.host_key = {"digits-2": another.host_key}
     assert context.cluster().whole
     assert pinned(context.state) == {**before, "digits-2": another.host_key}
     cloud.host_key = {}
     assert context.cluster().whole, "its provider is asked once"
-    known = {each["name"]: each for each in context.state.load()["nodes"]}
-    assert known["digits-2"] == {"name": "digits-2", **JOINED, "made": "after", "made_after": ["earlier"]}
+    known = {each.name: each for each in record(scene).nodes}
+    assert known["digits-2"] == MemberRecord(
+        name="digits-2", cores=4, interface="eth0", made="after", made_after=("earlier",)
+    )
     assert known["digits-1"] == members[1]
-    assert unsaved(context, context.cluster()) == []
+    assert unsaved_of(context) == []
 
 
 def test_another_head_is_never_trusted(scene: Scene) -> None:
-    facts = scene.context.state.load()
-    scene.context.state.save({**facts, "nodes": [{**each, "made": "before"} for each in facts["nodes"]]})
+    members = tuple(replace(each, made="before") for each in record(scene).nodes)
+    scene.context.state.save(replace(record(scene), nodes=members))
     before = pinned(scene.context.state)
     scene.cloud.there[0] = replace(scene.cloud.there[0], made="after")
     scene.cloud.host_key = {"digits-0": "ssh-ed25519 AAAA"}
@@ -388,9 +401,8 @@ def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
 
 
 def test_a_node_that_never_joined_is_made_anew(scene: Scene) -> None:
-    facts = scene.context.state.load()
-    scene.context.state.save({**facts, "nodes": facts["nodes"][:2]})
-    change = plan_change(scene.context.cluster(), scene.context.state.load(), 3)
+    scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
+    change = plan_change(scene.context.cluster(), record(scene), 3)
     assert (change.make, change.clear, change.remove) == ((2,), (2,), ())
     scene.state["state"] = "done"
     assert resize(scene.context, 3).made == ["digits-2"]

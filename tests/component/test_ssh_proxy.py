@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.record import ClusterState, write_private
+from hvdcloud.cluster.files import write_private
+from hvdcloud.cluster.model import Node, NodeState
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
-from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.proxy import Proxy
 from hvdcloud.remote.ssh import Session

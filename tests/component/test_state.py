@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.record import ClusterState
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def test_two_commands_never_change_one_cluster_at_once() -> None:
 
 def test_a_killed_command_leaves_no_lock() -> None:
     program = (
-        "import sys, time; from hvdcloud.cluster.record import ClusterState\n"
+        "import sys, time; from hvdcloud.cluster.state import ClusterState\n"
         "with ClusterState('digits').lock('up'): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

@@ -13,10 +13,10 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.down import down
-from hvdcloud.providers.base import Node, NodeState
 from hvdcloud.remote.ssh import Session
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.providers.base import NodeProgress, NodeState, UnseenError
+from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.plan.request import request_id
 from tests.standins.compute import BootDelays, Delays, Emulator, Records

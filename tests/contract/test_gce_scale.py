@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.batch import MAX_CALLS
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.remote.keys import new_key_pair

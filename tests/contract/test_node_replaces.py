@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
-from hvdcloud.node.elastic.replace import Patience, Replacer, VmTemplates
-from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.node.elastic.replace import Replacer, VmTemplates
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.resource_mapper import metadata_of
 from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, belongs_to, bulk_insert_bodies, cluster_id_of
+from hvdcloud.runs.replacement import Pace
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT
@@ -30,7 +31,7 @@ ZONE = "us-central1-b"
 RUN = "20261121-101112-abcdef"
 KEY = "ssh-ed25519 AAAA mesh"
 CREATE = "compute.instances.create"
-QUICK = Patience(lost=0.05, alone=0.05, look=0.02, first_pause=0.1, longest_pause=0.5)
+QUICK = Pace(confirm=0.05, unattended=0.05, check=0.02, first_pause=0.1, longest_pause=0.5)
 
 
 @dataclass
@@ -58,10 +59,9 @@ class Head:
             access.allow(NODES_ACCOUNT, CREATE, "compute.zoneOperations.get")
 
     def replacer(self, **more: Any) -> Replacer:
-        options: dict[str, Any] = {"vm_templates": self.vm_templates, "patience": QUICK, **more}
+        options: dict[str, Any] = {"vm_templates": self.vm_templates, "pace": QUICK, **more}
         replacer = Replacer(
             RUN,
-            options.pop("vm_templates"),
             say=self.said.append,
             admit=self.admitted.append,
             join=lambda name, address, key: self.joined.append((name, address, key)),
@@ -159,8 +159,8 @@ def test_a_vm_that_is_gone_is_made_anew_for_what_is_left_of_the_clusters_time(he
     assert joined[:2] == (head.name(1), vm["networkInterfaces"][0]["networkIP"])
     assert joined[2].startswith("ssh-ed25519 ")
     assert head.said == [
-        f"node {head.name(1)} is gone; nobody follows the run: making it anew",
-        f"node {head.name(1)} is made anew",
+        f"node {head.name(1)} is gone; no client follows the run: the head replaces it",
+        f"node {head.name(1)} is back",
     ]
     assert replacer.making == []
     # The laptop sees a whole cluster, and that one of its nodes is another.
@@ -288,7 +288,7 @@ def test_nothing_is_made_when_the_clusters_time_is_nearly_over(head: Head) -> No
     for _ in range(10):
         replacer.consider([head.name(1)])
         threading.Event().wait(0.02)
-    assert head.said == [f"node {head.name(1)} is not made anew: the cluster's time is nearly over"]
+    assert head.said == [f"node {head.name(1)} is not replaced: the cluster's time is nearly over"]
     assert head.asked(BULK_INSERT) == before
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.base import ClusterSpec, NodeState, Provider
+from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
 

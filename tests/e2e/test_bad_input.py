@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from hvdcloud.providers.base import ClusterSpec
 from tests.support.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
 from tests.support.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 

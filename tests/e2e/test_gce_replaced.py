@@ -84,8 +84,8 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_made_anew_by_the_he
     assert project.hvdcloud("status", "--json").json["result"]["whole"]
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{node}\n"
     log = project.hvdcloud("logs").out
-    assert f"node {node} is gone; nobody follows the run: making it anew" in log, log[-4000:]
-    assert f"node {node} is made anew" in log
+    assert f"node {node} is gone; no client follows the run: the head replaces it" in log, log[-4000:]
+    assert f"node {node} is back" in log
     project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
     assert "succeeded" in project.hvdcloud("logs", "-f").out
     result = elastic_run.pulled_result(project)

@@ -20,11 +20,11 @@ import psutil
 import pytest
 import yaml
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.remote.keys import new_key_pair

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.providers.base import LABEL_CLUSTER
+from hvdcloud.cluster.model import LABEL_CLUSTER
 from hvdcloud.providers.local.requests import network_name
 
 TRAINING = "^[^ ]*python[^ ]* (-u )?train[.]py"

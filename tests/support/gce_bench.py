@@ -11,10 +11,11 @@ from typing import Any
 
 from google.oauth2 import service_account
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec, Node
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.base import ClusterSpec, Node, NodeProgress
+from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.remote.keys import new_key_pair

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.record import Journal
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
 from hvdcloud.providers import connect
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Records
 from tests.standins.compute.backing import Instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from hvdcloud.providers.base import ClusterSpec
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.providers.gce.settings import Settings
 
 SPEC = ClusterSpec(

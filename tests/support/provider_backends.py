@@ -12,9 +12,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.base import ClusterSpec, Provider
+from hvdcloud.providers.base import Provider
 from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.local import LocalProvider

@@ -15,12 +15,13 @@ from typing import Any
 import paramiko
 
 from hvdcloud.checkpoints.manifest import Manifest, manifest_name, to_json
-from hvdcloud.cluster.record import write_private
+from hvdcloud.cluster.files import write_private
+from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.providers.base import Cluster, Leftover, Node, NodeState
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.storage.base import open_bucket
 
@@ -155,6 +156,9 @@ class Machines:
             raise self.errors.pop()
         return self.cluster_now
 
+    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
+        return {}
+
     def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
         self.destroyed = True
         return []
@@ -186,7 +190,7 @@ class Laptop:
         machines = Machines(cluster)
         context.__dict__["provider"] = machines
         context.state.make()
-        context.state.save({"id": cluster.id, "runs": [RUN]})
+        context.state.save(ClusterRecord(id=cluster.id, runs=(RUN,)))
         write_private(context.state.key_file, new_key_pair("laptop").private)
         pin(context.state, nodes)
         return context, cluster, machines

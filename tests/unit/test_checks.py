@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hvdcloud.doctor.engine import Check, Checked, Finding, Once, Status, failed, fine, run_checks, unknown, warning
+from hvdcloud.checks import Check, Checked, Finding, Once, Status, failed, fine, run_checks, unknown, warning
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, UsageError
 
 

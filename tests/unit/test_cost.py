@@ -8,26 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.cost import Cost, Meter
-from hvdcloud.lifecycle.run import RunResult
-from hvdcloud.providers.base import Cluster, Node, NodeState
+from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.runs.progress import LogReader, Progress
 from hvdcloud.storage.base import open_bucket
 from hvdcloud.units import dollars, small_dollars
-
-RUN = RunResult(
-    run="20261120-100000-abcdef",
-    cluster="digits",
-    state="succeeded",
-    ranks=2,
-    exit_code=0,
-    reason="",
-    seconds=300.0,
-    checkpoint_files=12,
-    checkpoints_complete=True,
-    progress=Progress(unit="epoch", count=12),
-)
-
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 
@@ -91,7 +76,7 @@ def test_what_comes_after_the_last_look_is_counted_too() -> None:
     meter = Meter(clock)
     meter.observe(cluster(age=432.0, so_far=0.1104))
     clock.seconds += 36.0
-    cost = meter.read(run=RUN)
+    cost = meter.read(epochs=12)
     assert cost is not None
     # 36 s at 0.92 $/h are 0.0092 $.
     assert cost.dollars == pytest.approx(0.1104 + 0.0092)
@@ -119,15 +104,16 @@ def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
 
 def test_what_costs_nothing_has_no_line() -> None:
     meter = Meter()
-    assert meter.read(run=RUN) is None
+    assert meter.read(epochs=12) is None
     meter.observe(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
-    assert meter.read(run=RUN) is None
+    assert meter.read(epochs=12) is None
 
 
 def test_a_folder_on_this_machine_costs_nothing(tmp_path: Path) -> None:
     meter = Meter()
     meter.observe(cluster(age=60.0, so_far=0.02))
-    cost = meter.read(run=RUN, bucket=open_bucket(tmp_path.as_uri()), runs=[RUN.run])
+    kept = bytes_kept(open_bucket(tmp_path.as_uri()), cluster="digits", runs=["20261120-100000-abcdef"])
+    cost = meter.read(epochs=12, bucket_bytes=kept)
     assert cost is not None
     assert (cost.bucket_bytes, cost.bucket_dollars_per_month) == (None, None)
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from hvdcloud.cli import render
+from hvdcloud.cli.cluster import show_status
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
@@ -19,7 +20,6 @@ from hvdcloud.lifecycle.run import result_of
 from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.lifecycle.watch import lasting_part
-from hvdcloud.providers.base import Cluster, Node, NodeState
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.elastic import told
 
@@ -69,7 +69,7 @@ def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
 
 def shown(*states: dict[str, Any]) -> str:
     out = io.StringIO()
-    render.status(Console(out=out), status_of(states))
+    show_status(Console(out=out), status_of(states))
     return out.getvalue()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.base import NodeState
+from hvdcloud.cluster.model import NodeState
 from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way, internal_name
 from hvdcloud.providers.gce.inventory import Inventory
 from hvdcloud.providers.gce.plan.request import request_id

@@ -11,9 +11,10 @@ import pytest
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
+from hvdcloud.doctor.gpus import check_gpus, head_drives_only
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
-from hvdcloud.lifecycle.gpus import check_gpus, device_mismatch, head_drives_only, machine_of
+from hvdcloud.providers import platform
 
 OLD_GPU_NEW_IMAGE = {
     "gce.machine_type": "n1-standard-8",
@@ -75,8 +76,8 @@ def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None
 def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
     tmp_path: Path, settings: dict[str, object], said: str | None
 ) -> None:
-    found = device_mismatch(config(tmp_path, **settings))
-    assert (found is None) if said is None else (found is not None and said in found)
+    found = platform(config(tmp_path, **settings)).device_mismatch()
+    assert (found is None) if said is None else (found is not None and said in found.message)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,8 @@ def test_the_image_has_to_have_code_for_the_heads_gpu_too(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_the_machines_are_is_said_by_role(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    assert machine_of(config(tmp_path, **settings)) == said
+    assert platform(config(tmp_path, **settings)).machines() == said
 
 
 def test_containers_are_no_machines(tmp_path: Path) -> None:
-    assert machine_of(config(tmp_path, provider="local")) is None
+    assert platform(config(tmp_path, provider="local")).machines() is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, _hosts
@@ -114,12 +115,14 @@ def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Co
     return Config.model_validate(values)
 
 
-FACTS = {"nodes": [{"name": f"digits-{index}", "gpus": 0 if not index else 2} for index in range(3)]}
+RECORD = ClusterRecord(
+    id="abcdef", nodes=tuple(MemberRecord(name=f"digits-{index}", gpus=0 if not index else 2) for index in range(3))
+)
 
 
 def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
-    assert [host.slots for host in _hosts(everybody, FACTS)] == [1, 2, 2]
+    assert [host.slots for host in _hosts(everybody, RECORD)] == [1, 2, 2]
     assert _elastic(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
     assert _elastic(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
     assert _elastic(config(None)) is None

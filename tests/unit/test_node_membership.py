@@ -19,7 +19,7 @@ from hvdcloud.node.elastic.membership import (
     Membership,
     Place,
 )
-from hvdcloud.node.mesh import aliases, hosts
+from hvdcloud.node.mesh import hosts
 
 GLOO = 10.0
 
@@ -261,7 +261,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_alias_leads_to_its_node_for_horovod_and_for_ssh(root: Path) -> None:
-    aliases.write({"127.77.0.5-g2": "127.77.0.5", "127.77.0.6-g3": "127.77.0.6"})
+    hosts.write_aliases({"127.77.0.5-g2": "127.77.0.5", "127.77.0.6-g3": "127.77.0.6"})
     assert (root / "etc/hosts").read_text().splitlines()[1:3] == [
         "127.77.0.5 127.77.0.5-g2",
         "127.77.0.6 127.77.0.6-g3",
@@ -269,12 +269,12 @@ def test_an_alias_leads_to_its_node_for_horovod_and_for_ssh(root: Path) -> None:
     ssh = (root / "root/.ssh/aliases").read_text()
     assert ssh.splitlines()[:2] == ["Host 127.77.0.5-g2", "    HostName 127.77.0.5"]
 
-    aliases.write({"127.77.0.6-g4": "127.77.0.6"})
+    hosts.write_aliases({"127.77.0.6-g4": "127.77.0.6"})
     text = (root / "etc/hosts").read_text() + (root / "root/.ssh/aliases").read_text()
     assert "g4" in text
     assert "g2" not in text
     assert "g3" not in text
-    aliases.write({})
+    hosts.write_aliases({})
     assert (root / "etc/hosts").read_text() == (root / "root/.ssh/aliases").read_text() == ""
 
 
@@ -285,7 +285,7 @@ def test_an_alias_of_a_node_that_cannot_be_resolved_gets_no_address(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "gethostbyname", unknown)
-    aliases.write({"d-2-g2": "d-2"})
+    hosts.write_aliases({"d-2-g2": "d-2"})
     assert not (root / "etc/hosts").exists()
     assert "Host d-2-g2" in (root / "root/.ssh/aliases").read_text()
 

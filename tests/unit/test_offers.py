@@ -11,8 +11,9 @@ import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.capacity import offers as gce
-from hvdcloud.providers.gce.capacity.offers import Facts, Offer
+from hvdcloud.providers.gce.capacity.candidates import Availability
 from hvdcloud.providers.gce.money import price_table
+from hvdcloud.providers.pricing import Offer, rows
 from tests.support.gce_samples import SETTINGS
 
 TODAY = date(2026, 11, 20)
@@ -43,9 +44,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     price_table.save(price_table.Table.model_validate(TABLE))
 
 
-def offered(*, facts: Facts | None = None, zones: tuple[str, ...] = (), **options: Any) -> list[Offer]:
+def offered(*, available: Availability | None = None, zones: tuple[str, ...] = (), **options: Any) -> list[Offer]:
     settings = replace(SETTINGS, **options.pop("settings", {}))
-    common = {"nodes": 2, "hours": 10.0, "zones": zones, "facts": facts or Facts(), "today": TODAY}
+    common = {"nodes": 2, "hours": 10.0, "zones": zones, "available": available or Availability(), "today": TODAY}
     return gce.offers(settings, **{**common, **options})
 
 
@@ -101,10 +102,10 @@ def test_a_small_head_is_counted_in_every_offer() -> None:
     # 2 x 0.03 + 7.5 x 0.004 + 0.01 + 0.005 = 0.105; 3 x 0.2225 = 0.6675
     assert own.dollars_per_hour == pytest.approx(0.7725)
     assert own.head_machine_type == "n1-standard-2"
-    nowhere = Facts(
+    nowhere = Availability(
         machine_zones={"n1-standard-8": {"us-central1-a", "us-central1-b"}, "n1-standard-2": {"us-central1-b"}}
     )
-    found = offered(settings={"head_machine_type": "n1-standard-2"}, facts=nowhere)
+    found = offered(settings={"head_machine_type": "n1-standard-2"}, available=nowhere)
     assert {each.zone for each in found if each.machine_type == "n1-standard-8"} == {"us-central1-b"}
 
 
@@ -188,11 +189,11 @@ def test_only_the_configured_zones_are_marked() -> None:
 
 
 def test_where_the_api_answers_its_zones_count() -> None:
-    facts = Facts(
+    available = Availability(
         machine_zones={"n1-standard-8": {"us-central1-a", "moon-north1-a", "us-east1-b"}},
         gpu_zones={"nvidia-tesla-t4": {"us-central1-a", "moon-north1-a"}},
     )
-    found = offered(facts=facts, gpu="nvidia-tesla-t4")
+    found = offered(available=available, gpu="nvidia-tesla-t4")
     assert [offer.zone for offer in found if not offer.spot] == ["us-central1-a", "moon-north1-a"]
 
 
@@ -200,32 +201,32 @@ QUOTAS = [{"metric": "NVIDIA_T4_GPUS", "limit": 3.0, "usage": 2.0}]
 
 
 def test_quota_that_would_refuse_is_told() -> None:
-    facts = Facts(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
-    found = offered(facts=facts)
+    available = Availability(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
+    found = offered(available=available)
     own = the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
     assert own.quota == ("NVIDIA_T4_GPUS: 2 needed, 1 free",)
     assert the(found, "g2-standard-8", "us-central1-a", spot=False).quota == ()
 
 
 def test_quota_that_nobody_told_is_not_known() -> None:
-    known = Facts(regional_quotas={"us-central1": QUOTAS, "us-east1": ()}, project_quotas=[])
-    for found, zone in ((offered(), "us-central1-a"), (offered(facts=known), "us-east1-c")):
+    known = Availability(regional_quotas={"us-central1": QUOTAS, "us-east1": ()}, project_quotas=[])
+    for found, zone in ((offered(), "us-central1-a"), (offered(available=known), "us-east1-c")):
         assert the(found, "n1-standard-8", zone, spot=False, gpu="nvidia-tesla-t4").quota is None
 
 
 def test_an_impossible_time_limit_does_not_keep_offers_from_being_made() -> None:
-    facts = Facts(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
-    found = offered(facts=facts, settings={"max_run_seconds": 1, "max_cost": 0.01})
+    available = Availability(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
+    found = offered(available=available, settings={"max_run_seconds": 1, "max_cost": 0.01})
     assert the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4").quota is None
 
 
 def test_a_line_is_a_region_and_alike_regions_are_one_line() -> None:
     found = offered(gpu="nvidia-tesla-t4")
-    every = gce.rows(found, every_region=True)
+    every = rows(found, every_region=True)
     one = next(row for row in every if row.offer.region == "us-central1" and not row.offer.spot)
     assert one.zones == ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f")
     assert sum(len(row.zones) for row in every) == len(found)
-    short = gce.rows(found, every_region=False)
+    short = rows(found, every_region=False)
     on_demand = [(row.offer.region, row.more_regions) for row in short if not row.offer.spot]
     # What us-central1 costs, what the same is estimated to cost elsewhere, what europe-west4 costs.
     assert on_demand == [("us-central1", 0), ("us-east1", 20), ("europe-west4", 0)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hvdcloud
+from hvdcloud.cluster import model
 from hvdcloud.image.plan.provenance import public_url, source_labels, version_labels
-from hvdcloud.providers import base
 from tests.support.ci_environments import GITHUB
 
 
@@ -43,7 +43,7 @@ def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
 
 
 def test_no_label_of_an_image_marks_an_object_of_a_cluster() -> None:
-    clusters = {value for name, value in vars(base).items() if name.startswith("LABEL_")}
+    clusters = {value for name, value in vars(model).items() if name.startswith("LABEL_")}
     names = ("cluster", "owner", "node", "nodes", "torch", "cuda")
     ours = {*version_labels(dict.fromkeys(names, "1")), *source_labels(Path(), GITHUB)}
     assert clusters >= {"managed-by", "hvdcloud-cluster"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.record import ClusterState, Journal, default_bucket, state_root, write_private
+from hvdcloud.cluster.files import default_bucket, state_root, write_private
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.cluster.state import ClusterState
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +56,36 @@ def test_a_finished_up_is_not_unfinished(tmp_path: Path) -> None:
     assert not journal.unfinished_up("abc")
 
 
-def test_facts_that_cannot_be_read_are_no_facts() -> None:
+def test_a_record_that_cannot_be_read_is_no_record() -> None:
     state = ClusterState("digits")
     state.make()
-    assert state.load() == {}
-    state.save({"id": "abc"})
-    assert state.load() == {"id": "abc"}
-    (state.dir / "cluster.json").write_text("{")
-    assert state.load() == {}
+    assert state.load() is None
+    state.save(ClusterRecord(id="abc"))
+    assert state.load() == ClusterRecord(id="abc")
+    for content in ("{", "[]", "{}", '{"id": "abc", "nodes": [{}]}', '{"id": "abc", "size": "many"}'):
+        (state.dir / "cluster.json").write_text(content)
+        assert state.load() is None
+
+
+EARLIER = {"id": "abc", "nodes": [{"name": "digits-0", "cores": 4, "gpus": 1, "interface": "eth0"}]}
+
+
+def test_a_record_of_an_earlier_version_says_what_it_can() -> None:
+    state = ClusterState("digits")
+    state.make()
+    (state.dir / "cluster.json").write_text(json.dumps(EARLIER))
+    head = MemberRecord(name="digits-0", cores=4, gpus=1, interface="eth0")
+    assert state.load() == ClusterRecord(id="abc", size=1, nodes=(head,))
+
+
+def test_what_a_later_version_has_written_into_the_record_stays() -> None:
+    state = ClusterState("digits")
+    state.make()
+    node = {**EARLIER["nodes"][0], "made": "1", "made_after": ["r1"], "zone": "z"}  # type: ignore[dict-item] # JSON
+    later = {"id": "abc", "created": "c", "image": "i", "bucket": "b", "size": 2, "nodes": [node], "runs": [], "x": {}}
+    (state.dir / "cluster.json").write_text(json.dumps(later))
+    state.update(lambda record: replace(record, runs=("r1", "r2")))
+    assert json.loads((state.dir / "cluster.json").read_text()) == {**later, "runs": ["r1", "r2"]}
 
 
 def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
@@ -69,7 +96,7 @@ def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
     state.journal.record("up")
     state.verified_files.write_text("{}")
     write_private(state.key_file, "secret")
-    state.save({"id": "abc"})
+    state.save(ClusterRecord(id="abc"))
     state.forget()
     assert sorted(path.name for path in state.dir.iterdir()) == ["bucket", "journal.jsonl", "verified.json"]
 

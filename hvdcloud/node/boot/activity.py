@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import lock_holder, read_json, write_json
+from hvdcloud.node.mesh import tcp
 from hvdcloud.node.run import state
-
-_ESTABLISHED = "01"
-_MAPPED = bytes(10) + b"\xff\xff"
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def mark() -> None:
@@ -35,7 +30,7 @@ def idle_seconds() -> float | None:
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
-def now(tables: Iterable[str] = _TABLES) -> str | None:
+def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
     """What goes on at this moment, in words; None: nothing.
 
     Args:
@@ -46,7 +41,7 @@ def now(tables: Iterable[str] = _TABLES) -> str | None:
     for lock in paths.volatile_dir().glob("*.agent"):
         if lock_holder(lock) is not None:
             return f"the agent of run {lock.stem}"
-    callers = callers_on(paths.SSH_PORT, map(_read, tables))
+    callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
     strangers = callers - set(_mesh("addresses")) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None
 
@@ -74,37 +69,3 @@ def remember_mesh(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
 def _mesh(key: str) -> list[str]:
     value = (read_json(paths.mesh_file()) or {}).get(key)
     return [str(each) for each in value] if isinstance(value, list) else []
-
-
-def callers_on(port: int, tables: Iterable[str]) -> set[str]:
-    """The addresses from which connections to a local TCP port are established.
-
-    Args:
-        port: of this machine.
-        tables: the text of /proc/net/tcp and /proc/net/tcp6 (proc(5)): addresses are hexadecimal, in words of the
-            machine's byte order.
-    """
-    wanted = f"{port:04X}"
-    found = set()
-    for table in tables:
-        for line in table.splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 3 and fields[3] == _ESTABLISHED and fields[1].rpartition(":")[2] == wanted:
-                found.add(_address(fields[2].rpartition(":")[0]))
-    return found
-
-
-def _address(text: str) -> str:
-    words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
-    raw = b"".join(struct.pack("=I", word) for word in words)
-    if raw.startswith(_MAPPED):
-        raw = raw[len(_MAPPED) :]
-    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        # No IPv6 here.
-        return ""

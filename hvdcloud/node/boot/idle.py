@@ -25,10 +25,9 @@ ASK_SECONDS = 60.0
 LONGEST_PAUSE = 300.0
 HEAD_ATTEMPTS = 3
 """A head that does not answer so often, with pauses, is dead."""
-_CONNECT_SECONDS = 5
+_CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _AT_ONCE = 32
-_SSH_FAILED = 255
 _FROZEN_SECONDS = 5.0
 
 
@@ -216,12 +215,11 @@ def _ask(node: str) -> Answer | None:
     """None: it cannot be reached. What else goes wrong counts as busy."""
     import subprocess
 
-    from hvdcloud.node.run.lease import NODE_PROGRAM
+    from hvdcloud.node.mesh import ssh
 
-    options = ("-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ControlPath=none")
     try:
         done = subprocess.run(
-            ["ssh", "-T", *options, node, f"{NODE_PROGRAM} idle"],
+            ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ANSWER_SECONDS,
@@ -229,7 +227,7 @@ def _ask(node: str) -> Answer | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    if done.returncode == _SSH_FAILED:
+    if done.returncode == ssh.FAILED:
         return None
     try:
         return Answer(**json.loads(done.stdout))

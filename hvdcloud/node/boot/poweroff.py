@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from hvdcloud.node import paths
 from hvdcloud.node.boot import machine
+from hvdcloud.node.mesh import ssh
 from hvdcloud.node.run import control
-from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
 
 GONE_SECONDS = 300.0
 """A VM whose deletion was granted and that still runs after so long switches itself off."""
@@ -108,9 +108,8 @@ def _power_off(nodes: Sequence[str]) -> None:
 
 def _poweroff(node: str) -> subprocess.Popen[bytes]:
     # A connection of its own: the run's shared ones have just been closed.
-    options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ControlPath=none")
     return subprocess.Popen(
-        ["ssh", "-T", *options, node, f"{NODE_PROGRAM} poweroff"],
+        ssh.node_command(node, "poweroff"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -18,13 +18,12 @@ from typing import IO, Any, NamedTuple
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json
-from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
+from hvdcloud.node.mesh import ssh
 from hvdcloud.node.run.secrets_file import METADATA, read_environment
 from hvdcloud.node.run.spec import Spec
 
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
-_SSH_FAILED = 255
 
 
 class UnreachableError(NodeError):
@@ -93,9 +92,8 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
         NodeError: it refuses, or takes too long.
     """
     header = {**bundle.header, "node": index, "slots": slots}
-    options = ("-o", f"ConnectTimeout={RECONNECT_SECONDS}", "-o", "ConnectionAttempts=1", "-o", "ControlPath=none")
     with subprocess.Popen(
-        ["timeout", "--kill-after=5", f"{PREPARE_SECONDS:.0f}", "ssh", "-T", *options, node, f"{NODE_PROGRAM} prepare"],
+        ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,7 +114,7 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
         why = str(_parsed(answer).get("error") or said.rpartition("\n")[2] or f"exit code {process.returncode}")
-        kind = UnreachableError if process.returncode == _SSH_FAILED else NodeError
+        kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
 
 

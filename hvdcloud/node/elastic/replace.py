@@ -1,17 +1,14 @@
-"""The head replaces lost VMs of its elastic run while no client is attached; an attached client replaces them itself.
+"""The head replaces lost VMs of its elastic run while no client is attached, by the policy of runs/replacement.py.
 
 The laptop sends how a VM of this cluster is made when the run begins (`VmTemplates`). Whether a node may make one is
-decided by the project's IAM. Only what Compute Engine calls gone or stopped is replaced: a VM that runs may come back
-with all that it holds.
+decided by the project's IAM.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import math
-import subprocess
 import threading
 import time
 import uuid
@@ -19,12 +16,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node.boot import machine, poweroff
+from hvdcloud.node.boot import poweroff
 from hvdcloud.node.boot.compute import BusyError, Compute, Deletion, RefusedError
-from hvdcloud.node.mesh import aliases, join
-from hvdcloud.node.paths import SSH_PORT, ssh_dir
+from hvdcloud.node.mesh.join import join_replacement
+from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
-from hvdcloud.node.run.lease import NODE_PROGRAM, RECONNECT_SECONDS
+from hvdcloud.runs.replacement import HEAD, Failure, Found, Pace, ReplacementPolicy
 
 AUTHORIZED_KEY = "hvdcloud-authorized-key"
 """The metadata item with the keys that open a node (providers/gce/plan/request.py)."""
@@ -35,7 +32,6 @@ READY_SECONDS = 1800.0
 OPERATION_SECONDS = 900.0
 CALL_SECONDS = 60.0
 GONE_SECONDS = 300.0
-JOIN_SECONDS = 60.0
 CLOSE_SECONDS = 90.0
 """How long the end of the run waits for the deletion of what is half-made."""
 START_SECONDS, MIN_RUN_SECONDS = 60, 30
@@ -45,21 +41,8 @@ TAKEN = {"RESOURCE_ALREADY_EXISTS", "alreadyExists"}
 FORBIDDEN = {"PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED"}
 
 
-class Patience(NamedTuple):
-    """Seconds."""
-
-    lost: float = 10.0
-    """For which a node has to be lost: many come back."""
-    alone: float = 20.0
-    """For which nobody may have followed the run: whoever lost the connection is back by then."""
-    look: float = 3.0
-    first_pause: float = 10.0
-    """After a failure. Where there is no room now, there may be some in a few minutes."""
-    longest_pause: float = 300.0
-
-
 class VmTemplates(NamedTuple):
-    """How VMs of this cluster are made: without a secret, as the laptop handed it over."""
+    """How VMs of this cluster are made, as the laptop sent it. Holds no secret."""
 
     bodies: tuple[dict[str, Any], ...]
     """bulkInserts, each for all nodes of one kind."""
@@ -89,7 +72,7 @@ class VmTemplates(NamedTuple):
             key: a public key that opens it, beside the cluster's own.
 
         Returns:
-            None if these orders do not say how it is made.
+            None if the templates do not say how it is made.
         """
         found = next((body for body in self.bodies if name in body["perInstanceProperties"]), None)
         if found is None:
@@ -104,7 +87,7 @@ class VmTemplates(NamedTuple):
         return body
 
     def new_request_id(self) -> str:
-        """Another one for the same cluster, by which `hvdcloud down` knows the operation while it goes on."""
+        """Another one for the same cluster, by which `hvdcloud down` finds the operation while it runs."""
         mark, random = self.request_id.replace("-", ""), uuid.uuid4().hex
         return str(uuid.UUID(hex=mark[:12] + random[12:20] + mark[20:26] + random[26:]))
 
@@ -114,21 +97,22 @@ class _AbandonedError(Exception):
 
 
 class _TakenError(Exception):
-    """Somebody else is making it."""
+    """The VM exists: it runs, or another program is making it."""
 
 
 class _HopelessError(Exception):
-    """No other attempt would fare better."""
+    """No other attempt would do better."""
 
 
 class Replacer:
-    """Makes VMs anew, each in a thread of its own.
+    """Replaces lost VMs, each in a thread of its own, as the policy decides.
 
     Args:
-        run: that goes on.
-        orders: how.
+        run: an active run.
+        vm_templates: how VMs of its cluster are made.
         say: writes a line into the run's log; from any thread, as the others.
         admit: is told the name of a node that is ready and has joined.
+        pace: how long the policy waits for what.
         compute: asked instead of this VM's own.
         join: gives a new node the mesh's key and the others its host key: (name, address, host key).
     """
@@ -140,7 +124,7 @@ class Replacer:
         *,
         say: Callable[[str], object],
         admit: Callable[[str], object],
-        patience: Patience | None = None,
+        pace: Pace = HEAD,
         compute: Compute | None = None,
         join: Callable[[str, str, str], object] | None = None,
     ) -> None:
@@ -148,40 +132,35 @@ class Replacer:
         self._vm_templates = vm_templates
         self._say = say
         self._admit = admit
-        self._patience = patience or Patience()
-        self._compute = compute or Compute()
-        self._join = join or join_mesh
-        self._ending = threading.Event()
+        self._poll_seconds = pace.check
+        self._policy = ReplacementPolicy(pace, attached=False)
         self._lock = threading.Lock()
-        self._lost: dict[str, float] = {}
+        """Of the policy."""
+        self._compute = compute or Compute()
+        self._join = join or join_replacement
+        self._ending = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._making: set[str] = set()
-        self._said: set[str] = set()
-        self._refused: set[str] = set()
-        """Not to be asked for again; all of them where it is a right that is missing."""
-        self._forbidden = False
-        self._alone_since: float | None = None
-        self._asked_at = float("-inf")
 
     @property
     def making(self) -> list[str]:
-        """Nodes that are on their way."""
+        """Nodes that are being replaced."""
         return sorted(self._making)
 
     def consider(self, lost: Collection[str]) -> None:
-        """Look after the nodes that are lost now; to be called again and again, and returns at once."""
-        now = time.monotonic()
-        if now - self._asked_at >= 1.0 or self._alone_since is None:
-            self._asked_at = now
-            self._alone_since = None if follow.is_followed(self._run) else (self._alone_since or now)
-        self._lost = {name: self._lost.get(name, now) for name in lost}
-        self._refused &= self._lost.keys()
+        """Begin what is due for the nodes that are lost now; called again and again, and returns at once."""
+        attached = follow.is_followed(self._run)
+        with self._lock:
+            now = time.monotonic()
+            self._policy.note_lost(lost, now=now)
+            self._policy.note_client(attached=attached, now=now)
+            due = self._policy.due(now=now)
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
-        if self._forbidden or self._ending.is_set():
+        if self._ending.is_set():
             return
-        for name, since in self._lost.items():
-            if name not in self._threads and name not in self._refused and now - since >= self._patience.lost:
-                thread = threading.Thread(target=self._work, args=(name,), name=f"make {name} anew", daemon=True)
+        for name in due:
+            if name not in self._threads:
+                thread = threading.Thread(target=self._attempt, args=(name,), name=f"replace {name}", daemon=True)
                 self._threads[name] = thread
                 thread.start()
 
@@ -200,53 +179,23 @@ class Replacer:
 
     # -- one VM ------------------------------------------------------------------------------------------------------
 
-    def _work(self, name: str) -> None:
+    def _attempt(self, name: str) -> None:
+        """See what has become of a node, and replace it if it is gone or stopped."""
         try:
-            self._see_to(name)
+            status = self._status(name)
+            if status is not None and status not in OFF:
+                raise _TakenError
+            self._make(name, Found.GONE if status is None else Found.STOPPED)
         except _AbandonedError:
             return
-        except _HopelessError as error:
-            self._refused.add(name)
-            self._say_once(f"node {name} is not made anew: {error}")
-        except Exception as error:  # noqa: BLE001 - the run goes on without it; this line says why
-            self._refused.add(name)
-            self._say_once(f"node {name} is not made anew: {type(error).__name__}: {error}")
+        except _TakenError:
+            with self._lock:
+                self._policy.runs(name, now=time.monotonic())
+        except Exception as error:  # noqa: BLE001 - the run goes on without it; the line in its log says why
+            failure, reason = _judged(error)
+            self._tell(lambda: self._policy.failed([name], failure, reason, now=time.monotonic()))
 
-    def _see_to(self, name: str) -> None:
-        pause, look = self._patience.first_pause, self._patience.look
-        while name in self._lost and not self._forbidden:
-            wait = look
-            if self._is_alone():
-                try:
-                    status = self._status(name)
-                    if status is None or status in OFF:
-                        self._make(name, stopped=status is not None)
-                        return
-                    look = min(1.5 * look, 10 * self._patience.look)
-                except _TakenError:
-                    pass
-                except (RefusedError, BusyError, HvdcloudError, OSError) as error:
-                    if isinstance(error, RefusedError) and error.reason not in QUOTA:
-                        self._refuse(name, error)
-                        return
-                    self._say_once(f"node {name} could not be made anew: {error}; trying again from time to time")
-                    wait, pause = pause, min(1.6 * pause, self._patience.longest_pause)
-            self._wait(wait)
-
-    def _is_alone(self) -> bool:
-        since = self._alone_since
-        return since is not None and time.monotonic() - since >= self._patience.alone
-
-    def _refuse(self, name: str, error: RefusedError) -> None:
-        if error.status not in (0, 401, 403):
-            raise _HopelessError(str(error))
-        self._forbidden = True
-        self._say_once(
-            f"node {name} is lost, and the nodes' service account may not make VMs anew ({error}); hvdcloud logs -f on "
-            "the machine that began the run does"
-        )
-
-    def _make(self, name: str, *, stopped: bool) -> None:
+    def _make(self, name: str, found: Found) -> None:
         seconds = math.floor(self._vm_templates.ends - time.time()) - START_SECONDS
         if seconds < MIN_RUN_SECONDS:
             raise _HopelessError("the cluster's time is nearly over")
@@ -254,10 +203,10 @@ class Replacer:
         body = self._vm_templates.body(name, seconds=seconds, key=key)
         if body is None:
             raise _HopelessError("the run's launch did not say how it is made")
-        self._say_once(f"node {name} {'has stopped' if stopped else 'is gone'}; nobody follows the run: making it anew")
+        self._tell(lambda: self._policy.begun(name, found))
         self._making.add(name)
         try:
-            if stopped:
+            if found is Found.STOPPED:
                 self._clear(name)
             self._insert(body)
             try:
@@ -268,9 +217,7 @@ class Replacer:
                 raise
         finally:
             self._making.discard(name)
-        with self._lock:
-            self._said = {text for text in self._said if name not in text}
-        self._say(f"node {name} is made anew")
+        self._tell(lambda: self._policy.replaced(name))
         self._admit(name)
 
     def _insert(self, body: Mapping[str, Any]) -> None:
@@ -312,8 +259,8 @@ class Replacer:
         deadline = time.monotonic() + OPERATION_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() >= deadline:
-                raise NodeError(f"it was not there after {OPERATION_SECONDS:.0f} s", hint="hvdcloud status")
-            time.sleep(min(1.0, self._patience.look))
+                raise NodeError(f"it did not exist after {OPERATION_SECONDS:.0f} s", hint="hvdcloud status")
+            time.sleep(min(1.0, self._poll_seconds))
             operation = self._call("GET", f"operations/{operation['name']}")
         return operation
 
@@ -332,7 +279,7 @@ class Replacer:
                 return str(found["networkInterfaces"][0]["networkIP"]), str(status["host_key"])
             if time.monotonic() >= deadline:
                 raise NodeError(f"it was not ready after {READY_SECONDS:.0f} s", hint="hvdcloud status")
-            self._wait(self._patience.look)
+            self._wait(self._poll_seconds)
 
     def _clear(self, name: str) -> None:
         """Delete what stands stopped in the way."""
@@ -341,13 +288,13 @@ class Replacer:
         while self._instance(name) is not None:
             if time.monotonic() >= deadline:
                 raise NodeError("what is left of it does not go", hint="hvdcloud status")
-            self._wait(self._patience.look)
+            self._wait(self._poll_seconds)
 
     def _delete(self, name: str) -> None:
         if reason := Deletion(self._compute).delete([name], seconds=CALL_SECONDS).get(name):
             text = f"{name} is half-made and could not be deleted: {reason}; hvdcloud down deletes it"
             poweroff.say(text)
-            self._say_once(text)
+            self._say(text)
 
     # -- what Compute Engine knows -------------------------------------------------------------------------------------
 
@@ -389,59 +336,23 @@ class Replacer:
         if self._ending.wait(seconds):
             raise _AbandonedError
 
-    def _say_once(self, text: str) -> None:
+    def _tell(self, line: Callable[[], str | None]) -> None:
+        """Write the line that the policy has for something into the run's log, if it has one."""
         with self._lock:
-            known = text in self._said
-            self._said.add(text)
-        if not known:
+            text = line()
+        if text is not None:
             self._say(text)
 
 
-_joining = threading.Lock()
-
-
-def join_mesh(name: str, address: str, host_key: str) -> None:
-    """Make a new node known to this one, and this mesh to it; then to the others, as far as they answer.
-
-    Raises:
-        NodeError: the new one does not answer.
-    """
-    with _joining:
-        new = {"name": name, "address": address, "port": SSH_PORT, "host_key": host_key}
-        # In its predecessor's place: the head stays the first.
-        hosts = list({**{str(host["name"]): host for host in join.peers()}, name: new}.values())
-        request = {
-            "private_key": (ssh_dir() / "id_ed25519").read_text(),
-            "public_key": (ssh_dir() / "id_ed25519.pub").read_text(),
-            "hosts": hosts,
-        }
-        join.main(request)
-        aliases.forget_connection(name)
-        _tell(name, request)
-        others = [str(host["name"]) for host in hosts if host["name"] not in (name, machine.name())]
-        threads = [threading.Thread(target=_tell_if_there, args=(other, request), daemon=True) for other in others]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def _tell_if_there(name: str, request: Mapping[str, Any]) -> None:
-    # One that is lost itself is told when it comes back as a new one; ranks find each other without that.
-    with contextlib.suppress(NodeError):
-        _tell(name, request)
-
-
-def _tell(name: str, request: Mapping[str, Any]) -> None:
-    options = ("-o", f"ConnectTimeout={5 * RECONNECT_SECONDS}", "-o", "ControlPath=none")
-    done = subprocess.run(
-        ["timeout", "--kill-after=5", f"{JOIN_SECONDS:.0f}", "ssh", "-T", *options, name, f"{NODE_PROGRAM} join"],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
-    )
-    if done.returncode != 0:
-        said = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
-        raise NodeError(f"it could not join: {said or f'exit code {done.returncode}'}", hint="hvdcloud status")
+def _judged(error: Exception) -> tuple[Failure, str]:
+    """How much a failed attempt says about the next one, and why it failed."""
+    if isinstance(error, RefusedError) and error.reason not in QUOTA:
+        if error.status not in (0, 401, 403):
+            return Failure.NODE, str(error)
+        return Failure.RUN, (
+            f"the nodes' service account may not make VMs ({error}); hvdcloud logs -f on the machine that started "
+            "the run replaces them"
+        )
+    if isinstance(error, (RefusedError, BusyError, HvdcloudError, OSError)):
+        return Failure.PASSING, str(error)
+    return Failure.NODE, str(error) if isinstance(error, _HopelessError) else f"{type(error).__name__}: {error}"

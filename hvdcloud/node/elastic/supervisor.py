@@ -26,9 +26,9 @@ from hvdcloud.node.elastic.rejoin import Rejoins
 from hvdcloud.node.elastic.rendezvous import Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
-from hvdcloud.node.mesh import aliases
+from hvdcloud.node.mesh import hosts, ssh
 from hvdcloud.node.run import events, state
-from hvdcloud.node.run.lease import Lease, forget_connections, local_agent, remote_agent
+from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.mailbox import Mailbox
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
@@ -113,8 +113,8 @@ class ElasticSupervisor(Supervisor):
         option = "--network-interfaces"
         interface = words[words.index(option) + 1] if option in words else None
         self._bundle = RunBundle.of(self._request.run, interface=interface)
-        forget_connections()
-        aliases.write({})
+        ssh.forget_connections()
+        hosts.write_aliases({})
         self._write_hosts({})
         self._script.write_text(f"#!/bin/sh\nexec cat {self._hosts_file}\n")
         self._script.chmod(0o755)
@@ -196,7 +196,7 @@ class ElasticSupervisor(Supervisor):
         if slots is None:
             return
         in_use = self._membership.in_use()
-        aliases.write({member.alias: member.name for member in in_use if member.alias != member.name})
+        hosts.write_aliases({member.alias: member.name for member in in_use if member.alias != member.name})
         self._write_hosts(slots)
         self._world.disturbed(now=now)
         for member in in_use:
@@ -230,7 +230,7 @@ class ElasticSupervisor(Supervisor):
             return
         member = self._membership.members[node]
         provision(self._bundle, node=node, index=member.index, slots=member.slots)
-        aliases.forget_connection(node)
+        ssh.forget_connection(node)
 
     def _prepared(self, node: str) -> None:
         member = self._membership.members[node]

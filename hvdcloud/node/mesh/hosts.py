@@ -2,11 +2,16 @@
 
 On Compute Engine a node is found by its zonal DNS name (`digits-1.us-central1-a.c.PROJECT.internal`), while horovodrun,
 ssh and Gloo are given the short one. With both in this file, no name service can fail in the middle of a run.
+
+On the head of an elastic run, nodes have aliases as well: Horovod knows a node that returns by another name. An alias
+has a line in /etc/hosts, for Horovod, and an entry in ssh's configuration, which leads to the node's own name and thus
+to its pinned host key and to the connection that the supervisor keeps to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -14,10 +19,12 @@ from pathlib import Path
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
+from hvdcloud.node.mesh import ssh
 
 RESOLVE_SECONDS = 20.0
 """How long names of a cluster that has just started may be unknown to the name service."""
 _NODES = "the nodes of this cluster"
+_ALIASES = "other names"
 
 
 def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
@@ -47,7 +54,7 @@ def _resolve(name: str, address: str, deadline: float) -> str:
 
 
 def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
-    """Make these the lines of one block of ours in /etc/hosts.
+    """Make these the lines of one of hvdcloud's blocks in /etc/hosts.
 
     They come first, since the first line with a name counts. The file is written in place: in a container it is a
     mount, which cannot be replaced.
@@ -69,6 +76,28 @@ def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(new)
+
+
+def write_aliases(names: Mapping[str, str]) -> None:
+    """Make these the aliases, in place of earlier ones; a node that cannot be resolved gets none.
+
+    Args:
+        names: the node's own name, by alias.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    found = {}
+    for alias, name in names.items():
+        # Without it, Horovod's ssh fails, as it does for every node that has just gone.
+        with contextlib.suppress(socket.gaierror):
+            found[alias] = socket.gethostbyname(name)
+    write(found, block=_ALIASES)
+    file = ssh.aliases_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".aliases.{os.getpid()}")
+    temporary.write_text("".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))
+    temporary.replace(file)
 
 
 def _file() -> Path:

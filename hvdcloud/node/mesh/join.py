@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import subprocess
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.errors import UsageError
-from hvdcloud.node.boot import activity
-from hvdcloud.node.boot.machine import cores, gpus, mesh_interface, name
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node.boot import activity, machine
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.node.mesh import aliases
 from hvdcloud.node.mesh import hosts as hosts_file
-from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, peers_file, ssh_dir, volatile_dir
+from hvdcloud.node.mesh import ssh
+from hvdcloud.node.paths import SSH_PORT, peers_file
 
-# Keepalives: without them Horovod waits for ever for the ssh of a frozen node. ControlPath lets the ssh calls of
-# horovodrun and mpirun ride on the connection of the supervisor's lease (lease.py), which is the only one to open such
-# a socket: while a run is on, and without a handshake of some 100 ms each.
-_CONFIG = """\
-Include {aliases}
-Host *
-    Port {port}
-    User root
-    IdentityFile {key}
-    IdentitiesOnly yes
-    BatchMode yes
-    StrictHostKeyChecking yes
-    UserKnownHostsFile {known_hosts}
-    GlobalKnownHostsFile /dev/null
-    CheckHostIP no
-    GSSAPIAuthentication no
-    ConnectTimeout 10
-    ServerAliveInterval 5
-    ServerAliveCountMax 3
-    ControlPath {sockets}%C
-"""
+CONNECT_SECONDS = 10.0
+JOIN_SECONDS = 60.0
+_joining = threading.Lock()
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
@@ -51,38 +37,27 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"join: {type(error).__name__}: {error}", hint="hvdcloud up again") from error
     found = hosts_file.resolve({host: address for host, address, _, _ in hosts})
     hosts_file.write(found)
-    folder = ssh_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    key = folder / "id_ed25519"
+    key = ssh.key_file()
+    key.parent.mkdir(parents=True, exist_ok=True)
+    key.parent.chmod(0o700)
     _write(key, private_key if private_key.endswith("\n") else private_key + "\n", 0o600)
-    _write(folder / "id_ed25519.pub", public_key + "\n", 0o644)
-    authorized = folder / "authorized_keys"
+    _write(_public(key), public_key + "\n", 0o644)
+    authorized = key.with_name("authorized_keys")
     lines = authorized.read_text().splitlines() if authorized.exists() else []
     if public_key not in lines:
         _write(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), 0o600)
-    _write(folder / "known_hosts", "".join(_pin(*host) for host in hosts), 0o600)
-    _write(
-        folder / "config",
-        _CONFIG.format(
-            port=SSH_PORT,
-            key=key,
-            known_hosts=folder / "known_hosts",
-            aliases=aliases.ssh_file(),
-            sockets=volatile_dir() / SSH_SOCKETS,
-        ),
-        0o600,
-    )
+    _write(ssh.known_hosts_file(), "".join(_pin(*host) for host in hosts), 0o600)
+    _write(key.with_name("config"), ssh.config(), 0o600)
     # With addresses that are resolved: a name of a VM that is gone could not be any more.
     keys = ("name", "address", "port", "host_key")
     peers = [(host, found.get(host, address), port, host_key) for host, address, port, host_key in hosts]
     write_json(peers_file(), {"hosts": [dict(zip(keys, peer, strict=True)) for peer in peers]})
     activity.remember_mesh([host for host, _, _, _ in hosts], found)
-    own = name()
+    own = machine.name()
     return {
-        "cores": cores(),
-        "gpus": gpus(),
-        "interface": mesh_interface([found.get(host, address) for host, address, _, _ in hosts if host != own]),
+        "cores": machine.cores(),
+        "gpus": machine.gpus(),
+        "interface": machine.mesh_interface([found.get(host, address) for host, address, _, _ in hosts if host != own]),
     }
 
 
@@ -90,6 +65,53 @@ def peers() -> list[dict[str, Any]]:
     """The nodes as `main` was told of them, with IP addresses; empty before."""
     found = (read_json(peers_file()) or {}).get("hosts")
     return list(found) if isinstance(found, list) else []
+
+
+def join_replacement(name: str, address: str, host_key: str) -> None:
+    """Make a new node known to this one, and this mesh to it; then to the others, as far as they answer.
+
+    Raises:
+        NodeError: the new one does not answer.
+    """
+    with _joining:
+        new = {"name": name, "address": address, "port": SSH_PORT, "host_key": host_key}
+        # In its predecessor's place: the head stays the first.
+        hosts = list({**{str(host["name"]): host for host in peers()}, name: new}.values())
+        key = ssh.key_file()
+        request = {"private_key": key.read_text(), "public_key": _public(key).read_text(), "hosts": hosts}
+        main(request)
+        ssh.forget_connection(name)
+        _call_join(name, request)
+        others = [str(host["name"]) for host in hosts if host["name"] not in (name, machine.name())]
+        threads = [threading.Thread(target=_join_if_reached, args=(other, request), daemon=True) for other in others]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _join_if_reached(name: str, request: Mapping[str, Any]) -> None:
+    # One that is lost itself is told when it comes back as a new one; ranks find each other without that.
+    with contextlib.suppress(NodeError):
+        _call_join(name, request)
+
+
+def _call_join(name: str, request: Mapping[str, Any]) -> None:
+    done = subprocess.run(
+        ssh.node_command(name, "join", connect_seconds=CONNECT_SECONDS, seconds=JOIN_SECONDS),
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    if done.returncode != 0:
+        said = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
+        raise NodeError(f"it could not join: {said or f'exit code {done.returncode}'}", hint="hvdcloud status")
+
+
+def _public(key: Path) -> Path:
+    return key.with_name(f"{key.name}.pub")
 
 
 def _pin(host: str, address: str, port: int, host_key: str) -> str:

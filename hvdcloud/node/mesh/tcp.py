@@ -1,9 +1,9 @@
-"""To which other nodes a worker is connected, and how to break these connections.
+"""The TCP sockets of this node's processes: who is connected to whom, and how to break a worker's connections.
 
 When a node is gone, Gloo and NCCL notice it at once only where the kernel of that node closes its connections. A node
 that is frozen or cut off closes nothing, and workers that were not connected to it directly wait for those that were.
 Gloo then waits for its timeout, which has to be long, since it is also how long workers wait at every change of the
-world for one that is slow to start; NCCL waits for ever. Broken connections are noticed at once by everybody.
+world for one that is slow to start; NCCL waits without limit. A broken connection is noticed at once on both sides.
 
 Breaking another process's connections takes CAP_SYS_PTRACE (pidfd_getfd(2)), which a node's container has.
 """
@@ -11,25 +11,62 @@ Breaking another process's connections takes CAP_SYS_PTRACE (pidfd_getfd(2)), wh
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdcloud.node.run.processes import family
 
+TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _PIDFD_GETFD = 438  # the same on every architecture: include/uapi/asm-generic/unistd.h
-_ESTABLISHED = "01"
-_LISTEN = "0A"
-_LISTENS = "listens"
-_MAPPED = "0000000000000000FFFF0000"
+_ESTABLISHED, _LISTEN = "01", "0A"
+_MAPPED = bytes(10) + b"\xff\xff"
 
 
-class Look(NamedTuple):
+class Socket(NamedTuple):
+    """A TCP socket that is connected or listens."""
+
+    address: str
+    """Its own; of a socket of IPv6 that is connected over IPv4, the IPv4 address."""
+    port: int
+    peer: str | None
+    """The other side's address; None: it listens."""
+    inode: str
+
+
+def read(tables: Iterable[str]) -> list[str]:
+    """The texts of the kernel's tables, as far as they exist: without IPv6 there is one."""
+    found = []
+    for table in tables:
+        with contextlib.suppress(OSError):
+            found.append(Path(table).read_text())
+    return found
+
+
+def parse(table: str) -> Iterator[Socket]:
+    """The connected and listening sockets of one table (proc(5)): hexadecimal, in words of the machine's byte order."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 3 and fields[3] in (_ESTABLISHED, _LISTEN):
+            local, _, port = fields[1].rpartition(":")
+            peer = _address(fields[2].rpartition(":")[0]) if fields[3] == _ESTABLISHED else None
+            yield Socket(_address(local), int(port, 16), peer, fields[9] if len(fields) > 9 else "")
+
+
+def callers_on(port: int, texts: Iterable[str]) -> set[str]:
+    """The addresses from which connections to a local port are established.
+
+    Args:
+        texts: from `read`.
+    """
+    return {each.peer for text in texts for each in parse(text) if each.peer is not None and each.port == port}
+
+
+class OpenSockets(NamedTuple):
     """What a worker and its children have open."""
 
     connections: dict[str, str]
@@ -38,15 +75,16 @@ class Look(NamedTuple):
     """Whether others could connect to it, from other machines. Gloo listens as soon as it knows whom it has to meet."""
 
 
-def look(worker: int, addresses: Collection[str]) -> Look:
+def open_sockets(worker: int, addresses: Collection[str]) -> OpenSockets:
     """The connections of a worker and its children to some of the addresses, and whether it has begun to meet others.
 
     Args:
         worker: process id.
         addresses: IPv4, dotted.
     """
-    sockets = {inode: peer for _, _, inode, peer in _sockets(worker, {*addresses, _LISTENS})}
-    return Look({inode: peer for inode, peer in sockets.items() if peer != _LISTENS}, _LISTENS in sockets.values())
+    found = [each for _, _, each in _sockets(worker) if each.peer is None or each.peer in addresses]
+    connections = {each.inode: each.peer for each in found if each.peer is not None}
+    return OpenSockets(connections, any(each.peer is None for each in found))
 
 
 def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[str]) -> int:
@@ -55,9 +93,11 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
     Raises:
         OSError: this process may not do that.
     """
+    import ctypes
+
     broken = 0
-    for pid, number, inode, _ in _sockets(worker, addresses):
-        if inode not in inodes:
+    for pid, number, each in _sockets(worker):
+        if each.inode not in inodes or each.peer not in addresses:
             continue
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -78,9 +118,14 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
     return broken
 
 
-def _sockets(worker: int, addresses: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Process id, descriptor, inode and peer of every TCP socket that is connected to one of these, or listens."""
-    peers = {inode: peer for inode, peer in _table(worker) if peer in addresses}
+def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
+    """Process id, descriptor and socket of all that is connected or listens for other machines, over IPv4."""
+    sockets = {
+        each.inode: each
+        for text in read(table.replace("self", str(worker)) for table in TABLES)
+        for each in parse(text)
+        if each.peer is not None or not (":" in each.address or each.address.startswith("127."))
+    }
     for pid in family(worker):
         try:
             numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names only, the fastest way
@@ -90,28 +135,11 @@ def _sockets(worker: int, addresses: Collection[str]) -> Iterator[tuple[int, int
             with contextlib.suppress(OSError):
                 target = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - the text, not a path
                 inode = target.removeprefix("socket:[").removesuffix("]")
-                if peer := peers.get(inode):
-                    yield pid, int(number), inode, peer
+                if found := sockets.get(inode):
+                    yield pid, int(number), found
 
 
-def _table(pid: int) -> Iterator[tuple[str, str]]:
-    """Inode and peer's IPv4 address of every TCP socket in a process's network that is connected, or listens (proc(5)).
-
-    What listens on the loopback interface alone does not count.
-    """
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            local, remote = (field.partition(":")[0].removeprefix(_MAPPED) for field in fields[1:3])
-            if fields[3] == _ESTABLISHED and len(remote) == 8:
-                yield fields[9], _dotted(remote)
-            elif fields[3] == _LISTEN and len(local) == 8 and not _dotted(local).startswith("127."):
-                yield fields[9], _LISTENS
-
-
-def _dotted(address: str) -> str:
-    return socket.inet_ntoa(struct.pack("<I", int(address, 16)))
+def _address(text: str) -> str:
+    raw = b"".join(struct.pack("=I", int(text[start : start + 8], 16)) for start in range(0, len(text), 8))
+    raw = raw.removeprefix(_MAPPED)
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)

@@ -235,10 +235,10 @@ class Agent:
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
 
-    def _look_at_connections(self) -> dict[int | None, tcp.Look]:
+    def _look_at_connections(self) -> dict[int | None, tcp.OpenSockets]:
         """What each rank has open; notes when each of its connections to other nodes was first seen."""
         now = time.monotonic()
-        workers = {peer.pid: tcp.look(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
+        workers = {peer.pid: tcp.open_sockets(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
         there = {inode for found in workers.values() for inode in found.connections}
         self._connections = {inode: self._connections.get(inode, now) for inode in there}
         return workers

@@ -10,12 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hvdcloud.node import paths
+from hvdcloud.node.mesh import ssh
 from hvdcloud.node.run.channel import Channel
 
-NODE_PROGRAM = "hvdcloud-node"
-RECONNECT_SECONDS = 2
-"""How long to try to reach a node whose lease broke."""
 _ERROR_TAIL = 2000
 
 
@@ -112,16 +109,6 @@ def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = Fals
         again: the first lease broke: use a connection of its own and give up soon.
         probe: it is to try first what a worker needs.
     """
-    command = f"{NODE_PROGRAM} agent {shlex.quote(run)}" + (" --probe" if probe else "")
-    if again:
-        options = [f"ConnectTimeout={RECONNECT_SECONDS}", "ConnectionAttempts=1", "ControlPath=none"]
-    else:
-        # horovodrun's own ssh calls to this node ride on this connection (join.py): no handshake for any of them.
-        options = ["ControlMaster=yes"]
-    return ["ssh", "-T", *(word for option in options for word in ("-o", option)), node, command]
-
-
-def forget_connections() -> None:
-    """Remove the sockets of connections that were killed; ssh would not replace them."""
-    for socket in paths.volatile_dir().glob(paths.SSH_SOCKETS + "*"):
-        socket.unlink(missing_ok=True)
+    command = f"agent {shlex.quote(run)}" + (" --probe" if probe else "")
+    # Else horovodrun's own ssh calls to this node use this connection: no handshake for any of them.
+    return ssh.node_command(node, command, connect_seconds=ssh.RECONNECT_SECONDS if again else None)

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud.node import paths
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
 from hvdcloud.node.run import events, processes, state
 from hvdcloud.node.run.channel import BEAT_SECONDS
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
-from hvdcloud.node.run.lease import NODE_PROGRAM, Lease, forget_connections, local_agent, remote_agent
+from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, last_segment, zone_of
 from hvdcloud.providers.gce.plan.request import belongs_to
 

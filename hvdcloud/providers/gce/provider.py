@@ -10,23 +10,10 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import ApiError
-from hvdcloud.providers.base import (
-    LABEL_CLUSTER,
-    Cluster,
-    ClusterSpec,
-    Leftover,
-    Listing,
-    Node,
-    NodeBucket,
-    OnProgress,
-    Plan,
-    Problem,
-    Request,
-    UnseenError,
-    ignore_progress,
-)
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
@@ -42,7 +29,7 @@ from hvdcloud.providers.gce.settings import Settings, groups, settings_of
 from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import GceConfig, LimitsConfig
-
-Spot: TypeAlias = Literal["workers", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +98,11 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
 
 
 def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
-    """
+    """What is the same for every cluster of this configuration.
+
     Args:
         project: where the VMs are to be.
-        ssh_source: as `reach.caller_source` found it.
+        ssh_source: as `ssh_access.caller_source` found it.
     """
     gpu = config.gpu
     return Settings(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NodeError, UsageError
-from hvdcloud.providers.base import LABEL_CLUSTER, SSH_PORT, NodeProgress, OnProgress, Request
+from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.local import view
 
 START_ATTEMPTS = 5

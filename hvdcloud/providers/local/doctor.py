@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.doctor.engine import Check, Finding, existing, failed, fine, unwritable, warning
+from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import ClusterSpec
 
 _RANK_GB = 0.5
 """What a rank takes before it has loaded anything: Python, torch and Horovod."""

@@ -16,9 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
-from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import (
+from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
     MANAGED_BY,
@@ -26,14 +24,19 @@ from hvdcloud.providers.base import (
     Cluster,
     ClusterSpec,
     Leftover,
-    Listing,
     Node,
+    NodeState,
+    Plan,
+)
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import (
+    Listing,
     NodeBucket,
     NodeProgress,
-    NodeState,
     OnProgress,
-    Plan,
     Problem,
+    Stage,
     ignore_progress,
 )
 from hvdcloud.providers.local import requests as plan
@@ -43,7 +46,7 @@ from hvdcloud.providers.local.containers import Maker
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "
@@ -163,7 +166,7 @@ class LocalProvider:
 
         def wait(node: Node) -> Node:
             ready = self._follow_until_ready(node, deadline, open_streams)
-            on_progress(NodeProgress(object=node.name, step="ready"))
+            on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
             return ready
 
         def hang_up_all() -> None:
@@ -321,7 +324,7 @@ class LocalProvider:
                 self._api.remove_network(object_id)
             else:
                 self._api.remove_volume(object_id, force=True)
-            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted"))
+            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted", stage=Stage.DELETED))
         except NotFound:
             reason = "gone, but still listed"
         except APIError as error:

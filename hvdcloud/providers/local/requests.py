@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.providers.base import LABEL_NODE, SSH_PORT, ClusterSpec, NodeBucket, Plan, Request
+from hvdcloud.cluster.model import LABEL_NODE, SSH_PORT, ClusterSpec, Plan, Request
+from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.local.view import LABEL_BUCKET, LABEL_IMAGE
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"

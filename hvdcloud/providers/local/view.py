@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.base import (
+from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_CREATED,
     LABEL_ID,
@@ -21,8 +20,9 @@ from hvdcloud.providers.base import (
     ClusterSpec,
     Node,
     NodeState,
-    Problem,
 )
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.base import Problem
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
 LABEL_BUCKET = "hvdcloud-bucket"

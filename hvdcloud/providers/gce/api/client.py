@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.google import batch
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
@@ -27,7 +28,6 @@ from hvdcloud.google.http import (
     ignore_retry,
 )
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
 
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""

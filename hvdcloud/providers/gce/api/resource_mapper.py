@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from hvdcloud.providers.base import (
+from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_CREATED,
     LABEL_ID,

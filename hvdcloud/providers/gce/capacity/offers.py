@@ -2,68 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity.candidates import Availability
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.plan.request import region_of
-from hvdcloud.providers.gce.settings import Settings, Spot
+from hvdcloud.providers.gce.settings import Settings
+from hvdcloud.providers.pricing import Offer, Spot
 
 NODE = "n1-standard-8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A whole cluster of one kind in one zone."""
-
-    machine_type: str
-    gpu_type: str | None
-    gpu_count: int
-    """Of one node."""
-    spot: bool
-    """Spot VMs; `spot_nodes` says which."""
-    region: str | None
-    zone: str | None
-    """None: in no zone."""
-    dollars_per_hour: float | None
-    """All nodes with their disks and external addresses; None: the price table does not know."""
-    dollars: float | None
-    """For as many hours as were asked for."""
-    estimate: bool
-    """The price is another region's."""
-    configured: bool
-    """It is what hvdcloud.yaml asks for."""
-    spot_nodes: Spot = "none"
-    """`workers`: the head is on demand."""
-    head_machine_type: str | None = None
-    """The head's, where it is another."""
-    elsewhere: bool = False
-    """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
-    switched_off: date | None = None
-    """Since when the GPU can not be had any more."""
-    ends: date | None = None
-    """From when on it will not."""
-    image: str | None = None
-    """Why the configured image does not run on it, and which does."""
-    quota: tuple[str, ...] | None = None
-    """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the API says. None: it was not asked, or did not answer."""
-
-    machine_zones: Mapping[str, Collection[str]] | None = None
-    """Machine type → zones."""
-    gpu_zones: Mapping[str, Collection[str]] | None = None
-    regional_quotas: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Region → `quotas` of `regions.get`."""
-    project_quotas: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +92,7 @@ def offers(
     nodes: int,
     hours: float,
     zones: Sequence[str],
-    facts: Facts,
+    available: Availability,
     today: date,
     gpu: str | None = None,
     image_problem: Callable[[str], str | None] = lambda _: None,
@@ -178,11 +130,11 @@ def offers(
             )
             own = kind.machine_type == settings.machine_type and spot == own_spot and _same_gpus(kind, settings)
             common = _common(kind, today=today, image_problem=image_problem)
-            for zone in _zones(kind, facts, head=head) or [None]:
+            for zone in _zones(kind, available, head=head) or [None]:
                 elsewhere = zone is not None and home not in (None, region_of(zone))
                 configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
                 priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
-                refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, facts=facts)
+                refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, available=available)
                 here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured, quota=refusing, **priced)
                 found.append(replace(here, spot=spot != "none", spot_nodes=spot, head_machine_type=head))
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
@@ -216,21 +168,11 @@ def _common(kind: Kind, *, today: date, image_problem: Callable[[str], str | Non
     )
 
 
-def _zones(kind: Kind, facts: Facts, *, head: str | None) -> list[str | None]:
+def _zones(kind: Kind, available: Availability, *, head: str | None) -> list[str | None]:
     """Where it and the head are, in the catalogue's order; what the API says counts where it says something."""
-    listed = list(catalog.zones_with(kind.gpu_type))
-    machine = catalog.machine(kind.machine_type)
-    told: list[set[str]] = []
-    if facts.machine_zones is not None and not machine.custom:
-        told.append(set(facts.machine_zones.get(machine.name, ())))
-    if head and facts.machine_zones is not None and head in facts.machine_zones:
-        told.append(set(facts.machine_zones[head]))
-    if facts.gpu_zones is not None and kind.gpu_type:
-        told.append(set(facts.gpu_zones.get(kind.gpu_type, ())))
-    if not told:
-        return [*listed]
-    there = set.intersection(*told)
-    return [*(zone for zone in listed if zone in there), *sorted(there - set(listed))]
+    listed = catalog.zones_with(kind.gpu_type)
+    machines = [name for name in (kind.machine_type, head) if name and not catalog.machine(name).custom]
+    return [*available.zones(listed, machines=machines, gpus=[kind.gpu_type] if kind.gpu_type else [])]
 
 
 def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
@@ -244,41 +186,11 @@ def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> 
     }
 
 
-def _quota(wanted: Settings, *, nodes: int, region: str | None, facts: Facts) -> tuple[str, ...] | None:
-    regional = facts.regional_quotas.get(region or "")
-    if facts.project_quotas is None or not regional:
+def _quota(wanted: Settings, *, nodes: int, region: str | None, available: Availability) -> tuple[str, ...] | None:
+    if region is None or available.project_quotas is None or not available.regional_quotas.get(region):
         return None
     try:
-        needed = quota.needs(wanted, nodes=nodes)
+        short = available.shortfalls(wanted, nodes=nodes, region=region)
     except UsageError:  # limits.max_run_duration is not possible, which has nothing to do with this; `up` says so.
         return None
-    short = quota.shortfalls(needed, regional_quotas=regional, project_quotas=facts.project_quotas)
     return tuple(f"{each.metric}: {each.needed} needed, {max(0.0, each.limit - each.usage):g} free" for each in short)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Offers that differ by their zones only, one of which stands for all."""
-
-    offer: Offer
-    zones: tuple[str, ...]
-    """Of the first region."""
-    more_regions: int = 0
-
-
-def rows(found: Sequence[Offer], *, every_region: bool) -> list[Row]:
-    """Offers that go into one line: of one region; or, without `every_region`, of all that are alike."""
-    groups: dict[Offer, dict[str | None, list[str]]] = {}
-    for offer in found:
-        # Clusters in regions at one price differ by nothing else.
-        region = offer.region if every_region else None
-        alike = groups.setdefault(replace(offer, zone=None, region=region), {})
-        alike.setdefault(offer.region, []).extend([offer.zone] if offer.zone else [])
-    return [
-        Row(
-            offer=replace(key, region=next(iter(regions))),
-            zones=tuple(next(iter(regions.values()))),
-            more_regions=len(regions) - 1,
-        )
-        for key, regions in groups.items()
-    ]

@@ -6,18 +6,18 @@ leaves out, a zone that does not answer) is taken for good: `up` finds out by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
-from hvdcloud.google.errors import ApiError
-from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec, Problem
+from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
-from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity import candidates, quota
+from hvdcloud.providers.gce.capacity.candidates import Availability
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan.request import region_of, zone_candidates
 from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
@@ -46,25 +46,14 @@ class Preflight(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the API says; None: it did not say."""
-
-    project: Mapping[str, Any] | None = None
-    regions: Sequence[Mapping[str, Any]] | None = None
-    zones: Sequence[Mapping[str, Any]] | None = None
-    machine_types: Aggregated | None = None
-    gpu_types: Aggregated | None = None
-    image: Mapping[str, Any] | None = None
-    namesakes: Aggregated | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What was found, one subject after the other."""
 
-    facts: Facts
+    available: Availability
+    answers: Mapping[str, Any]
+    """By question: project, regions, zones, image, namesakes, machine_types, gpu_types; None: not answered."""
     failures: Mapping[str, HvdcloudError]
-    """Fields of `facts` that the API did not tell, and why."""
+    """Why questions were not answered."""
     here: list[str]
     """The zones that have what a node needs, in the order to try."""
     missing: list[Problem]
@@ -99,18 +88,31 @@ def preflight(
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
         notices += [notice for notice in told if notice not in notices]
-    image = image_path(found.facts.image) if found.facts.image else ""
+    image = image_path(found.answers["image"]) if found.answers["image"] else ""
     return Preflight(problems, found.roomy, notices, image)
 
 
 def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str]) -> Outlook:
     """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
-    facts, failures = _ask(client, spec, settings)
+    machines, gpus = _asked_for(settings, spec)
+    names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
+    family = IMAGE_FAMILIES[settings.vm_image_profile]
+    answers, failures = candidates.ask(
+        {
+            **candidates.questions(client, machines=machines, gpus=gpus),
+            "zones": client.zones,
+            "image": lambda: client.image_from_family(*family),
+            "namesakes": lambda: client.instances_named(names),
+        },
+        doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
+    )
+    available = candidates.availability(answers, machines=machines, gpus=gpus)
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones)
-    here, missing, closed = _zones(facts, spec, settings, places, chosen=bool(zones))
-    roomy, short, scarce = _quotas(facts, spec, settings, here)
+    here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
+    roomy, short, scarce = _quotas(available, spec, settings, here)
     return Outlook(
-        facts=facts,
+        available=available,
+        answers=answers,
         failures=failures,
         here=here,
         missing=missing,
@@ -118,8 +120,8 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
         roomy=roomy,
         short=short,
         scarce=scarce,
-        namesakes=_namesakes(facts, spec, here),
-        image=_image(facts, settings),
+        namesakes=_namesakes(answers["namesakes"], spec, here),
+        image=_image(answers["image"], settings),
     )
 
 
@@ -148,37 +150,6 @@ def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
 def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
     """What the nodes are, the head's kind last where it is another."""
     return [group.kind for group in groups(settings, range(spec.nodes))]
-
-
-def _ask(client: ComputeClient, spec: ClusterSpec, settings: Settings) -> tuple[Facts, dict[str, HvdcloudError]]:
-    """Seven questions at once."""
-    machines, gpu_types = _asked_for(settings, spec)
-    names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
-    family = IMAGE_FAMILIES[settings.vm_image_profile]
-    questions: dict[str, Callable[[], Any]] = {
-        "project": client.get_project,
-        "regions": client.regions,
-        "zones": client.zones,
-        "image": lambda: client.image_from_family(*family),
-        "namesakes": lambda: client.instances_named(names),
-    }
-    if machines:
-        questions["machine_types"] = lambda: client.machine_types(machines)
-    if gpu_types:
-        questions["gpu_types"] = lambda: client.accelerator_types(gpu_types)
-    failures: dict[str, HvdcloudError] = {}
-
-    def ask(what: str) -> Any:
-        try:
-            return questions[what]()
-        except ApiError as error:
-            failures[what] = error.as_user_error(doing=f"read the {what.replace('_', ' ')} of {client.project}")
-        except CredentialsError as error:
-            failures[what] = error
-        return None
-
-    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
-    return Facts(**answers), failures
 
 
 def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
@@ -210,7 +181,7 @@ def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], lis
 
 
 def _zones(
-    facts: Facts, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
+    available: Availability, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
 ) -> tuple[list[str], list[Problem], list[str]]:
     """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
 
@@ -218,28 +189,22 @@ def _zones(
         places: configured, or the catalogue's.
         chosen: the user named them, so that one which never would do is a problem.
     """
-    status = {str(zone["name"]): zone.get("status", "UP") for zone in facts.zones or ()}
-    up = {zone for zone in status if status[zone] == "UP"}
-    lacks: dict[str, str] = {}
-    having: list[set[str]] = [up] if status else []
-    machines, gpu_types = _asked_for(settings, spec)
-    for names, found in ((machines, facts.machine_types), (gpu_types, facts.gpu_types)):
-        if found is None:
-            continue
-        unknown = {zone for zone in places if any(zone in place for place in found.unseen)}
-        for what in names:
-            there = {zone_of(item) for item in found.items if item["name"] == what}
-            having.append(there | unknown)
-            lacks |= {zone: f"{zone} has no {what}" for zone in places if zone not in there | unknown}
+    machines, gpus = _asked_for(settings, spec)
+    status = available.status
+    lacks = {
+        zone: f"{zone} has no {what}"
+        for zone in places
+        if (what := available.lacks(zone, machines=machines, gpus=gpus))
+    }
     lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
-    down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in up}
-    everywhere = sorted(set.intersection(*having)) if having else []
+    down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in available.up}
     known = [zone for zone in places if zone not in lacks | down]
     if chosen and not places:
         problem = Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
         return [], [problem], []
+    everywhere = available.zones(places, machines=machines, gpus=gpus)
     if chosen:
-        hint = f"zones that have it: {_some(everywhere)}" if everywhere else "take another GPU or machine type"
+        hint = f"zones that have it: {_some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
         problems = [
             Problem(message=f"gce.zones: {reason}", hint=hint) for zone, reason in lacks.items() if zone not in down
         ]
@@ -248,8 +213,8 @@ def _zones(
             problems.append(Problem(message=f"gce.zones: {closed}", hint=hint, error=CapacityError))
         return known, problems, [f"left out: {closed}"] if closed else []
     # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
-    if facts.machine_types is not None:
-        newer = zone_candidates(settings, nodes=spec.nodes, zones=everywhere) if everywhere else []
+    if available.machine_zones is not None:
+        newer = zone_candidates(settings, nodes=spec.nodes, zones=sorted(everywhere)) if everywhere else []
         known += [zone for zone in newer if zone not in known]
     if known:
         return known, [], []
@@ -262,14 +227,11 @@ def _zones(
 
 
 def _quotas(
-    facts: Facts, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
+    available: Availability, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
 ) -> tuple[list[str], list[Problem], list[str]]:
     """The zones whose regions have room for all nodes; why none has; what was left out."""
-    needed = quota.needs(settings, nodes=spec.nodes)
-    of_project = (facts.project or {}).get("quotas", ())
-    of_region = {str(region["name"]): region.get("quotas", ()) for region in facts.regions or ()}
     short = {
-        region: quota.shortfalls(needed, regional_quotas=of_region.get(region, ()), project_quotas=of_project)
+        region: available.shortfalls(settings, nodes=spec.nodes, region=region)
         for region in dict.fromkeys(map(region_of, zones))
     }
     hint = f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs"
@@ -292,9 +254,9 @@ def _shortfall(short: quota.Shortfall) -> str:
     return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
 
 
-def _namesakes(facts: Facts, spec: ClusterSpec, zones: Sequence[str]) -> list[Problem]:
+def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[Problem]:
     """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
-    found = facts.namesakes.items if facts.namesakes else []
+    found = answer.items if answer else []
     for vm in sorted(found, key=lambda vm: str(vm["name"])):
         labels, zone = vm.get("labels", {}), zone_of(vm)
         if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
@@ -310,8 +272,8 @@ def _namesakes(facts: Facts, spec: ClusterSpec, zones: Sequence[str]) -> list[Pr
     return []
 
 
-def _image(facts: Facts, settings: Settings) -> list[Problem]:
-    least = int((facts.image or {}).get("diskSizeGb", 0))
+def _image(image: Mapping[str, Any] | None, settings: Settings) -> list[Problem]:
+    least = int((image or {}).get("diskSizeGb", 0))
     if settings.disk_gb >= least:
         return []
     message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from hvdcloud.doctor.engine import Finding, failed, fine, warning
+from hvdcloud.checks import Finding, failed, fine, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.doctor.engine import Check, Finding, Once, failed, failure, fine, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
@@ -24,8 +24,9 @@ from hvdcloud.providers.gce.plan.request import region_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import ClusterSpec, Problem
+    from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
 """Stands for our own public address where that does not matter (RFC 5737)."""
@@ -151,8 +152,7 @@ class _Checks:
     def _needs(self, found: Outlook) -> str:
         """The scarcest two of what the nodes take, in the first region that has room."""
         region = region_of(found.roomy[0])
-        regions = {str(each["name"]): each.get("quotas", ()) for each in found.facts.regions or ()}
-        regional, project = regions.get(region, ()), (found.facts.project or {}).get("quotas", ())
+        regional, project = found.available.regional_quotas.get(region, ()), found.available.project_quotas or ()
         quotas = {
             str(each["metric"]): float(each.get("limit", 0)) - float(each.get("usage", 0))
             for each in (*project, *regional)
@@ -178,7 +178,7 @@ class _Checks:
             return trouble
         if found.image:
             return _problem(found.image)
-        return fine(f"{(found.facts.image or {}).get('name')}, on a disk of {self._config.disk_gb} GB")
+        return fine(f"{(found.answers['image'] or {}).get('name')}, on a disk of {self._config.disk_gb} GB")
 
     # --- networks -------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class _Checks:
         errors = [found.failures[question] for question in questions if question in found.failures]
         refused = [error for error in errors if isinstance(error, CredentialsError)]
         # One that was not asked has no answer either.
-        silent = all(getattr(found.facts, question) is None for question in questions)
+        silent = all(found.answers.get(question) is None for question in questions)
         return failure((refused or errors)[0]) if refused or (errors and silent) else None
 
     def _settings(self, *, project: str = "", ssh_source: str = "") -> Settings:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.doctor.engine import Finding, Once, failed, fine, unknown, warning
+from hvdcloud.checks import Finding, Once, failed, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError

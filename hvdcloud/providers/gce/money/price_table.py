@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hvdcloud.cluster.record import state_root, write_private
+from hvdcloud.cluster.files import state_root, write_private
 from hvdcloud.errors import UsageError
 
 FORMAT = 1

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_ID, Leftover, NodeProgress, OnProgress, Plan, Request
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import labels_of
 from hvdcloud.providers.gce.inventory import Resource
@@ -24,7 +25,7 @@ from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, r
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.record import Journal
+    from hvdcloud.cluster.journal import Journal
 
 CREATE_SECONDS = 900.0
 """For one bulkInsert; gcloud gives up after as long."""
@@ -152,7 +153,7 @@ class Creation:
             region = region_of(zone)
             error = full.get(region) or self._in_zone(zone)
             if error is None:
-                self._say(zone, "created")
+                self._say(zone, "created", stage=Stage.DONE)
                 return
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
@@ -302,8 +303,8 @@ class Creation:
             self._requests.add(request)
         return request
 
-    def _say(self, zone: str, step: str) -> None:
-        self._on_progress(NodeProgress(object=zone, step=step))
+    def _say(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
+        self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
 
 
 def _some_vms(count: int) -> str:

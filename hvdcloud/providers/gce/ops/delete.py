@@ -6,10 +6,11 @@ import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from hvdcloud.cluster.model import LABEL_CLUSTER, Leftover
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_CLUSTER, Leftover, NodeProgress, OnProgress, ignore_progress
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import described_operation
 from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, look, why
@@ -136,7 +137,7 @@ class Sweep:
                 self._reasons[target] = "the place where it was does not answer"
             else:
                 del self._reasons[target]
-                self._on_progress(NodeProgress(object=str(target), step="deleted"))
+                self._on_progress(NodeProgress(object=str(target), step="deleted", stage=Stage.DELETED))
         return listed
 
     def _creating(self, inventory: Inventory) -> list[Resource]:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
-from hvdcloud.providers.base import Node, NodeProgress, NodeState, OnProgress
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper
 
@@ -119,11 +120,12 @@ class Boots:
             raise self._failed(boot, step=str(status.get("step", "?")), cause=str(status.get("error", "")))
         if word == "ready":
             boot.host_key = str(status["host_key"])
-        percent = status.get("percent")
-        step = boot.step if word is None else f"{word} {percent} %" if isinstance(percent, int) else str(word)
+        percent = status["percent"] if isinstance(status.get("percent"), int) else None
+        step = boot.step if word is None else str(word) if percent is None else f"{word} {percent} %"
         if step != boot.step:
             boot.step = step
-            self._on_progress(NodeProgress(object=boot.node.name, step=step))
+            stage = Stage.DONE if word == "ready" else Stage.WORKING
+            self._on_progress(NodeProgress(object=boot.node.name, step=step, stage=stage, percent=percent))
 
     def _look(self) -> None:
         """List the VMs: addresses of those that are there, and an error for one that is off or gone."""

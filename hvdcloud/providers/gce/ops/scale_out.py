@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
 from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
 from hvdcloud.providers.gce.api.resource_mapper import labels_of, node_state
 from hvdcloud.providers.gce.inventory import Inventory, Resource

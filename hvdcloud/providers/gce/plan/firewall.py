@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hvdcloud.providers.base import SSH_PORT, ClusterSpec
+from hvdcloud.cluster.model import SSH_PORT, ClusterSpec
 from hvdcloud.providers.gce.plan.request import NETWORK_TAG, cluster_tag, network_path, same_path
 from hvdcloud.providers.gce.settings import Settings
 from hvdcloud.providers.gce.ssh_access import IAP, IAP_RANGE

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import UsageError
 from hvdcloud.image.publish.registry import google_registry
-from hvdcloud.providers.base import ClusterSpec
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.settings import Group, NodeKind, Settings, groups

@@ -1,23 +1,23 @@
-"""Why a cluster has not all of its nodes, as far as that can be told from here."""
+"""Why a cluster does not have all of its nodes, as far as its provider knows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.providers.base import NodeState
 
-if TYPE_CHECKING:
-    from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Cluster
-
-_SAID = "hvdcloud: "
+_MARK = "hvdcloud: "
 _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
 """How the lines begin in which a node says why it ends itself (node/boot/idle.py, node/run/finish.py, gce/startup)."""
 
 
-def not_whole(context: Context, cluster: Cluster) -> NodeError:
-    """The error for whoever needs every node."""
+def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError:
+    """The error for a command that needs every node.
+
+    Args:
+        boot_log: asks the provider for a node's boot log.
+    """
     name = cluster.name
     again = f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again"
     if not cluster.nodes and not cluster.unseen:
@@ -28,7 +28,7 @@ def not_whole(context: Context, cluster: Cluster) -> NodeError:
             hint=again,
         )
     stopped = bool(cluster.nodes) and all(node.state is NodeState.STOPPED for node in cluster.nodes)
-    if stopped and (reason := _said(context, cluster)):
+    if stopped and (reason := _reason(cluster, boot_log)):
         return NodeError(f"the nodes of cluster {name} have ended themselves: {reason}", hint=again)
     states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
     if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
@@ -38,17 +38,17 @@ def not_whole(context: Context, cluster: Cluster) -> NodeError:
     )
 
 
-def _said(context: Context, cluster: Cluster) -> str:
-    """The last reason that a node gave, the head's before others'; empty if there is none."""
+def _reason(cluster: Cluster, boot_log: Callable[[Node], str]) -> str:
+    """The last reason in a boot log, the head's before others'; empty if there is none."""
     for node in cluster.nodes:
         try:
-            lines = context.provider.console(node).splitlines()
+            lines = boot_log(node).splitlines()
         except HvdcloudError:
             # It is only for a better message.
             continue
         for line in reversed(lines):
             # On a serial port each line says first which program it is from.
-            text = line.partition(_SAID)[2].strip()
+            text = line.partition(_MARK)[2].strip()
             if text.startswith(_REASONS):
                 return text.removeprefix("deleting: ").removeprefix("switching off: ")
     return ""

@@ -1,0 +1,105 @@
+"""The `hvdcloud` application: its global options, and what its commands have in common.
+
+A command is a function in one of the files beside this one: its arguments, one call, and how the result looks;
+`main.py` lists them all. Everything slow to load is imported inside the command that needs it: `hvdcloud --help` loads
+Typer and nothing else.
+
+A command's docstring is what `--help` shows. Its first line is for the list of all commands; it ends with an example: a
+paragraph that begins with a backslash and a b, so that its lines stay as they are, then `Example:` and one to three
+lines `  $ hvdcloud …`, each with a comment where the options do not speak for themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud import __version__
+from hvdcloud.console import Console
+from hvdcloud.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hvdcloud.config.model import Config
+    from hvdcloud.lifecycle.context import Context
+
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes, instead of the file's.")]
+Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
+Bucket = Annotated[str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever it may cost.")]
+
+app = typer.Typer(
+    name="hvdcloud",
+    help="From a training script on this machine to N machines and back: nothing left billing, no checkpoint lost.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(slots=True)
+class Invocation:
+    """The global options of this command, and its result."""
+
+    config: Path | None = None
+    name: str | None = None
+    console: Console = field(default_factory=Console)
+    command: str = ""
+    result: object = None
+    exit_code: ExitCode = ExitCode.OK
+
+    def load_config(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Config:
+        """What hvdcloud.yaml, the environment and these flags say.
+
+        Args:
+            flags: by configuration key; None leaves the key to the environment and the file.
+            default_name: the cluster's name where `--name` gives none; None: the file has to name it.
+
+        Raises:
+            UsageError: they are not valid.
+        """
+        from hvdcloud.config.file import load_config
+
+        return load_config(self.config, flags={"name": self.name or default_name, **(flags or {})})
+
+    def context(self, flags: Mapping[str, object] | None = None) -> Context:
+        """The experiment that hvdcloud.yaml, the environment and these flags describe.
+
+        Raises:
+            UsageError: they are not valid.
+        """
+        from hvdcloud.lifecycle.context import Context
+
+        return Context(self.load_config(flags), self.console)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hvdcloud {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The configuration file.", show_default="hvdcloud.yaml")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The cluster's name, instead of the file's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that every command takes."""
+    invocation = context.obj
+    invocation.config, invocation.name = config, name
+    invocation.console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    invocation.command = context.invoked_subcommand or ""

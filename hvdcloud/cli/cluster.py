@@ -1,0 +1,371 @@
+"""The commands about a cluster: up, down, list, status, resize, ssh; and how their results look."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
+from hvdcloud.console import plain
+from hvdcloud.errors import UsageError
+from hvdcloud.units import dollars, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hvdcloud.cluster.model import Cluster, Node, Plan
+    from hvdcloud.console import Console
+    from hvdcloud.lifecycle.down import DownResult
+    from hvdcloud.lifecycle.resize import ResizeResult
+    from hvdcloud.lifecycle.run import RunResult
+    from hvdcloud.lifecycle.status import StatusResult
+    from hvdcloud.lifecycle.up import UpResult
+    from hvdcloud.providers.base import Listing
+
+
+def up(
+    context: typer.Context,
+    nodes: Nodes = None,
+    provider: Provider = None,
+    bucket: Bucket = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact requests; change nothing.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Create the cluster: all nodes or none.
+
+    \b
+    Example:
+      $ hvdcloud up --dry-run    # what would be asked for, and what it costs
+      $ hvdcloud up --nodes 4 --yes
+    """
+    from hvdcloud.cluster.confirm_cost import Consent
+    from hvdcloud.lifecycle import up as lifecycle
+
+    invocation: Invocation = context.obj
+    with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
+        if dry_run:
+            invocation.result = plan = lifecycle.plan_up(experiment)
+            _show_plan(invocation.console, plan)
+        else:
+            invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
+            _show_up(invocation.console, result)
+
+
+def _show_plan(console: Console, what: Plan) -> None:
+    """The exact requests, then the price."""
+    for request in what.requests:
+        console.answer(f"{request.method}  # {request.object}")
+        console.answer(json.dumps(plain(request.body), indent=2))
+    for notice in what.notices:
+        console.answer(f"note: {notice}")
+    worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
+    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
+
+
+def _duration(value: float) -> str:
+    """Of a time limit: `12 h`, `1:23:45`."""
+    return f"{value / 3600:g} h" if value % 360 == 0 else str(timedelta(seconds=value))
+
+
+def _show_up(console: Console, result: UpResult) -> None:
+    """The nodes and the next command."""
+    if not result.created:
+        console.answer(f"cluster {result.cluster} is up already: {len(result.nodes)} node(s)")
+    else:
+        console.answer(f"cluster {result.cluster} is up: {len(result.nodes)} node(s) in {seconds(result.seconds)}")
+    console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
+
+
+def down(
+    context: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Even if checkpoints are not on this disk.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every cluster of this provider.")] = False,
+    provider: Provider = None,
+) -> None:
+    """Delete everything that has the cluster's labels.
+
+    \b
+    Example:
+      $ hvdcloud down
+      $ hvdcloud down --all --provider gce    # whoever made them
+    """
+    from hvdcloud.lifecycle import down as lifecycle
+
+    invocation: Invocation = context.obj
+    if every:
+        invocation.name = invocation.name or "all"
+        with invocation.context({"provider": provider}) as experiment:
+            results = lifecycle.down_all(experiment, force=force)
+        invocation.result = results
+        for result in results:
+            show_down(invocation.console, result)
+        if not results:
+            invocation.console.answer("there is no cluster; nothing to delete")
+        return
+    with invocation.context({"provider": provider}) as experiment:
+        invocation.result = result = lifecycle.down(experiment, force=force)
+        show_down(invocation.console, result)
+
+
+def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
+    """What is gone, and what it had cost.
+
+    Args:
+        with_cost: False: that is said elsewhere.
+    """
+    if result.nothing_to_do:
+        console.answer(f"there is no cluster {result.cluster}; nothing to delete")
+        return
+    cost = ""
+    if with_cost and result.dollars is not None:
+        what = "what was left of it" if result.nodes_gone else "it"
+        cost = f"; {what} cost {dollars(result.dollars)}"
+    console.answer(
+        f"{result.cluster} is gone: {len(result.deleted)} object(s) deleted in {seconds(result.seconds)}; "
+        f"listing again found nothing left{cost}"
+    )
+
+
+def list_clusters(context: typer.Context, provider: Provider = None) -> None:
+    """Every cluster of this engine or project, also those that another machine made.
+
+    \b
+    Example:
+      $ hvdcloud list --provider gce
+    """
+    from hvdcloud import providers
+    from hvdcloud.cluster.state import as_known_here
+
+    invocation: Invocation = context.obj
+    config = invocation.load_config({"provider": provider}, default_name="any")
+    listing = providers.connect(config, on_retry=invocation.console.say).list()
+    listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
+    invocation.result = listing.clusters
+    show_clusters(invocation.console, listing)
+    if listing.unseen:
+        raise listing.unseen_error()
+
+
+def show_clusters(console: Console, listing: Listing) -> None:
+    """One line per cluster."""
+    if not listing.clusters:
+        console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
+        return
+    rows = []
+    for cluster in listing.clusters:
+        states = sorted({node.state.value for node in cluster.nodes})
+        rows.append(
+            [
+                cluster.name,
+                f"{len(cluster.nodes)}/{cluster.expected_nodes}",
+                "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states]),
+                f"{cluster.dollars_per_hour:.2f}",
+                f"{cluster.dollars_so_far:.2f}",
+                _worst(cluster),
+                cluster.owner,
+                f"{cluster.created:%Y-%m-%d %H:%M:%S}Z",
+            ]
+        )
+    if len(listing.clusters) > 1:
+        rows.append(_total(listing.clusters))
+    console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
+
+
+def _worst(cluster: Cluster) -> str:
+    return "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
+
+
+def _total(clusters: Sequence[Cluster]) -> list[str]:
+    worst = [cluster.worst_case_dollars for cluster in clusters]
+    return [
+        "total",
+        f"{sum(len(cluster.nodes) for cluster in clusters)}",
+        "",
+        f"{sum(cluster.dollars_per_hour for cluster in clusters):.2f}",
+        f"{sum(cluster.dollars_so_far for cluster in clusters):.2f}",
+        "no end" if None in worst else f"{sum(filter(None, worst)):.2f}",
+        "",
+        "",
+    ]
+
+
+def status(
+    context: typer.Context,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to look; default: 2.", min=0.5)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on; Ctrl-C ends it.")] = False,
+) -> None:
+    """The cluster's nodes and runs.
+
+    With `--watch` it is drawn anew in place on a terminal; elsewhere it is printed again whenever something changes.
+
+    \b
+    Example:
+      $ hvdcloud status
+      $ hvdcloud status --watch 5
+      $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
+    """
+    from hvdcloud.lifecycle.status import status as read_status
+    from hvdcloud.lifecycle.watch import watch as keep_watching
+
+    invocation: Invocation = context.obj
+    if watch and invocation.console.as_json:
+        raise UsageError("--watch has no end, and --json is one document", hint="hvdcloud status --json")
+    if seconds is not None and not watch:
+        raise UsageError("SECONDS says how often --watch looks", hint=f"hvdcloud status --watch {seconds:g}")
+    with invocation.context() as experiment:
+        if watch:
+            keep_watching(experiment, every=seconds, show=show_status)
+            return
+        invocation.result = result = read_status(experiment)
+        show_status(invocation.console, result)
+
+
+def show_status(console: Console, result: StatusResult) -> None:
+    """Nodes, then runs."""
+    cluster = result.cluster
+    whole = "" if result.whole else f" (NOT WHOLE: {cluster.expected_nodes} expected)"
+    console.answer(
+        f"cluster {cluster.name} on {cluster.provider}, {seconds(result.age_seconds)} old, "
+        f"made by {cluster.owner}{whole}"
+    )
+    rows = [[node.name, node.state.value, _reach(node)] for node in cluster.nodes]
+    console.table(["NODE", "STATE", "SSH"], rows)
+    if result.runs_unknown:
+        console.answer(f"runs: unknown: {result.runs_unknown}")
+    elif result.runs:
+        console.table(
+            ["RUN", "STATE", "TIME", "CHECKPOINTS"],
+            [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
+        )
+        _elastic(console, result.runs[-1])
+    console.answer(f"checkpoints: {cluster.bucket}")
+    console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
+    for note in _cost_notes(result):
+        console.answer(f"  {note}")
+
+
+def _elastic(console: Console, run: RunResult) -> None:
+    """The members of an elastic run that is running; nothing for other runs."""
+    from hvdcloud.runs.elastic import ranks_text, restarts_text
+
+    if run.state != "running" or not run.members:
+        return
+    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} goes on"
+    if run.world:
+        said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
+    console.answer(said + restarts_text(run.restarts))
+    console.table(
+        ["MEMBER", "ALIAS", "STATE", "SINCE", "WHY"],
+        [
+            [
+                member.name,
+                member.alias if member.alias != member.name else "-",
+                member.state,
+                _clock(member.since),
+                member.why or "-",
+            ]
+            for member in run.members
+        ],
+    )
+
+
+def _clock(at: float | None) -> str:
+    return "-" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}Z"
+
+
+def _at_worst(cluster: Cluster) -> str:
+    """What comes to it; nothing where nothing costs."""
+    if cluster.worst_case_dollars is None:
+        return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
+    if not cluster.worst_case_dollars:
+        return ""
+    by = ""
+    if cluster.ends is not None:
+        ends = cluster.ends.astimezone(timezone.utc)
+        # A day that is not today's has to be said.
+        day = "" if ends - datetime.now(timezone.utc) < timedelta(hours=12) else f"{ends:%Y-%m-%d} "
+        by = f" (deleted by Compute Engine at {day}{ends:%H:%M:%S}Z if nothing else does)"
+    return f", at worst {dollars(cluster.worst_case_dollars)}{by}"
+
+
+def _cost_notes(result: StatusResult) -> list[str]:
+    gone = f"{result.nodes_gone} node(s) that are gone are not counted" if result.nodes_gone else ""
+    return [*filter(None, [gone]), *result.cluster.cost_notes]
+
+
+def _reach(node: Node) -> str:
+    if node.proxy_command:
+        return "through IAP"
+    return f"{node.address}:{node.port}" if node.address else "-"
+
+
+def resize(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster is to have.")],
+    yes: Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete nodes even if checkpoints of theirs are not in the bucket.")
+    ] = False,
+) -> None:
+    """Add nodes to the cluster or take the last ones away, between runs or during an elastic run.
+
+    With the number that it has, nodes that are gone or stopped are made anew. The head always stays.
+
+    \b
+    Example:
+      $ hvdcloud resize 4
+      $ hvdcloud resize 2    # the checkpoints of the other two go to the bucket first
+    """
+    from hvdcloud.cluster.confirm_cost import Consent
+    from hvdcloud.lifecycle.resize import resize as resize_cluster
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = resize_cluster(experiment, nodes, consent=Consent(given=yes), force=force)
+        _show_resize(invocation.console, result)
+
+
+def _show_resize(console: Console, result: ResizeResult) -> None:
+    if not result.changed:
+        console.answer(f"cluster {result.cluster} has {result.nodes} node(s), and all of them run; nothing to do")
+    else:
+        changes = [f"made {', '.join(result.made)}"] if result.made else []
+        changes += [f"deleted {', '.join(result.removed)}"] if result.removed else []
+        cost = ""
+        if result.dollars_per_hour or result.dollars_per_hour_before:
+            cost = f"; {dollars(result.dollars_per_hour_before)}/h before, {dollars(result.dollars_per_hour)}/h now"
+        console.answer(
+            f"cluster {result.cluster} has {result.nodes} node(s) after {seconds(result.seconds)}: "
+            f"{'; '.join(changes)}{cost}"
+        )
+        if result.run and result.made:
+            console.answer(f"run {result.run} takes them in as soon as they are prepared")
+    if result.note:
+        console.answer(result.note)
+
+
+def ssh(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(help="A node's name or index.")] = "0",
+    command: Annotated[list[str] | None, typer.Argument(help="After `--`: what to run there.")] = None,
+) -> None:
+    """Into a node's container, with the pinned host key.
+
+    \b
+    Example:
+      $ hvdcloud ssh 1
+      $ hvdcloud ssh 0 -- nvidia-smi
+    """
+    from hvdcloud.lifecycle.ssh import ssh_argv
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        argv = ssh_argv(experiment, node, command or [])
+    os.execv(argv[0], argv)

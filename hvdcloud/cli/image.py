@@ -1,0 +1,79 @@
+"""The commands about the image: build, push; and how their result looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.app import Invocation
+from hvdcloud.units import seconds
+
+if TYPE_CHECKING:
+    from hvdcloud.console import Console
+    from hvdcloud.lifecycle.build import BuildOutcome
+
+
+def build(
+    context: typer.Context,
+    push: Annotated[bool, typer.Option("--push", help="Push it as well.")] = False,
+    cache_from: Annotated[
+        str | None,
+        typer.Option(
+            help="A registry's repository: images that it has are pulled, not built.", metavar="HOST/PATH[:TAG]"
+        ),
+    ] = None,
+    cache_to: Annotated[
+        str | None, typer.Option(help="A repository to send them to, for --cache-from.", metavar="HOST/PATH")
+    ] = None,
+    sbom: Annotated[
+        Path | None, typer.Option(help="Write what Python packages are in it here: CycloneDX, JSON.", metavar="PATH")
+    ] = None,
+    remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build do it, and push it.")] = False,
+) -> None:
+    """Build the image that the nodes run; print its digest.
+
+    \b
+    Example:
+      $ hvdcloud build
+      $ hvdcloud build --push --cache-from us-central1-docker.pkg.dev/my-project/hvdcloud/cache
+    """
+    from hvdcloud.lifecycle.build import build as build_image
+    from hvdcloud.lifecycle.build_remote import build_remote
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = (
+            build_remote(experiment, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+            if remote
+            else build_image(experiment, push=push, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+        )
+        _show_build(invocation.console, result)
+
+
+def push(context: typer.Context) -> None:
+    """Push the image to image.repository; print the digest that nodes will run.
+
+    \b
+    Example:
+      $ hvdcloud push
+    """
+    from hvdcloud.lifecycle.build import push as push_image
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = push_image(experiment)
+        _show_build(invocation.console, result)
+
+
+def _show_build(console: Console, result: BuildOutcome) -> None:
+    """The digest, and where its SBOM is."""
+    how = "was there already" if result.cached else f"built in {seconds(result.seconds)}"
+    console.answer(f"{result.reference} {how}")
+    console.answer(result.digest or result.image_id)
+    if result.sbom is not None:
+        places = [f"in {result.sbom.path}"] if result.sbom.path else []
+        places += ["beside it at the registry"] if result.sbom.digest else []
+        if places:
+            console.answer(f"the SBOM of its {result.sbom.packages} Python packages is {' and '.join(places)}")

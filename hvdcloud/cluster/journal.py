@@ -1,0 +1,66 @@
+"""The journal of a cluster: what each command was about to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.cluster.files import explained
+
+
+class Journal:
+    """What was about to be done, written and synced before it is done.
+
+    A killed command leaves its last intention here, with the `request_id` that makes repeating it safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def record(self, event: str, **fields: object) -> None:
+        """Append one line and wait until the disk has it.
+
+        Raises:
+            CapacityError: the disk is full.  UsageError: the file may not be written.
+        """
+        line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
+        with explained(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every whole line; a line cut off by a crash is left out."""
+        if not self._path.exists():
+            return []
+        found = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
+
+    def knows(self, cluster_id: str) -> bool:
+        """Whether this cluster was begun from here."""
+        return any(entry.get("cluster_id") == cluster_id for entry in self.entries())
+
+    def unfinished_up(self, cluster_id: str) -> bool:
+        """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
+        events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
+        return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
+
+    def cut_off_create(self, *, seconds: float) -> str | None:
+        """The cluster id of the newest `up`, if it was killed while it made things, at most so many seconds ago.
+
+        What it had asked for by then may not be there yet.
+        """
+        entries = [entry for entry in self.entries() if "cluster_id" in entry]
+        begun = [str(entry["cluster_id"]) for entry in entries if entry["event"] == "up"]
+        if not begun or not self.unfinished_up(begun[-1]):
+            return None
+        own = [entry for entry in entries if entry["cluster_id"] == begun[-1]]
+        created = any(entry["event"] == "created" for entry in own)
+        return None if created or time.time() - own[-1]["time"] > seconds else begun[-1]

@@ -1,0 +1,173 @@
+"""What a cluster is: its nodes, its labels, what a provider plans for it, and what it could not delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+SSH_PORT = 2222
+"""Where the container's own sshd answers (docs: the node contract)."""
+
+LABEL_MANAGED_BY = "managed-by"
+LABEL_CLUSTER = "hvdcloud-cluster"
+LABEL_OWNER = "hvdcloud-owner"
+LABEL_ID = "hvdcloud-id"
+LABEL_NODES = "hvdcloud-nodes"
+LABEL_NODE = "hvdcloud-node"
+LABEL_CREATED = "hvdcloud-created"
+MANAGED_BY = "hvdcloud"
+
+
+class NodeState(str, Enum):
+    """What a node's machine does, as its provider sees it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What a provider needs to know to make a cluster."""
+
+    name: str
+    id: str
+    """Six hexadecimal digits, new for every `up`: tells one cluster of a name from the next."""
+    owner: str
+    nodes: int
+    image: str
+    """Reference of the image that the nodes run."""
+    bucket: str
+    """`gs://…` or `file:///…`, as the laptop sees it."""
+    authorized_key: str
+    """The public key that may log in, in OpenSSH's one-line form."""
+    created: datetime
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """On every object that belongs to the cluster."""
+        return {
+            LABEL_MANAGED_BY: MANAGED_BY,
+            LABEL_CLUSTER: self.name,
+            LABEL_OWNER: self.owner,
+            LABEL_ID: self.id,
+            LABEL_NODES: str(self.nodes),
+            LABEL_CREATED: str(int(self.created.timestamp())),
+        }
+
+    def node_name(self, index: int) -> str:
+        """`NAME-0` is the head."""
+        return f"{self.name}-{index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One host whose container runs sshd and takes ranks."""
+
+    name: str
+    index: int
+    id: str
+    """The provider's own name for the machine."""
+    state: NodeState
+    address: str | None = None
+    """Where the laptop reaches the container's sshd."""
+    port: int = SSH_PORT
+    host_key: str | None = None
+    """The container's public host key, from where only it and the provider can write; known once ready."""
+    internal_address: str | None = None
+    """Where the other nodes reach it; None: its name is enough."""
+    made: str = ""
+    """When, as its provider writes it: tells it from its successor of the same name; empty: it has no such."""
+    proxy_command: str | None = None
+    """A program whose standard input and output are the connection to its sshd, where no address leads there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the labels say about one cluster."""
+
+    name: str
+    id: str
+    owner: str
+    provider: str
+    created: datetime
+    expected_nodes: int
+    nodes: tuple[Node, ...]
+    image: str
+    bucket: str
+    other_objects: tuple[str, ...] = ()
+    """What else carries the labels, such as a network: `network hvdcloud-digits`."""
+    dollars_per_hour: float = 0.0
+    """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
+    dollars_so_far: float = 0.0
+    """What the objects that are there have cost since each was made."""
+    paid_until: datetime | None = None
+    """Until this moment nothing comes to what it has cost so far, where there is a least time that is billed."""
+    worst_case_dollars: float | None = None
+    """If every node lives until its provider deletes it; None: nothing ends it."""
+    ends: datetime | None = None
+    """When the provider itself begins to delete the last of it; None: never."""
+    costs_since: datetime | None = None
+    """When the first of its nodes that are there was made."""
+    cost_notes: tuple[str, ...] = ()
+    """What to know about these figures, such as why nothing ends it."""
+    unseen: tuple[str, ...] = ()
+    """Places that did not answer and may hold more of it: `zone us-central1-f`."""
+
+    @property
+    def whole(self) -> bool:
+        """Every node that was asked for is there and runs, and no other."""
+        return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
+            node.state is NodeState.RUNNING for node in self.nodes
+        )
+
+    @property
+    def is_remnant(self) -> bool:
+        """Its nodes are gone, and only firewall rules or networks are left, which hold nothing and cost nothing."""
+        harmless = ("firewall ", "network ")
+        return not self.nodes and not self.unseen and all(each.startswith(harmless) for each in self.other_objects)
+
+    @property
+    def head(self) -> Node | None:
+        """Node 0, where horovodrun runs, if it exists."""
+        return next((node for node in self.nodes if node.index == 0), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call that would change the outside, exactly as it would be sent."""
+
+    object: str
+    """`network hvdcloud-digits`, `container digits-0`."""
+    method: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `create` would send; made without side effects."""
+
+    spec: ClusterSpec
+    requests: tuple[Request, ...]
+    dollars_per_hour: float
+    """For all nodes together, by the price table."""
+    worst_case_dollars: float = 0.0
+    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
+    seconds: float | None = None
+    """After which the provider itself deletes the nodes; None: never."""
+    notices: tuple[str, ...] = ()
+    """What the user should know before money is spent, such as a GPU that is about to be switched off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that `destroy` could not prove gone."""
+
+    object: str
+    reason: str
+    delete_with: str
+    """A command that deletes it by hand."""

@@ -1,0 +1,132 @@
+"""The state folder of one cluster: keys, pinned host keys, record, journal. Never needed to delete the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hvdcloud.cluster.files import explained, held, state_root, write_private
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import Cluster
+from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.errors import CapacityError, UsageError
+
+
+class ClusterState:
+    """The folder of one cluster.
+
+    Args:
+        name: the cluster's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dir = state_root() / name
+        self.journal = Journal(self.dir / "journal.jsonl")
+
+    @property
+    def key_file(self) -> Path:
+        """The private key that opens the nodes, 0600."""
+        return self.dir / "id_ed25519"
+
+    @property
+    def mesh_key_file(self) -> Path:
+        """The private key with which the nodes reach each other, 0600: nodes that come later need it too."""
+        return self.dir / "mesh_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The nodes' host keys, pinned when the cluster came up."""
+        return self.dir / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        """For `ssh -F`: one Host block per node."""
+        return self.dir / "ssh_config"
+
+    @property
+    def verified_files(self) -> Path:
+        """Which checkpoints were verified on this machine's disk."""
+        return self.dir / "verified.json"
+
+    def make(self) -> None:
+        """Create the folder, readable by its owner only.
+
+        Raises:
+            CapacityError: the disk is full.  UsageError: the folder may not be made.
+        """
+        with explained(self.dir):
+            self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def save(self, record: ClusterRecord) -> None:
+        """Write cluster.json."""
+        write_private(self.dir / "cluster.json", json.dumps(record_json(record), indent=2) + "\n")
+
+    def load(self) -> ClusterRecord | None:
+        """The record; None if there is none or it cannot be read."""
+        try:
+            return parse_record(json.loads((self.dir / "cluster.json").read_text(encoding="utf-8")))
+        except (OSError, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def record_of(self, cluster_id: str) -> ClusterRecord | None:
+        """The record of this very cluster; None if it is of another one of the same name, or there is none."""
+        record = self.load()
+        return record if record is not None and record.id == cluster_id else None
+
+    def update(self, change: Callable[[ClusterRecord], ClusterRecord]) -> None:
+        """Replace the record, if there is one."""
+        record = self.load()
+        if record is not None:
+            self.save(change(record))
+
+    def forget(self) -> None:
+        """Delete the keys and the record of a cluster that is gone; the journal, the list of verified files and the
+        folder bucket stay."""
+        for key in (self.key_file, self.mesh_key_file):
+            key.unlink(missing_ok=True)
+            key.with_suffix(".pub").unlink(missing_ok=True)
+        for path in (self.known_hosts, self.ssh_config):
+            path.unlink(missing_ok=True)
+        (self.dir / "cluster.json").unlink(missing_ok=True)
+        shutil.rmtree(self.dir / "tmp", ignore_errors=True)
+
+    @contextlib.contextmanager
+    def lock(self, command: str, *, required: bool = True) -> Iterator[None]:
+        """Keep other commands on this machine from changing the same cluster meanwhile.
+
+        The lock goes with the process, so a killed command never leaves one behind.
+
+        Args:
+            command: who holds it, for the others' message.
+            required: False: go on without one where no file can be made.
+
+        Raises:
+            UsageError: another process holds it, or no file may be made.  CapacityError: the disk is full.
+        """
+        try:
+            self.make()
+            with explained(self.dir / "lock"):
+                file = os.open(self.dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (CapacityError, UsageError):
+            if required:
+                raise
+            yield
+            return
+        with held(
+            file,
+            command,
+            what=f"cluster {self.name} is being changed",
+            hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
+        ):
+            yield
+
+
+def as_known_here(cluster: Cluster) -> Cluster:
+    """The cluster with what this machine remembers of it."""
+    record = ClusterState(cluster.name).load()
+    return cluster if record is None else record.applied_to(cluster)

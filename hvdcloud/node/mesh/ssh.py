@@ -1,0 +1,101 @@
+"""ssh to the other nodes of the cluster: its configuration, and the command lines that run the node program there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
+
+NODE_PROGRAM = "hvdcloud-node"
+RECONNECT_SECONDS = 2
+"""How long to try to reach a node that may be gone."""
+FAILED = 255
+"""ssh's exit code where the connection failed, not the command."""
+
+# Keepalives: without them Horovod waits without limit for the ssh of a frozen node. ControlPath lets the ssh calls of
+# horovodrun and mpirun use the connection of the supervisor's lease (run/lease.py), the only one that opens such a
+# socket: while a run is active, and without a handshake of some 100 ms for each call.
+_CONFIG = """\
+Include {aliases}
+Host *
+    Port {port}
+    User root
+    IdentityFile {key}
+    IdentitiesOnly yes
+    BatchMode yes
+    StrictHostKeyChecking yes
+    UserKnownHostsFile {known_hosts}
+    GlobalKnownHostsFile /dev/null
+    CheckHostIP no
+    GSSAPIAuthentication no
+    ConnectTimeout 10
+    ServerAliveInterval 5
+    ServerAliveCountMax 3
+    ControlPath {sockets}%C
+"""
+
+
+def key_file() -> Path:
+    """The private key of the cluster's nodes; the public one is beside it."""
+    return ssh_dir() / "id_ed25519"
+
+
+def known_hosts_file() -> Path:
+    """The pinned host keys of the cluster's nodes."""
+    return ssh_dir() / "known_hosts"
+
+
+def aliases_file() -> Path:
+    """Further names of nodes (hosts.py), which the configuration includes."""
+    return ssh_dir() / "aliases"
+
+
+def config() -> str:
+    """The text of ssh's configuration file."""
+    return _CONFIG.format(
+        port=SSH_PORT,
+        key=key_file(),
+        known_hosts=known_hosts_file(),
+        aliases=aliases_file(),
+        sockets=volatile_dir() / SSH_SOCKETS,
+    )
+
+
+def node_command(
+    node: str, command: str, *, connect_seconds: float | None = RECONNECT_SECONDS, seconds: float | None = None
+) -> list[str]:
+    """The command line that runs the node program on another node.
+
+    Args:
+        command: what follows the node program's name, quoted for a shell.
+        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls to this
+            node share.
+        seconds: after which it is ended; None: never.
+    """
+    shared = ("ControlMaster=yes",)
+    own = (f"ConnectTimeout={connect_seconds:.0f}", "ControlPath=none") if connect_seconds is not None else shared
+    limit = () if seconds is None else ("timeout", "--kill-after=5", f"{seconds:.0f}")
+    return [
+        *limit,
+        "ssh",
+        "-T",
+        *(word for option in own for word in ("-o", option)),
+        node,
+        f"{NODE_PROGRAM} {command}",
+    ]
+
+
+def forget_connections() -> None:
+    """Remove the sockets of shared connections that were killed; ssh would not replace them."""
+    for file in volatile_dir().glob(f"{SSH_SOCKETS}*"):
+        file.unlink(missing_ok=True)
+
+
+def forget_connection(node: str) -> None:
+    """Remove the socket of a shared connection to a node that is gone; ssh would not replace it."""
+    shown = subprocess.run(["ssh", "-G", node], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    for line in shown.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "controlpath":
+            Path(value).unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Which zones have what nodes need, and which regions have quota for it: for `preflight`, `offers` and `doctor`.
+
+A zone that does not answer is taken to have everything, and a quota that is left out to be large: `up` finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.settings import Settings
+
+Questions = Mapping[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """What the API says of places and quotas. None: it was not asked, or did not answer."""
+
+    machine_zones: Mapping[str, Collection[str]] | None = None
+    """Machine type → zones."""
+    gpu_zones: Mapping[str, Collection[str]] | None = None
+    unseen: frozenset[str] = frozenset()
+    """Zones that did not answer; those above count them as well."""
+    status: Mapping[str, str] = field(default_factory=dict)
+    """Zone → `UP` or `DOWN`; empty: not told."""
+    regional_quotas: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Region → `quotas` of `regions.get`."""
+    project_quotas: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def up(self) -> set[str]:
+        """The zones that say so."""
+        return {zone for zone, status in self.status.items() if status == "UP"}
+
+    def lacks(self, zone: str, *, machines: Sequence[str], gpus: Sequence[str]) -> str | None:
+        """Which of these a zone does not have; None: it has all of them, as far as the API says."""
+        told = [*self._told(machines, gpus)]
+        return next((what for what, zones in reversed(told) if zone not in zones), None)
+
+    def zones(self, listed: Sequence[str], *, machines: Sequence[str], gpus: Sequence[str]) -> list[str]:
+        """The zones that have all of these: those of `listed` in their order, then others that the API names."""
+        told = [zones for _, zones in self._told(machines, gpus)]
+        if self.status:
+            told.append(self.up)
+        if not told:
+            return [*listed]
+        having = set.intersection(*told)
+        return [*(zone for zone in listed if zone in having), *sorted(having - set(listed) - self.unseen)]
+
+    def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[quota.Shortfall]:
+        """The quotas without room for a whole cluster in this region.
+
+        Raises:
+            UsageError: as `quota.needs`.
+        """
+        return quota.shortfalls(
+            quota.needs(settings, nodes=nodes),
+            regional_quotas=self.regional_quotas.get(region, ()),
+            project_quotas=self.project_quotas or (),
+        )
+
+    def _told(self, machines: Sequence[str], gpus: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
+        for names, zones in ((machines, self.machine_zones), (gpus, self.gpu_zones)):
+            if zones is not None:
+                yield from ((name, set(zones.get(name, ()))) for name in names)
+
+
+def questions(client: ComputeClient, *, machines: Sequence[str], gpus: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """What has to be asked for an `Availability`."""
+    asked: dict[str, Callable[[], Any]] = {"project": client.get_project, "regions": client.regions}
+    if machines:
+        asked["machine_types"] = lambda: client.machine_types(machines)
+    if gpus:
+        asked["gpu_types"] = lambda: client.accelerator_types(gpus)
+    return asked
+
+
+def ask(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, HvdcloudError]]:
+    """All questions at once. Returns the answers, None where there is none, and why there is none.
+
+    Args:
+        doing: what a question is for, as `ApiError.as_user_error` takes it.
+    """
+    failures: dict[str, HvdcloudError] = {}
+
+    def answer(what: str) -> Any:
+        try:
+            return asked[what]()
+        except ApiError as error:
+            failures[what] = error.as_user_error(doing=doing(what))
+        except HvdcloudError as error:
+            failures[what] = error
+        return None
+
+    return dict(zip(asked, side_by_side(answer, list(asked), only_reads=True), strict=True)), failures
+
+
+def availability(answers: Mapping[str, Any], *, machines: Sequence[str], gpus: Sequence[str]) -> Availability:
+    """What the answers to `questions` about these say, and one to `zones` where that was asked too."""
+    found: list[Aggregated | None] = [answers.get("machine_types"), answers.get("gpu_types")]
+    project = answers.get("project")
+    return Availability(
+        machine_zones=_zones_by_name(found[0], machines),
+        gpu_zones=_zones_by_name(found[1], gpus),
+        unseen=frozenset(zone for answer in found if answer is not None for zone in _unseen_zones(answer)),
+        status={str(zone["name"]): str(zone.get("status", "UP")) for zone in answers.get("zones") or ()},
+        regional_quotas={str(region["name"]): region.get("quotas", ()) for region in answers.get("regions") or ()},
+        project_quotas=None if project is None else project.get("quotas", ()),
+    )
+
+
+def _zones_by_name(answer: Aggregated | None, names: Sequence[str]) -> Mapping[str, set[str]] | None:
+    if answer is None:
+        return None
+    unseen = _unseen_zones(answer)
+    return {name: {zone_of(item) for item in answer.items if item["name"] == name} | unseen for name in names}
+
+
+def _unseen_zones(answer: Aggregated) -> set[str]:
+    return {place.removeprefix("zone ") for place in answer.unseen if place.startswith("zone ")}

@@ -1,0 +1,173 @@
+"""What Compute Engine means for a configuration: machines with GPUs, in zones, that cost money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.providers.gce.capacity import candidates, preflight
+from hvdcloud.providers.gce.capacity import offers as market
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.provider import GceProvider
+from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
+from hvdcloud.providers.gce.ssh_access import AUTO
+from hvdcloud.providers.pricing import Offer, OffersResult
+
+if TYPE_CHECKING:
+    from hvdcloud.checks import Check
+    from hvdcloud.cluster.model import ClusterSpec
+    from hvdcloud.config.model import Config
+    from hvdcloud.providers.gce.api.client import ComputeClient
+
+METADATA_CREDENTIALS = "metadata"
+"""In a run request: nodes open the bucket as the VM's service account, whose tokens its metadata server gives out."""
+OFFERS_RETRY_SECONDS = 3.0
+"""Quotas are good to know, and not worth a long wait."""
+
+
+class GcePlatform:
+    """The platform `gce`."""
+
+    place = "on Compute Engine"
+    costs_money = True
+    needs_registry = True
+    lends_credentials = False
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def connect(self, *, on_retry: Callable[[str], None]) -> GceProvider:
+        """The provider in the project that the configuration or the credentials name. Nothing is asked yet."""
+        config = self._config
+
+        def client() -> ComputeClient:
+            from hvdcloud.providers.gce.api.client import connect_client
+
+            connected = connect_client(project=config.gce.project, endpoint=config.gce.endpoint)
+            connected.on_retry = on_retry
+            return connected
+
+        return GceProvider(config.gce, config.limits, client=client)
+
+    def checks(self, spec: ClusterSpec) -> Sequence[Check]:
+        """Credentials, permissions, quotas, networks, bucket and registry."""
+        from hvdcloud.providers.gce.doctor.checks import checks
+
+        return checks(self._config, spec)
+
+    def gpu(self, index: int) -> Gpu | None:
+        """By the catalogue: attached, or part of the machine type."""
+        kind = kind_of(self._settings, index)
+        try:
+            name, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+            return _gpu(name) if name else None
+        except UsageError:
+            return None
+
+    def machines(self) -> str | None:
+        """`n1-standard-8 with 1 nvidia-tesla-t4, workers Spot`."""
+        head, other = kind_of(self._settings, 0), kind_of(self._settings, 1)
+        if self._config.nodes == 1 or head == other:
+            return str(head)
+        if self._settings.head_machine_type:
+            return f"head {head}, workers {other}"
+        return f"{head}, workers Spot"
+
+    def device_mismatch(self) -> Problem | None:
+        """By image.device and the GPU of all nodes but a head of another kind."""
+        device, gpu = self._config.image.device, self.gpu(1)
+        if device == "cpu" and gpu is not None:
+            return Problem(
+                message="image.device is cpu: the nodes' GPUs would be paid for and not used",
+                hint="image.device: cuda uses them, gce.gpu: null drops them",
+            )
+        if device == "cuda" and gpu is None:
+            return Problem(
+                message="image.device is cuda, but the nodes have no GPU",
+                hint="gce.gpu adds one, image.device: cpu is a small image",
+            )
+        return None
+
+    def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
+        """Those of the VM's service account."""
+        return METADATA_CREDENTIALS if bucket.startswith("gs://") else None
+
+    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
+        """By the price table."""
+        return prices.bucket_dollars_per_month(size_bytes=size_bytes)
+
+    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+        """By the catalogue, the price table and, where it answers, the API."""
+        config, settings = self._config, self._settings
+        today = datetime.now(timezone.utc).date()
+        kinds = market.kinds(settings, gpu=gpu, today=today)
+        available, unknown = self._availability(kinds)
+        found = market.offers(
+            settings,
+            nodes=config.nodes,
+            hours=hours,
+            zones=config.gce.zones,
+            available=available,
+            today=today,
+            gpu=gpu,
+            image_problem=lambda name: image_problem(_gpu(name)),
+        )
+        mismatch = self.device_mismatch()
+        return OffersResult(
+            nodes=config.nodes,
+            hours=hours,
+            prices_as_of=prices.as_of(),
+            offers=tuple(found),
+            notices=(
+                *(f"hvdcloud.yaml: {each.summary}" for each in preflight.wrong_kinds(settings, today=today)),
+                *unknown,
+                *([mismatch.summary] if mismatch else []),
+                *prices.notices(),
+                *_price_notices(found),
+            ),
+        )
+
+    def _availability(self, kinds: Sequence[market.Kind]) -> tuple[candidates.Availability, list[str]]:
+        """Quotas and zones, and why they are not known."""
+        from hvdcloud.google.credentials import google_credentials
+        from hvdcloud.providers.gce.api.client import ComputeClient
+
+        gce = self._config.gce
+        try:
+            credentials, project = google_credentials(gce.project)
+        except HvdcloudError as error:
+            return candidates.Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
+        client = ComputeClient(
+            project=project, credentials=credentials, endpoint=gce.endpoint, retry_seconds=OFFERS_RETRY_SECONDS
+        )
+        head = gce.head_machine_type
+        machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
+        gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
+        answers, failures = candidates.ask(
+            candidates.questions(client, machines=machines, gpus=gpus),
+            doing=lambda _: f"ask project {project} for its quotas and machines",
+        )
+        reasons = {error.message: f"quotas are not known: {error.message}; {error.hint}" for error in failures.values()}
+        return candidates.availability(answers, machines=machines, gpus=gpus), [*reasons.values()]
+
+    @property
+    def _settings(self) -> Settings:
+        """Without a question to anybody: this machine's own address decides nothing here."""
+        gce = self._config.gce
+        source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
+        return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)
+
+
+def _gpu(name: str) -> Gpu:
+    return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)
+
+
+def _price_notices(found: Sequence[Offer]) -> list[str]:
+    if not any(offer.region and offer.estimate for offer in found):
+        return []
+    return [
+        f"~ the price is that of {prices.region()}, since this region's is not known; hvdcloud prices refresh gets them"
+    ]

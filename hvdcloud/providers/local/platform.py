@@ -1,0 +1,83 @@
+"""What containers on this machine's engine mean for a configuration: they cost nothing, and share what is here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import CredentialsError
+from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.providers.local.provider import LocalProvider
+from hvdcloud.providers.pricing import OffersResult
+
+if TYPE_CHECKING:
+    from hvdcloud.checks import Check
+    from hvdcloud.cluster.model import ClusterSpec
+    from hvdcloud.config.model import Config
+
+
+class LocalPlatform:
+    """The platform `local`."""
+
+    place = "on this machine"
+    costs_money = False
+    needs_registry = False
+    lends_credentials = True
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def connect(self, *, on_retry: Callable[[str], None]) -> LocalProvider:
+        """The provider on the engine that `DOCKER_HOST` or the current context names.
+
+        Raises:
+            NodeError: no engine answers.
+        """
+        from hvdcloud import engine
+
+        return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle)
+
+    def checks(self, spec: ClusterSpec) -> Sequence[Check]:
+        """Names, room and the bucket."""
+        from hvdcloud.providers.local import doctor
+
+        return doctor.checks(self._config, spec)
+
+    def gpu(self, index: int) -> Gpu | None:
+        """None: containers get no GPU."""
+        return None
+
+    def machines(self) -> str | None:
+        """None: they are processes of this machine."""
+        return None
+
+    def device_mismatch(self) -> Problem | None:
+        """None: nothing is paid for."""
+        return None
+
+    def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
+        """This machine's own, which travel over the pinned connection into a 0600 file that the run's end deletes."""
+        if not bucket.startswith("gs://") or endpoint:
+            return None
+        file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        path = Path(file) if file else Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise CredentialsError(
+                f"no credentials for {bucket}: {path} cannot be read ({error.strerror})",
+                hint="gcloud auth application-default login",
+            ) from error
+
+    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
+        """None: the bucket is a folder, or somebody else's."""
+        return None
+
+    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+        """None, with a notice that says why."""
+        notice = (
+            "provider local: the nodes are containers on this machine and cost nothing; --provider gce shows prices"
+        )
+        return OffersResult(nodes=self._config.nodes, hours=hours, prices_as_of=None, offers=(), notices=(notice,))

@@ -1,0 +1,129 @@
+"""What `offers` and `prices` answer: clusters with their prices, and the price table that they are estimated from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+Spot: TypeAlias = Literal["workers", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A whole cluster of one kind in one zone."""
+
+    machine_type: str
+    gpu_type: str | None
+    gpu_count: int
+    """Of one node."""
+    spot: bool
+    """Spot VMs; `spot_nodes` says which."""
+    region: str | None
+    zone: str | None
+    """None: in no zone."""
+    dollars_per_hour: float | None
+    """All nodes with their disks and external addresses; None: the price table does not know."""
+    dollars: float | None
+    """For as many hours as were asked for."""
+    estimate: bool
+    """The price is another region's."""
+    configured: bool
+    """It is what hvdcloud.yaml asks for."""
+    spot_nodes: Spot = "none"
+    """`workers`: the head is on demand."""
+    head_machine_type: str | None = None
+    """The head's, where it is another."""
+    elsewhere: bool = False
+    """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
+    switched_off: date | None = None
+    """Since when the GPU can not be had any more."""
+    ends: date | None = None
+    """From when on it will not."""
+    image: str | None = None
+    """Why the configured image does not run on it, and which does."""
+    quota: tuple[str, ...] | None = None
+    """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffersResult:
+    """Cheapest first, one for each zone."""
+
+    nodes: int
+    hours: float
+    """That `Offer.dollars` is for."""
+    prices_as_of: date | None
+    """None: nothing has a price here."""
+    offers: tuple[Offer, ...]
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Offers that differ by their zones only, one of which stands for all."""
+
+    offer: Offer
+    zones: tuple[str, ...]
+    """Of the first region."""
+    more_regions: int = 0
+
+
+def rows(found: Sequence[Offer], *, every_region: bool) -> list[Row]:
+    """Offers that go into one line: of one region; or, without `every_region`, of all that are alike."""
+    groups: dict[Offer, dict[str | None, list[str]]] = {}
+    for offer in found:
+        # Clusters in regions at one price differ by nothing else.
+        region = offer.region if every_region else None
+        alike = groups.setdefault(replace(offer, zone=None, region=region), {})
+        alike.setdefault(offer.region, []).extend([offer.zone] if offer.zone else [])
+    return [
+        Row(
+            offer=replace(key, region=next(iter(regions))),
+            zones=tuple(next(iter(regions.values()))),
+            more_regions=len(regions) - 1,
+        )
+        for key, regions in groups.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that costs something else than before."""
+
+    what: str
+    before: float
+    """Dollars: an hour, or a GB for a month where the name says so."""
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricesResult:
+    """The table that is used."""
+
+    as_of: date
+    source: Path | None
+    """Where it is; None: it came with hvdcloud."""
+    region: str
+    """Whose figures stand for those of regions that are not in it."""
+    regions: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    """What the catalog did not have when it was made, so that older figures stand."""
+    notices: tuple[str, ...] = ()
+    skus: int = 0
+    """Entries of the catalog that it was made from; 0: it was put together by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshResult:
+    """A new table."""
+
+    prices: PricesResult
+    changes: tuple[Change, ...]
+    """In the table's main region."""
+    changes_elsewhere: int
+    """Figures of other regions that both tables have."""
+    differing: tuple[str, ...]
+    """What the catalog has at two prices; the higher one counts."""

@@ -1,0 +1,200 @@
+"""How nodes become members of their cluster: pinned host keys, and the mesh key over the pinned connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
+from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.remote.keys import KeyPair, new_key_pair, pin, pinned, read_key_pair, write_key_pair
+from hvdcloud.remote.ssh import Fleet
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.state import ClusterState
+
+
+def adopt_replaced_nodes(
+    state: ClusterState, cluster: Cluster, *, host_keys: Callable[[Sequence[Node]], Mapping[str, str]]
+) -> Cluster:
+    """The cluster, after the nodes that its head has replaced are pinned; one that is not ready yet is starting.
+
+    Args:
+        host_keys: asks the provider for the host keys of nodes that are ready.
+
+    Raises:
+        HvdcloudError: the provider does not answer.
+    """
+    record = state.record_of(cluster.id)
+    if record is None:
+        return cluster
+    found = [node for node in cluster.nodes if node.state is NodeState.RUNNING and record.is_replacement(node)]
+    if not found:
+        return cluster
+    keys = host_keys(found)
+    made = {node.name: node.made for node in found if node.name in keys}
+    if made:
+        _pin_known(state, cluster.nodes, {**pinned(state), **keys})
+        # The head replaces nodes for the run that no client follows, which is the newest.
+        nodes = [
+            replace(node, made=made[node.name], made_after=record.runs[:-1]) if node.name in made else node
+            for node in record.nodes
+        ]
+        state.save(replace(record, nodes=tuple(nodes)))
+    starting = {node.name for node in found} - keys.keys()
+    return replace(
+        cluster,
+        nodes=tuple(
+            replace(node, state=NodeState.STARTING) if node.name in starting else node for node in cluster.nodes
+        ),
+    )
+
+
+def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec:
+    """What to ask the provider for, for more nodes of a cluster that exists.
+
+    Raises:
+        NodeError: the cluster's key is not on this machine.
+    """
+    login = read_key_pair(state.key_file)
+    if login is None:
+        raise NodeError(
+            f"the key of cluster {cluster.name} is not on this machine",
+            hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {cluster.name} works from any",
+        )
+    return ClusterSpec(
+        name=cluster.name,
+        id=cluster.id,
+        owner=cluster.owner,
+        nodes=nodes,
+        image=cluster.image,
+        bucket=cluster.bucket,
+        authorized_key=login.public,
+        created=cluster.created,
+    )
+
+
+def join(
+    state: ClusterState,
+    spec: ClusterSpec,
+    nodes: Sequence[Node],
+    *,
+    made: Sequence[Node] = (),
+    needed: Collection[str] | None = None,
+    active_run: str | None = None,
+    keep: Callable[[Fleet], object] | None = None,
+) -> None:
+    """Pin host keys, send every node the mesh key and the pins of all others, and record the nodes as members.
+
+    May be repeated. From then on the cluster has `spec.nodes` nodes.
+
+    Args:
+        nodes: all that exist, with addresses.
+        made: those of them that were made just now. Their host keys were read through the provider and replace what
+            was pinned under their names; of all others the pinned keys stay.
+        needed: the names of those that must answer; the others learn of their new peers if they do. None: all.
+        active_run: continues meanwhile, so that a node that was made now is part of it.
+        keep: takes the sessions over; without it they are closed.
+
+    Raises:
+        NodeError: one that is needed does not answer, or is not the node that was pinned.
+    """
+    ready = {node.name: node for node in made}
+    keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
+    nodes = _pin_known(state, [ready.get(node.name, node) for node in nodes], keys)
+    payload = _payload(nodes, mesh=_mesh_key(state, spec))
+    fleet = Fleet(nodes, state)
+    if keep is not None:
+        keep(fleet)
+    try:
+        outcomes = fleet.each_outcome(lambda session: session.call("join", payload=payload))
+    finally:
+        if keep is None:
+            fleet.close()
+    answers: dict[str, dict[str, Any]] = {}
+    failed: list[HvdcloudError] = []
+    for node, outcome in zip(nodes, outcomes, strict=True):
+        if not isinstance(outcome, HvdcloudError):
+            answers[node.name] = outcome
+        elif needed is None or node.name in needed:
+            failed.append(outcome)
+    if failed:
+        failed[0].details = "\n".join(filter(None, [failed[0].details, *(other.message for other in failed[1:])]))
+        raise failed[0]
+    _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
+
+
+def _pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
+    """Pin the nodes whose host key is known, and return them with it, in order."""
+    known = [replace(node, host_key=keys[node.name]) for node in nodes if node.name in keys]
+    known.sort(key=lambda node: node.index)
+    pin(state, known)
+    return known
+
+
+def _payload(nodes: Sequence[Node], *, mesh: KeyPair) -> dict[str, Any]:
+    """What `join` of the node program reads (node/mesh/join.py)."""
+    return {
+        "private_key": mesh.private,
+        "public_key": mesh.public,
+        "hosts": [
+            {
+                "name": node.name,
+                "address": node.internal_address or node.name,
+                "port": SSH_PORT,
+                "host_key": node.host_key,
+            }
+            for node in nodes
+        ],
+    }
+
+
+def _remember(
+    state: ClusterState,
+    spec: ClusterSpec,
+    nodes: Sequence[Node],
+    answers: Mapping[str, Mapping[str, Any]],
+    *,
+    new: Collection[str],
+    active_run: str | None,
+) -> None:
+    record = state.record_of(spec.id) or ClusterRecord(id=spec.id)
+    before = {node.name: node for node in record.nodes}
+    members = []
+    for node in nodes:
+        earlier, answer = before.get(node.name), answers.get(node.name)
+        if answer is not None:
+            earlier_runs = tuple(run for run in record.runs if run != active_run)
+            members.append(
+                replace(
+                    earlier or MemberRecord(name=node.name),
+                    cores=int(answer["cores"]),
+                    gpus=int(answer["gpus"]),
+                    interface=str(answer["interface"]),
+                    made=node.made,
+                    made_after=earlier_runs if node.name in new else earlier.made_after if earlier else (),
+                )
+            )
+        elif earlier is not None:
+            members.append(earlier)
+    state.save(
+        replace(
+            record,
+            created=spec.created.isoformat(),
+            image=spec.image,
+            bucket=spec.bucket,
+            size=spec.nodes,
+            nodes=tuple(members),
+        )
+    )
+
+
+def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:
+    """The cluster's, made when it is needed first: earlier versions did not keep it."""
+    found = read_key_pair(state.mesh_key_file)
+    if found is None:
+        found = new_key_pair(f"hvdcloud-{spec.name}-mesh")
+        write_key_pair(state.mesh_key_file, found)
+    return found

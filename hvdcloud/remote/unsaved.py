@@ -1,0 +1,105 @@
+"""What nodes hold that is not in the bucket yet, once each has uploaded what it can."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.cluster.model import Cluster, NodeState
+from hvdcloud.errors import HvdcloudError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hvdcloud.cluster.record import ClusterRecord
+    from hvdcloud.remote.ssh import Fleet, Session
+    from hvdcloud.storage.base import Bucket
+
+FLUSH_SECONDS = 600.0
+
+
+class Hazard(Enum):
+    """Why something would be lost with its node."""
+
+    AWAY = "away"
+    """The node does not run."""
+    SILENT = "silent"
+    """The node does not answer."""
+    ACTIVE = "active"
+    """A run continues."""
+    PENDING = "pending"
+    """Files wait to be uploaded, or could not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaved:
+    """One thing that would be lost."""
+
+    hazard: Hazard
+    text: str
+    node: str | None = None
+    run: str | None = None
+
+
+def unsaved(
+    cluster: Cluster, record: ClusterRecord | None, *, bucket: Bucket, fleet: Callable[[Cluster], Fleet]
+) -> list[Unsaved]:
+    """What prevents the deletion of these nodes, after each has been told to upload what it still holds.
+
+    Args:
+        cluster: with the nodes in question.
+        record: of this cluster; None: another machine has its keys, and the manifests in the bucket tell what the
+            nodes had finished.
+        fleet: opens the sessions.
+    """
+    if record is None:
+        return []
+    # No run was ever sent to a node that has not joined.
+    members = tuple(node for node in cluster.nodes if record.has_joined(node.name) and not record.is_replacement(node))
+    cluster = replace(cluster, nodes=members)
+    found = [
+        Unsaved(
+            hazard=Hazard.AWAY,
+            node=node.name,
+            text=f"node {node.name} is {node.state.value}: what it had not uploaded is only there",
+        )
+        for node in members
+        if node.state is not NodeState.RUNNING
+        and _may_hold_files(node.index, cluster, bucket=bucket, started=record.runs)
+    ]
+    # The sessions know the nodes as they were when the command began.
+    running = {node.name for node in members if node.state is NodeState.RUNNING}
+
+    def flush(session: Session) -> dict[str, Any]:
+        return session.call("flush", timeout=FLUSH_SECONDS) if session.node.name in running else {}
+
+    for outcome in fleet(cluster).each_outcome(flush):
+        if isinstance(outcome, HvdcloudError):
+            found.append(Unsaved(hazard=Hazard.SILENT, text=outcome.message))
+            continue
+        for run, report in outcome.get("runs", {}).items():
+            if report.get("active"):
+                text = f"run {run} is still active (hvdcloud stop ends it)"
+                found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
+            pending = [f"{name} is not in the bucket yet" for name in report.get("pending", ())]
+            for text in (*pending, *report.get("errors", ())):
+                found.append(Unsaved(hazard=Hazard.PENDING, run=run, text=f"{run}: {text}"))
+    return list(dict.fromkeys(found))
+
+
+def _may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Collection[str]) -> bool:
+    """Whether a node that does not run was part of a run whose files are not all in the bucket.
+
+    Args:
+        started: runs of the cluster, also such that the bucket does not know: a node that was lost early may not even
+            have recorded there that it took part.
+    """
+    from hvdcloud.checkpoints.manifest import list_runs, load_manifests
+
+    for run in {*started, *list_runs(bucket, cluster.name, suffix=cluster.id)}:
+        manifests = {manifest.node: manifest for manifest in load_manifests(bucket, cluster=cluster.name, run=run)}
+        if index not in manifests or not manifests[index].complete:
+            return True
+    return False
