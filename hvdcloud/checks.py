@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -232,3 +233,9 @@ def unwritable(folder: Path) -> str:
     if not there.is_dir():
         return f"{there} is no folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"
+
+
+def setup_hint() -> str:
+    """How to get what costs nothing while idle: networks, service accounts, buckets, repositories."""
+    more = "" if shutil.which("terraform") else " (it needs terraform, which is not on this machine's PATH)"
+    return f"hvdcloud setup makes one and writes it into hvdcloud.yaml{more}"

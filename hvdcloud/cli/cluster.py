@@ -212,7 +212,7 @@ def status(
       $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
     """
     from hvdcloud.lifecycle.status import status as read_status
-    from hvdcloud.lifecycle.watch import watch as keep_watching
+    from hvdcloud.lifecycle.status import watch as keep_watching
 
     invocation: Invocation = context.obj
     if watch and invocation.console.as_json:

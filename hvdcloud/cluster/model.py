@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -86,6 +86,34 @@ class Node:
     """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 
 
+class ObjectKind(str, Enum):
+    """What carries a cluster's labels beside its nodes."""
+
+    DISK = "disk"
+    FIREWALL = "firewall"
+    NETWORK = "network"
+    OPERATION = "operation"
+    """One that still makes something."""
+    VOLUME = "volume"
+
+    @property
+    def harmless(self) -> bool:
+        """Holds nothing and costs nothing."""
+        return self in (ObjectKind.FIREWALL, ObjectKind.NETWORK)
+
+
+class ClusterObject(str):
+    """`network hvdcloud-digits`: how people and `--json` see an object, with its kind."""
+
+    __slots__ = ("kind",)
+    kind: ObjectKind
+
+    def __new__(cls, kind: ObjectKind, name: str) -> ClusterObject:
+        made = super().__new__(cls, f"{kind.value} {name}")
+        made.kind = kind
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What the labels say about one cluster."""
@@ -99,7 +127,7 @@ class Cluster:
     nodes: tuple[Node, ...]
     image: str
     bucket: str
-    other_objects: tuple[str, ...] = ()
+    other_objects: tuple[ClusterObject, ...] = ()
     """What else carries the labels, such as a network: `network hvdcloud-digits`."""
     dollars_per_hour: float = 0.0
     """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
@@ -120,16 +148,15 @@ class Cluster:
 
     @property
     def whole(self) -> bool:
-        """Every node that was asked for is there and runs, and no other."""
+        """Every node that was asked for runs, and no other exists."""
         return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
             node.state is NodeState.RUNNING for node in self.nodes
         )
 
     @property
     def is_remnant(self) -> bool:
-        """Its nodes are gone, and only firewall rules or networks are left, which hold nothing and cost nothing."""
-        harmless = ("firewall ", "network ")
-        return not self.nodes and not self.unseen and all(each.startswith(harmless) for each in self.other_objects)
+        """Its nodes are gone, and only what holds nothing and costs nothing is left."""
+        return not self.nodes and not self.unseen and all(each.kind.harmless for each in self.other_objects)
 
     @property
     def head(self) -> Node | None:
@@ -171,3 +198,8 @@ class Leftover:
     reason: str
     delete_with: str
     """A command that deletes it by hand."""
+
+
+def leftover_table(left: Iterable[Leftover]) -> str:
+    """A line for each object: why it is left, and what deletes it."""
+    return "\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, fine, unknown, unwritable, warning
+from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
-from hvdcloud.errors import HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -58,14 +59,23 @@ def machine_checks(context: Context) -> Sequence[Check]:
 
 def _checks(context: Context) -> Iterator[Check]:
     config = context.config
+    at_registry, repository = context.platform.needs_registry, config.image.repository
+    if at_registry:
+        yield Check(
+            name="registry",
+            look=lambda: _registry(config.provider, repository),
+            needs=("credentials",) if repository else (),
+        )
     image = Once(lambda: _look_at_image(context))
     if context.platform.machines() is not None:
         yield Check(name="GPU and image", look=lambda: _fit(context), explained_by=("machine",))
     yield Check(name="engine", look=_engine)
-    needs, registry = (
-        (("engine", "credentials"), ("registry",)) if context.platform.needs_registry else (("engine",), ())
+    yield Check(
+        name="image",
+        look=lambda: _image(context, image()),
+        needs=("engine", "credentials") if at_registry else ("engine",),
+        explained_by=("registry",) if at_registry else (),
     )
-    yield Check(name="image", look=lambda: _image(context, image()), needs=needs, explained_by=registry)
     yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
     yield Check(name="files", look=lambda: _files(config))
     if config.run.secrets:
@@ -86,6 +96,33 @@ def _fit(context: Context) -> Finding:
     if image.base is not None:
         return unknown(f"only image.base {image.base} knows whether it has code for {gpu.name}")
     return fine(f"the image has code for {gpu.name} (compute capability {gpu.compute_capability})")
+
+
+def _registry(provider: str, repository: str | None) -> Finding:
+    """Whether it takes a push."""
+    from hvdcloud.image.publish import referrers
+
+    if repository is None:
+        return failed(
+            f"image.repository is not set; provider {provider} pulls the image from there",
+            hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+            error=UsageError,
+        )
+    try:
+        referrers.try_push(repository)
+    except NodeError as error:
+        return unknown(f"not checked: {error.message}", hint=error.hint)
+    except CredentialsError as error:
+        return failed(f"{repository}: {error.message}", hint=error.hint, error=CredentialsError)
+    except ImageError as error:
+        # Its hint is about a push; and the messages of requests are several lines long.
+        reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
+        return failed(
+            f"{repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
+            hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
+            error=ImageError,
+        )
+    return fine(f"{repository} takes a push")
 
 
 def _engine() -> Finding:

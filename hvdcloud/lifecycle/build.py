@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
     from hvdcloud.image.engine_stream import BuildEvent, Progress
+    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.lifecycle.context import Context
@@ -105,7 +106,9 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             cache_from=cache_from,
             cache_to=cache_to,
             needs=needs_of(config),
+            plan=context.image_plan,
         )
+        context.image_plan = built.plan
         steps.finish("image", "ready")
     return BuildOutcome(
         reference=built.reference,
@@ -140,22 +143,29 @@ def push(context: Context) -> BuildOutcome:
     return build(context, push=True)
 
 
+def _plan(context: Context) -> ImagePlan:
+    """What the configuration asks for, planned once for a command."""
+    from hvdcloud.doctor.gpus import needs_of
+    from hvdcloud.image.build.builder import find_plan
+
+    if context.image_plan is None:
+        config = context.config
+        context.image_plan = find_plan(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    return context.image_plan
+
+
 def image_to_be(context: Context) -> str:
     """What `build` would call the image, and where `push` would put it; whether it is there is not asked.
 
     Raises:
         UsageError: `image.repository` is not set.
     """
-    from hvdcloud.doctor.gpus import needs_of
-    from hvdcloud.image.build.builder import image_reference
-
-    config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    reference = _plan(context).reference
     if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish.registry import target_of
 
-    return target_of(reference, _repository(config))
+    return target_of(reference, _repository(context.config))
 
 
 def image_of_nodes(context: Context) -> str:
@@ -166,16 +176,12 @@ def image_of_nodes(context: Context) -> str:
         ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
-    from hvdcloud.doctor.gpus import needs_of
-    from hvdcloud.image.build.builder import image_reference
-
-    config = context.config
-    reference = image_reference(config.image, project_dir=config.project_dir, needs=needs_of(config))
+    reference = _plan(context).reference
     if not context.platform.needs_registry:
         return reference
     from hvdcloud.image.publish import registry
 
-    repository = _repository(config)
+    repository = _repository(context.config)
     target = registry.target_of(reference, repository)
     # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
     digest = registry.published(reference, repository) or registry.digest_at_registry(target)

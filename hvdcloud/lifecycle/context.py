@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console, Steps
+    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.storage.base import Bucket
@@ -42,6 +43,8 @@ class Context:
         self.config = config
         self.console = console
         self.state = ClusterState(config.name)
+        self.image_plan: ImagePlan | None = None
+        """What the image is to be, once it is known."""
         self._fleet: Fleet | None = None
 
     def __enter__(self) -> Context:

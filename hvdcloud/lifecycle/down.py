@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, NodeState
+from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
@@ -115,7 +115,7 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
         raise TeardownError(
             f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
-            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+            details=leftover_table(leftovers),
         )
     _note(context, "down-done", cluster.id)
     return deleted

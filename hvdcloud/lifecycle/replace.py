@@ -1,37 +1,30 @@
-"""While an elastic run is followed: nodes that are gone are made anew.
-
-Only what the provider calls gone or stopped is replaced. A node that is frozen, or that the head cannot reach, may come
-back with all that it holds, and the head takes it back by itself.
-"""
+"""While an elastic run is followed, its lost nodes are replaced, by the policy of runs/replacement.py."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
+from hvdcloud.runs.replacement import CLIENT, Failure, Found, Pace, ReplacementPolicy, index_of
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
-LOOK_SECONDS = 3.0
-"""How often the provider is asked."""
-FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 10.0, 300.0, 1.6
-"""After a failure. Where there is no room now, there may be some in a few minutes."""
 STATE_SECONDS = 20.0
 
 
 @contextlib.contextmanager
 def replacing(context: Context, run_id: str, *, elastic: bool) -> Iterator[None]:
-    """In this block, which follows a run, its nodes that are gone are made anew; at its end nothing half-made is left.
+    """Replace lost nodes during the block, which follows a run; at its end nothing half-made is left.
 
     Args:
         elastic: False: nothing is done.
@@ -49,34 +42,33 @@ def replacing(context: Context, run_id: str, *, elastic: bool) -> Iterator[None]
 
 
 class _AbandonedError(Exception):
-    """The run has ended, or nobody follows it any more."""
+    """The run has ended, or is no longer followed."""
 
 
 class Replacer:
-    """Looks for nodes that are gone, in a thread of its own, and makes them anew.
+    """Watches for lost nodes, in a thread of its own, and replaces them.
 
     Args:
-        run_id: an elastic run that goes on.
-        look_seconds: how often to look.
+        run_id: an active elastic run.
+        pace: how long the policy waits for what.
     """
 
-    def __init__(self, context: Context, run_id: str, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, context: Context, run_id: str, *, pace: Pace = CLIENT) -> None:
         self._context = context
         self._run = run_id
-        self._look_seconds = look_seconds
+        self._check_seconds = pace.check
+        self._policy = ReplacementPolicy(pace, attached=True)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
-        self._missed: set[int] = set()
-        """Missing when it was looked last: once may be a look that came at a bad moment."""
-        self._pause = FIRST_PAUSE_SECONDS
-        self._not_before = 0.0
-        self._said: set[str] = set()
+        self._lost: Collection[str] = ()
+        """As the provider was asked last."""
+        self._warned: set[str] = set()
         self._making: Sequence[int] = ()
         self._booting = threading.Event()
-        """What is being made is there, and nothing but its deletion ends the wait for it."""
+        """What is being made exists, and nothing but its deletion ends the wait for it."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         self._thread.start()
 
     def close(self) -> None:
@@ -87,53 +79,44 @@ class Replacer:
             self._context.console.say(f"deleting {', '.join(making)}, which was not ready yet; please wait")
         while self._thread.is_alive():
             if self._booting.wait(0.2):
-                # Ends the wait for it; the thread deletes what is left of it and takes it out of the books.
+                # Ends the wait for it; the thread deletes what is left of it and takes it out of the record.
                 with contextlib.suppress(HvdcloudError):
                     self._context.provider.shrink(self._context.name, self._making)
                 self._thread.join()
             self._thread.join(0.2)
 
     def _work(self) -> None:
-        while not self._ending.wait(self._look_seconds):
+        while not self._ending.wait(self._check_seconds) and not self._policy.given_up:
             try:
-                if not self._tick():
+                if not self._check():
                     return
             except _AbandonedError:
                 return
-            except (CapacityError, UsageError, CredentialsError) as error:
-                if not isinstance(error, CapacityError):
-                    # A limit of the user's, or a right that is missing: waiting changes neither.
-                    self._context.console.warn(f"{error.message}; the run goes on with the nodes that it has")
-                    return
-                self._put_off(error)
             except HvdcloudError as error:
-                self._put_off(error)
+                # A limit of the user's, or a right that is missing: waiting changes neither.
+                hopeless = isinstance(error, (UsageError, CredentialsError))
+                self._note_failure(Failure.RUN if hopeless else Failure.PASSING, error.message.splitlines()[0], error)
             except Exception as error:  # noqa: BLE001 - the run is followed all the same; this line says what is missing
-                self._context.console.warn(f"lost nodes are not replaced any more: {type(error).__name__}: {error}")
-                return
+                self._note_failure(Failure.RUN, f"{type(error).__name__}: {error}", error)
 
-    def _put_off(self, error: HvdcloudError) -> None:
-        self._not_before = time.monotonic() + self._pause
-        self._pause = min(self._pause * PAUSE_GROWTH, PAUSE_SECONDS)
-        if self._ending.is_set() or isinstance(error, TeardownError):
-            return
-        text = error.message.splitlines()[0]
-        if text not in self._said:
-            self._said.add(text)
-            self._context.console.warn(f"{text}; trying again from time to time while the run goes on")
+    def _note_failure(self, failure: Failure, reason: str, error: Exception) -> None:
+        if self._lost or failure is Failure.RUN:
+            text = self._policy.failed(self._lost, failure, reason, now=time.monotonic())
+        else:
+            text = None if reason in self._warned else f"{reason}; trying again from time to time"
+            self._warned.add(reason)
+        # What could not be deleted has been said.
+        if text is not None and not self._ending.is_set() and not isinstance(error, TeardownError):
+            self._context.console.warn(text)
 
-    def _tick(self) -> bool:
-        """Returns False when there is nothing left to do for this run."""
-        if time.monotonic() < self._not_before:
-            return True
+    def _check(self) -> bool:
+        """Replace what is due. Returns False when there is nothing left to do for this run."""
         cluster = self._context.look()
         if cluster is None or cluster.unseen or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
-            # Whoever follows the run says so.
+            # The command that follows the run says so.
             return True
-        if not self._lost(cluster):
-            self._missed = set()
-            return True
-        if not self._is_sure(cluster):
+        self._note_lost(cluster)
+        if not self._policy.due(now=time.monotonic()):
             return True
         state = self._state()
         limits = state.get("elastic")
@@ -141,39 +124,33 @@ class Replacer:
             return False
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._context.state.lock("run, which makes lost nodes anew"))
+                stack.enter_context(self._context.state.lock("run, which replaces lost nodes"))
             except UsageError:
                 # Another command, such as `resize`, is changing the cluster.
                 return True
             now = self._context.look()
-            # The head has begun with these while nobody followed the run.
+            if now is None:
+                return True
+            self._note_lost(now)
+            # The head has begun with those that it is making before a client was attached.
             making = state.get("making") or ()
-            lost = self._lost(now) if now is not None else []
-            lost = [index for index in lost if f"{self._context.name}-{index}" not in making]
-            lost = [index for index in lost if index < int(limits["max"])]
-            if now is not None and lost:
-                self._replace(now, lost, state)
+            due = self._policy.due(now=time.monotonic(), most=int(limits["max"]), making=making)
+            if due:
+                self._replace(now, [index_of(name) for name in due], state)
         return True
 
-    def _lost(self, cluster: Cluster) -> list[int]:
-        """Nodes of the cluster, never the head, that are not there, do not run, or were left half-made."""
+    def _note_lost(self, cluster: Cluster) -> None:
+        """Tell the policy of the nodes, never the head, that do not exist, do not run, or were left half-made."""
         record = self._context.state.record_of(cluster.id)
-        if record is None:
-            return []
         there = {node.index: node for node in cluster.nodes}
 
         def is_lost(node: Node | None) -> bool:
-            return node is None or node.state is NodeState.STOPPED or not record.has_joined(node.name)
+            return node is None or node.state is NodeState.STOPPED or not (record and record.has_joined(node.name))
 
-        return [index for index in range(1, cluster.expected_nodes) if is_lost(there.get(index))]
-
-    def _is_sure(self, cluster: Cluster) -> bool:
-        """Whether something of it has stopped, or is missing for the second time."""
-        there = {node.index for node in cluster.nodes}
-        missing = set(self._lost(cluster)) - there
-        sure = bool(set(self._lost(cluster)) & there) or bool(missing & self._missed)
-        self._missed = missing
-        return sure
+        lost = [index for index in range(1, cluster.expected_nodes) if record and is_lost(there.get(index))]
+        self._lost = [f"{cluster.name}-{index}" for index in lost]
+        certain = [there[index].name for index in lost if index in there]
+        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
 
     def _state(self) -> dict[str, Any]:
         """Of the run, as the head knows it; empty if it knows no such run."""
@@ -187,25 +164,12 @@ class Replacer:
         there = {node.index: node for node in cluster.nodes}
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]
-        record = context.record(cluster)
         for index, name in zip(lost, names, strict=True):
-            what = "has stopped" if index in there else "is gone"
-            reason = f" ({why[name]})" if why.get(name) else ""
-            text = f"node {name} {what}{reason}; making it anew"
-            if text not in self._said:
-                self._said.add(text)
+            found = Found.STOPPED if index in there else Found.GONE
+            if text := self._policy.begun(name, found, why=why.get(name, "")):
                 context.console.say(text)
-        change = Change(
-            make=tuple(lost),
-            clear=tuple(
-                index
-                for index in lost
-                if index in there
-                and there[index].state is not NodeState.STOPPED
-                and not record.has_joined(there[index].name)
-            ),
-            remove=(),
-        )
+        half_made = [index for index in lost if index in there and there[index].state is not NodeState.STOPPED]
+        change = Change(make=tuple(lost), clear=tuple(half_made), remove=())
         stay = [node for node in cluster.nodes if node.index not in lost]
         self._making = lost
         try:
@@ -215,7 +179,7 @@ class Replacer:
                 change,
                 stay,
                 run=state,
-                on_progress=self._check,
+                on_progress=self._continue_at,
                 on_made=self._booting.set,
                 on_ready=self._ready,
             )
@@ -225,20 +189,18 @@ class Replacer:
         finally:
             self._booting.clear()
             self._making = ()
-        self._pause, self._not_before, self._missed = FIRST_PAUSE_SECONDS, 0.0, set()
-        self._said.clear()
         for name in names:
-            context.console.say(f"node {name} is back")
+            context.console.say(self._policy.replaced(name))
 
-    def _check(self, progress: NodeProgress) -> None:
+    def _continue_at(self, progress: NodeProgress) -> None:
         # A deletion is never cut short: it is what abandoning means.
         if progress.stage is not Stage.DELETED:
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._ending.is_set():
             raise _AbandonedError
 
     def _ready(self) -> None:
         self._booting.clear()
-        self._go_on()
+        self._continue()

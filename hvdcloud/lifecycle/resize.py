@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
 from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
@@ -268,7 +268,7 @@ def add_nodes(
             raise TeardownError(
                 f"{', '.join(names)} did not come up, and {len(left)} object(s) of them could not be deleted",
                 hint=left[0].delete_with,
-                details="\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left),
+                details=leftover_table(left),
             ) from error
         raise
     context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
@@ -324,7 +324,7 @@ def _shrink(
             raise TeardownError(
                 f"{len(left)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
                 hint=f"hvdcloud resize {nodes} --name {cluster.name} tries again; by hand: {left[0].delete_with}",
-                details="\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left),
+                details=leftover_table(left),
             )
         context.state.update(lambda record: replace(record, size=nodes))
         # Those that are left forget the others' pins. They run as well if they do not.

@@ -1,13 +1,15 @@
-"""`hvdcloud status` and `hvdcloud list`: what there is, from labels, and what it does, from the head."""
+"""`hvdcloud status`: the cluster by its labels and its runs as the head reports them; once, or until Ctrl-C."""
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import HvdcloudError
+from hvdcloud.console import Console
+from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.run import RunResult, result_of
 
 if TYPE_CHECKING:
@@ -26,13 +28,13 @@ class StatusResult:
     """Why the runs could not be asked for; empty if they could."""
     age_seconds: float
     dollars_so_far: float
-    """By the price table, for everything of it that is there."""
+    """By the price table, for everything of it that exists."""
     nodes_gone: int
     """Preempted or deleted; what they had cost is not counted."""
 
 
 def status(context: Context) -> StatusResult:
-    """Look at the cluster.
+    """The cluster and its runs.
 
     Raises:
         UsageError: there is none of this name.
@@ -42,7 +44,7 @@ def status(context: Context) -> StatusResult:
         # On Compute Engine only the VMs know it, and they are gone.
         cluster = replace(cluster, bucket=context.bucket_url)
     if cluster.unseen:
-        context.console.warn(f"{', '.join(cluster.unseen)} did not answer; what is there is not shown")
+        context.console.warn(f"{', '.join(cluster.unseen)} did not answer; what exists there is not shown")
     runs: list[RunResult] = []
     unknown = ""
     try:
@@ -61,3 +63,68 @@ def status(context: Context) -> StatusResult:
         dollars_so_far=cluster.dollars_so_far,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )
+
+
+# --- status --watch ---------------------------------------------------------------------------------------------------
+
+Show = Callable[[Console, StatusResult], None]
+"""Renders a status."""
+
+EVERY_SECONDS = 2.0
+
+
+def watch(context: Context, *, every: float | None, show: Show) -> None:
+    """Show the status when it changes, and on a terminal each time; returns at Ctrl-C or when the cluster is gone.
+
+    Args:
+        every: seconds between two requests; None: two.
+        show: renders the status.
+
+    Raises:
+        UsageError: there is no such cluster to begin with.
+    """
+    seen: object = None
+    try:
+        while True:
+            try:
+                result = status(context)
+            except UsageError:
+                if seen is None:
+                    raise
+                context.console.answer(f"cluster {context.name} is gone")
+                return
+            except HvdcloudError as error:
+                # A provider that does not answer once may answer the next time.
+                if error.message != seen:
+                    context.console.warn(error.message)
+                seen = error.message
+            else:
+                seen = _show(context.console, result, seen=seen, show=show)
+            time.sleep(EVERY_SECONDS if every is None else every)
+    except KeyboardInterrupt:
+        # This ends the command.
+        return
+
+
+def _show(console: Console, result: StatusResult, *, seen: object, show: Show) -> object:
+    """Show the status if it has changed, or the terminal can be redrawn; returns its lasting part."""
+    text = io.StringIO()
+    show(Console(out=text), result)
+    lines = text.getvalue().splitlines()
+    lasting = lasting_part(result)
+    if not console.redraw([*lines, "", "Ctrl-C ends this; the cluster stays"]) and lasting != seen:
+        for line in [*([""] if seen is not None else []), f"{time.strftime('%H:%M:%S')}", *lines]:
+            console.answer(line)
+    return lasting
+
+
+def lasting_part(result: StatusResult) -> StatusResult:
+    """The status without what changes as time passes: ages, and money that adds up."""
+    cluster = replace(
+        result.cluster,
+        dollars_so_far=0.0,
+        # The last digits of what it may come to follow the clock, too.
+        worst_case_dollars=None if result.cluster.worst_case_dollars is None else 0.0,
+    )
+    runs = [replace(run, seconds=0.0) if run.state == "running" else run for run in result.runs]
+    return replace(result, cluster=cluster, age_seconds=0.0, dollars_so_far=0.0, runs=runs)

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
@@ -287,7 +287,7 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
         raise TeardownError(
             f"{context.name} did not come up ({_why(cause)}), and {len(leftovers)} object(s) could not be deleted",
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
-            details="\n".join(f"{left.object}: {left.reason}; {left.delete_with}" for left in leftovers),
+            details=leftover_table(leftovers),
         ) from cause
 
 

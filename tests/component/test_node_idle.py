@@ -274,7 +274,7 @@ def test_the_watch_acts_once_the_limit_is_over_and_not_before(node_root: Path, m
     def looks(seconds: float) -> int:
         for _ in range(int(seconds / 15)):
             clock[0] += 15.0
-            watch.look()
+            watch.check()
         return len(started)
 
     assert watch.seconds() == 15.0
@@ -296,11 +296,11 @@ def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: py
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     watch = Watch(120.0)
     clock[0] += 3600.0
-    watch.look()
+    watch.check()
     assert started == []
     for _ in range(8):
         clock[0] += 15.0
-        watch.look()
+        watch.check()
     assert started == ["one"]
 
 
@@ -310,8 +310,8 @@ def test_a_watch_that_cannot_look_says_so_and_goes_on(
     watch = Watch(0.4)
     monkeypatch.setattr(activity, "now", lambda: 1 / 0)
     time.sleep(watch.seconds())
-    watch.look()
-    assert "could not look for activity: ZeroDivisionError" in capsys.readouterr().err
+    watch.check()
+    assert "could not check for activity: ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_the_limit_is_what_the_container_was_told(monkeypatch: pytest.MonkeyPatch, node_root: Path) -> None:

@@ -15,15 +15,17 @@ from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeSta
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.cluster.state import as_known_here
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.lifecycle import replace as module
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved
+from hvdcloud.runs.replacement import Pace
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
+
+QUICK = Pace(confirm=0.05, check=0.05, first_pause=0.05, longest_pause=0.2)
 
 JOINED = {"cores": 4, "gpus": 0, "interface": "eth0"}
 
@@ -122,8 +124,6 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     # Everything here answers; a busy machine takes its time.
     monkeypatch.setattr(ssh, "CONNECT_SECONDS", 30.0)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
-    monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.2)
     state: dict[str, Any] = {
         "run": RUN,
         "state": "running",
@@ -164,7 +164,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def replacer(scene: Scene) -> Iterator[Replacer]:
-    replacer = Replacer(scene.context, RUN, look_seconds=0.05)
+    replacer = Replacer(scene.context, RUN, pace=QUICK)
     replacer.start()
     yield replacer
     replacer.close()
@@ -194,7 +194,7 @@ def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: 
     until(lambda: scene.admitted, seconds=30, what="the new node's admission")
     assert scene.admitted == [{"hosts": [{"name": "digits-2", "index": 2, "slots": 1}]}]
     until(lambda: "is back" in scene.printed, seconds=30, what="a word about it")
-    assert "node digits-2 is gone (preempted); making it anew" in scene.printed
+    assert "node digits-2 is gone (preempted); replacing it" in scene.printed
     after = pinned(scene.context.state)
     assert after["digits-2"] != before["digits-2"]
     assert (after["digits-0"], after["digits-1"]) == (before["digits-0"], before["digits-1"])
@@ -217,13 +217,13 @@ def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) 
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
     assert scene.cloud.said.count("grow [2] of 3") == 4
     assert scene.printed.count("no room in us-central1-a; trying again") == 1
-    assert scene.printed.count("making it anew") == 1
+    assert scene.printed.count("replacing it") == 1
 
 
 def test_a_limit_of_the_users_ends_the_attempts(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.errors = [UsageError("limits.max_cost leaves too little", hint="-")]
     scene.cloud.there.pop(2)
-    until(lambda: "leaves too little; the run goes on" in scene.printed, seconds=30, what="a word about it")
+    until(lambda: "leaves too little; the run continues" in scene.printed, seconds=30, what="a word about it")
     replacer._thread.join(5)
     assert not replacer._thread.is_alive()
     assert [each for each in scene.cloud.said if each.startswith("grow")] == ["grow [2] of 3"]
@@ -240,7 +240,7 @@ def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer
 def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene, replacer: Replacer) -> None:
     with scene.context.state.lock("resize"):
         scene.cloud.there.pop(2)
-        until(lambda: replacer._missed, seconds=30, what="a look")
+        until(lambda: replacer._lost, seconds=30, what="a look")
         replacer._ending.wait(0.5)
         assert scene.cloud.said == []
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
@@ -274,7 +274,7 @@ def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene,
 def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
     scene.state["making"] = ["digits-2"]
     scene.cloud.there.pop(2)
-    until(lambda: replacer._missed, seconds=30, what="a look")
+    until(lambda: replacer._lost, seconds=30, what="a look")
     replacer._ending.wait(0.5)
     assert scene.cloud.said == []
     with pytest.raises(NodeError, match="the head is making digits-2 anew"):

@@ -23,13 +23,14 @@ from hvdcloud.errors import (
     UsageError,
 )
 from hvdcloud.google import http
+from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.cloudbuild import build as remote
 from hvdcloud.image.cloudbuild.build import RemoteBuilder, RemoteResult
 from hvdcloud.image.cloudbuild.client import CloudBuild
 from hvdcloud.image.cloudbuild.source import send
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan.steps import ImagePlan
-from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry
+from hvdcloud.image.publish.registry import digest_at_registry
 from hvdcloud.storage.base import ObjectInfo, open_bucket
 from hvdcloud.storage.gcs import GcsBucket
 from tests.standins.cloudbuild import BUILDER

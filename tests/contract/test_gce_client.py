@@ -18,7 +18,8 @@ from hvdcloud.google import http
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.capacity.preflight import preflight
-from hvdcloud.providers.gce.plan.request import belongs_to, bulk_insert_bodies, request_id
+from hvdcloud.providers.gce.names import belongs_to, request_id
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from tests.standins.compute import Emulator
 from tests.support import gce_samples
 from tests.support.gce_samples import SPEC

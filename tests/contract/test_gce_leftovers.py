@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import TeardownError
+from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.plan.request import request_id
 from tests.standins.compute import Emulator
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, Bench
 

@@ -22,7 +22,7 @@ from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
-from hvdcloud.providers.gce.plan.request import request_id
+from hvdcloud.providers.gce.names import request_id
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 
@@ -235,6 +235,19 @@ def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
     plan = provider.plan(bench.spec())
     assert plan.worst_case_dollars == pytest.approx(1.0, abs=0.001)
     assert any("max_cost" in notice for notice in plan.notices)
+
+
+def test_the_questions_of_preflight_are_asked_once_for_two_specs_of_one_launch(bench: Bench) -> None:
+    before_the_build, after_the_build = bench.spec(name="t-once"), bench.spec(name="t-once")
+    for spec in (before_the_build, after_the_build):
+        assert bench.provider.preflight(spec) == []
+        bench.provider.plan(spec)
+    asked = bench.calls()
+    assert set(asked.values()) == {1}, asked
+    # A cluster that was made changes the answers.
+    bench.create(after_the_build)
+    assert "exists already" in bench.provider.preflight(bench.spec(name="t-once"))[0].message
+    bench.provider.destroy("t-once")
 
 
 def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Bench) -> None:

@@ -16,9 +16,10 @@ import pytest
 import requests
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.publish.push import push
-from hvdcloud.image.publish.registry import GOOGLE_REGISTRIES_VARIABLE, digest_at_registry, published
+from hvdcloud.image.publish.registry import digest_at_registry, published
 from tests.standins.google_account import Account, service_account
 from tests.standins.registry import free_port, running_registry
 

@@ -17,9 +17,8 @@ from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
 from hvdcloud.lifecycle.run import result_of
-from hvdcloud.lifecycle.status import StatusResult
+from hvdcloud.lifecycle.status import StatusResult, lasting_part
 from hvdcloud.lifecycle.top import _Watch
-from hvdcloud.lifecycle.watch import lasting_part
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.elastic import told
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce import names
+from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.plan import request
+from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings
 from tests.golden import assert_golden
@@ -207,7 +209,7 @@ def test_compute_engine_itself_deletes_the_nodes_whoever_forgets_them() -> None:
     ],
 )
 def test_an_external_address_only_where_one_is_needed(changes: Any, external: bool) -> None:
-    assert request.external_ip_needed(settings(**changes)) is external
+    assert settings(**changes).needs_external_ip is external
     [interface] = properties(**changes)["networkInterfaces"]
     assert ("accessConfigs" in interface) is external
 
@@ -309,15 +311,15 @@ def test_nodes_learn_when_they_count_as_idle_and_where_to_ask_for_their_end() ->
 
 
 def test_max_cost_shortens_the_run_by_the_prices_of_each_zone(known_prices: Settings) -> None:
-    assert request.allowed_seconds(known_prices, nodes=2, zone="us-central1-a") == 7200
+    assert budget.allowed_seconds(known_prices, nodes=2, zone="us-central1-a") == 7200
     plenty = dataclasses.replace(known_prices, max_cost=3.0)
-    assert request.allowed_seconds(plenty, nodes=2, zone="us-west1-a") == 7200
+    assert budget.allowed_seconds(plenty, nodes=2, zone="us-west1-a") == 7200
     dollar = dataclasses.replace(known_prices, max_cost=1.0)
     # $1 buys 3600 / 0.92 = 3913.04 s here and 3600 / 1.22 = 2950.8 s there. Of those a VM may take 60 s to start, and
     # Compute Engine 30 s to notice that its time is up.
     limits = {"us-central1-a": 3913 - 90, "us-west1-a": 2950 - 90}
     for zone, seconds in limits.items():
-        assert request.allowed_seconds(dollar, nodes=2, zone=zone) == seconds
+        assert budget.allowed_seconds(dollar, nodes=2, zone=zone) == seconds
         [body] = request.bulk_insert_bodies(SPEC, dollar, zone=zone, vm_image=VM_IMAGE)
         assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
 
@@ -326,38 +328,38 @@ def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> No
     dollar = dataclasses.replace(known_prices, max_cost=1.0)
     bigger = dataclasses.replace(dollar, disk_gb=1000)
     # 0.46 - 0.01 + 0.10 = 0.55 for each of three nodes: 3600 / 1.65 = 2181.8 s
-    assert request.allowed_seconds(bigger, nodes=3, zone="us-central1-a") == 2181 - 90
+    assert budget.allowed_seconds(bigger, nodes=3, zone="us-central1-a") == 2181 - 90
     inside = dataclasses.replace(dollar, ssh_source="10.0.0.0/8")
     # 2 x (0.46 - 0.01): 3600 / 0.90 = 4000 s
-    assert request.allowed_seconds(inside, nodes=2, zone="us-central1-a") == 4000 - 90
+    assert budget.allowed_seconds(inside, nodes=2, zone="us-central1-a") == 4000 - 90
 
 
 def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:
     # 0.92 x (60 + 7200 + 30) / 3600 and 1.22 x the same
-    assert request.worst_case_dollars(known_prices, nodes=2, zone="us-central1-a") == pytest.approx(1.863)
-    assert request.worst_case_dollars(known_prices, nodes=2, zone="us-west1-a") == pytest.approx(2.4705)
+    assert budget.worst_case_dollars(known_prices, nodes=2, zone="us-central1-a") == pytest.approx(1.863)
+    assert budget.worst_case_dollars(known_prices, nodes=2, zone="us-west1-a") == pytest.approx(2.4705)
     # The shortest time limit of all is more than the one minute that is billed at least: 0.92 x (60 + 30 + 30) / 3600
     shortest = dataclasses.replace(known_prices, max_run_seconds=30)
-    assert request.worst_case_dollars(shortest, nodes=2, zone="us-central1-a") == pytest.approx(0.030667, abs=1e-6)
+    assert budget.worst_case_dollars(shortest, nodes=2, zone="us-central1-a") == pytest.approx(0.030667, abs=1e-6)
     for cost in (0.05, 0.99, 1.0, 1.01, 1.5):
         limited = dataclasses.replace(known_prices, max_cost=cost)
         for zone in ("us-central1-a", "us-west1-a"):
             # What it stays below is less than a second's worth.
-            assert 0 <= cost - request.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
+            assert 0 <= cost - budget.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
 def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settings) -> None:
     workers = dataclasses.replace(known_prices, spot="workers")
     # A Spot worker: 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 (disk) + 0.005 = 0.15; three of them and a head of 0.46.
-    assert request.dollars_per_hour(workers, nodes=4, zone="us-central1-a") == pytest.approx(0.46 + 3 * 0.15)
+    assert budget.dollars_per_hour(workers, nodes=4, zone="us-central1-a") == pytest.approx(0.46 + 3 * 0.15)
     # There 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = 0.2205, and 0.61.
-    assert request.dollars_per_hour(workers, nodes=4, zone="us-west1-a") == pytest.approx(0.61 + 3 * 0.2205)
-    assert request.dollars_per_hour(workers, nodes=1) == pytest.approx(0.46)
-    assert request.dollars_per_hour(dataclasses.replace(workers, spot="all"), nodes=4) == pytest.approx(4 * 0.15)
+    assert budget.dollars_per_hour(workers, nodes=4, zone="us-west1-a") == pytest.approx(0.61 + 3 * 0.2205)
+    assert budget.dollars_per_hour(workers, nodes=1) == pytest.approx(0.46)
+    assert budget.dollars_per_hour(dataclasses.replace(workers, spot="all"), nodes=4) == pytest.approx(4 * 0.15)
     # 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = 0.065
     small = dataclasses.replace(workers, head_machine_type="n1-standard-1")
-    assert request.dollars_per_hour(small, nodes=4) == pytest.approx(0.065 + 3 * 0.15)
-    assert request.worst_case_dollars(small, nodes=4, zone="us-central1-a") == pytest.approx(0.515 * 7290 / 3600)
+    assert budget.dollars_per_hour(small, nodes=4) == pytest.approx(0.065 + 3 * 0.15)
+    assert budget.worst_case_dollars(small, nodes=4, zone="us-central1-a") == pytest.approx(0.515 * 7290 / 3600)
 
 
 def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
@@ -366,58 +368,58 @@ def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
     limits = {"us-central1-a": 3956 - 90, "us-west1-a": 2831 - 90}
     spec = dataclasses.replace(SPEC, nodes=4)
     for zone, seconds in limits.items():
-        assert request.allowed_seconds(dollar, nodes=4, zone=zone) == seconds
-        assert 0 <= 1.0 - request.worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
+        assert budget.allowed_seconds(dollar, nodes=4, zone=zone) == seconds
+        assert 0 <= 1.0 - budget.worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
         for body in request.bulk_insert_bodies(spec, dollar, zone=zone, vm_image=VM_IMAGE):
             assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
 
 
 def test_a_kind_without_a_price_is_named(known_prices: Settings) -> None:
     unknown = dataclasses.replace(known_prices, spot="workers", gpu_type="nvidia-tesla-v100", max_cost=1.0)
-    assert request.dollars_per_hour(unknown, nodes=2) is None
+    assert budget.dollars_per_hour(unknown, nodes=2) is None
     with pytest.raises(UsageError, match=r"n1-standard-2 with 1 nvidia-tesla-v100, Spot and n1-standard-2 with 1"):
-        request.allowed_seconds(unknown, nodes=2)
+        budget.allowed_seconds(unknown, nodes=2)
     g2 = dataclasses.replace(known_prices, head_machine_type="g2-standard-4", max_cost=1.0)
     with pytest.raises(UsageError, match=r"the price of g2-standard-4 with 1 nvidia-l4 is not in the price table"):
-        request.allowed_seconds(g2, nodes=2)
+        budget.allowed_seconds(g2, nodes=2)
 
 
 def test_zones_have_the_gpus_of_every_kind_of_node() -> None:
-    both = request.zone_candidates(settings(head_machine_type="g2-standard-4"), nodes=2, zones=[])
+    both = candidates.zone_candidates(settings(head_machine_type="g2-standard-4"), nodes=2, zones=[])
     t4, l4 = (catalog.zones_with(gpu) for gpu in ("nvidia-tesla-t4", "nvidia-l4"))
     assert both
     assert set(both) == set(t4) & set(l4)
-    assert request.zone_candidates(settings(head_machine_type="n1-standard-2"), nodes=2, zones=[]) == list(t4)
+    assert candidates.zone_candidates(settings(head_machine_type="n1-standard-2"), nodes=2, zones=[]) == list(t4)
 
 
 def test_a_limit_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(UsageError, match="less than two minutes"):
-        request.allowed_seconds(settings(max_cost=0.01), nodes=2)
+        budget.allowed_seconds(settings(max_cost=0.01), nodes=2)
     with pytest.raises(UsageError, match="30 s to 120 days"):
-        request.allowed_seconds(settings(max_run_seconds=20), nodes=2)
+        budget.allowed_seconds(settings(max_run_seconds=20), nodes=2)
     with pytest.raises(UsageError, match="not in the price table"):
-        request.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), nodes=2)
+        budget.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), nodes=2)
 
 
 def test_zones_are_the_configured_ones_or_those_with_the_gpu() -> None:
-    assert request.zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
+    assert candidates.zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
         "europe-west4-b",
         "us-east1-c",
     ]
-    found = request.zone_candidates(SETTINGS, nodes=2, zones=[])
+    found = candidates.zone_candidates(SETTINGS, nodes=2, zones=[])
     assert found[:4] == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
-    assert request.zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
-    pinned = request.zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
+    assert candidates.zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
+    pinned = candidates.zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
     assert pinned == found[:4]
 
 
 def test_a_request_id_shows_for_which_name_it_was_made() -> None:
-    first, second = request.request_id("digits"), request.request_id("digits")
+    first, second = names.request_id("digits"), names.request_id("digits")
     assert first != second
     assert uuid.UUID(first).version == 4
     assert uuid.UUID(first).variant == uuid.RFC_4122
-    assert request.belongs_to(first, "digits")
-    assert not request.belongs_to(first, "digits-2")
-    assert not request.belongs_to("", "digits")
-    assert request.cluster_id_of(request.request_id("digits", "a1b2c3")) == "a1b2c3"
-    assert request.belongs_to(request.request_id("digits", "a1b2c3"), "digits")
+    assert names.belongs_to(first, "digits")
+    assert not names.belongs_to(first, "digits-2")
+    assert not names.belongs_to("", "digits")
+    assert names.cluster_id_of(names.request_id("digits", "a1b2c3")) == "a1b2c3"
+    assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")

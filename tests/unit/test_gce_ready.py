@@ -12,9 +12,9 @@ import pytest
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.ops import ready
 from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"})}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way, internal_name
 from hvdcloud.providers.gce.inventory import Inventory
-from hvdcloud.providers.gce.plan.request import request_id
+from hvdcloud.providers.gce.names import request_id
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way, internal_name
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 LABELS = {

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
+from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.image.build.builder import image_reference
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
+from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
+from hvdcloud.lifecycle.context import Context
 
 ROW = versions.find("torch", "cpu")
 TORCH_WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -95,6 +99,7 @@ def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_pa
         if name.startswith("hvdcloud/")
     ]
     assert {"hvdcloud/__init__.py", "hvdcloud/errors.py", "hvdcloud/node/__init__.py"} <= set(sent)
+    assert {"hvdcloud/runs/__init__.py", "hvdcloud/runs/replacement.py"} <= set(sent)
     assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
 
 
@@ -241,3 +246,14 @@ def test_a_file_that_shrinks_while_it_is_sent_is_noticed(tmp_path: Path) -> None
         for chunk in sent.stream():
             if len(chunk) == 1 << 20:
                 os.truncate(wheel, 1 << 20)
+
+
+def test_one_command_plans_its_image_once(tmp_path: Path) -> None:
+    (tmp_path / "hvdcloud.yaml").write_text("name: t\n")
+    command = Context(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}), Console())
+    (tmp_path / "requirements.txt").write_text("tqdm==4.66.1\n")
+    planned = image_to_be(command)
+    # Whatever is written meanwhile is for the next command.
+    (tmp_path / "requirements.txt").write_text("tqdm==4.67.0\n")
+    assert image_of_nodes(command) == image_to_be(command) == planned
+    assert image_to_be(Context(command.config, Console())) != planned

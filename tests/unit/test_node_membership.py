@@ -60,7 +60,7 @@ def test_a_head_that_only_drives_is_never_listed_and_does_not_count() -> None:
 def test_two_changes_are_never_within_the_same_second() -> None:
     made = started()
     made.move("d-2", Place.LEAVING)
-    made.went_on(now=0.5)
+    made.continued(now=0.5)
     assert made.change(now=WRITE_SECONDS - 0.1) is None
     assert made.change(now=WRITE_SECONDS) == {"d-0": 2, "d-1": 2}
 
@@ -74,7 +74,7 @@ def test_workers_that_have_not_met_yet_are_not_told_of_another_change() -> None:
 
 def test_a_listed_node_that_horovod_has_missed_is_listed_under_another_name() -> None:
     made = started()
-    made.went_on(now=3.0)
+    made.continued(now=3.0)
     made.list_unused_again({"d-0", "d-1"}, now=UNUSED_SECONDS)
     assert places(made)["d-2"] == "listed"
     made.list_unused_again({"d-0", "d-1"}, now=UNUSED_SECONDS + 0.1)
@@ -83,7 +83,7 @@ def test_a_listed_node_that_horovod_has_missed_is_listed_under_another_name() ->
 
 def test_a_node_that_the_others_are_slow_to_take_is_listed_anew_less_and_less_often() -> None:
     made = started()
-    made.went_on(now=3.0)
+    made.continued(now=3.0)
     now, aliases = 3.0, []
     while now < 15 * UNUSED_SECONDS:
         now += 0.25
@@ -106,9 +106,9 @@ def test_after_a_loss_the_list_stays_until_the_others_have_gone_on() -> None:
 def test_when_the_others_are_seen_to_go_on_the_list_changes_at_once() -> None:
     made = started()
     made.lost("d-2", "no heartbeat", now=100.0)
-    made.went_on(now=103.0)
+    made.continued(now=103.0)
     assert made.change(now=103.0) == {"d-0": 2, "d-1": 2}
-    made.went_on(now=103.1)
+    made.continued(now=103.1)
     assert made.change(now=103.2) is None
     made.move("d-2", Place.READY)
     assert made.change(now=103.0 + WRITE_SECONDS) == {"d-0": 2, "d-1": 2, "d-2-g2": 2}
@@ -119,7 +119,7 @@ def test_a_node_that_was_not_in_use_is_lost_without_any_wait() -> None:
     made.admit("d-2", index=2, slots=2)
     made.move("d-2", Place.READY)
     made.admit("d-3", index=3, slots=2)
-    made.went_on(now=40.0)
+    made.continued(now=40.0)
     made.lost("d-3", "no route", now=50.0)
     assert made.change(now=50.0) == {"d-0": 2, "d-1": 2, "d-2": 2}
 
@@ -160,7 +160,7 @@ def test_a_worker_that_fails_as_soon_as_it_starts_counts_too() -> None:
         # The command is not there, say.
         made.failed("d-1", "exit code 127", now=listed + WRITE_SECONDS / 4)
         listed += 10.0
-        made.went_on(now=listed)
+        made.continued(now=listed)
         made.change(now=listed)
     assert places(made)["d-1"] == "failed"
 
@@ -180,7 +180,7 @@ def test_what_fails_because_of_a_loss_is_not_held_against_its_node() -> None:
         assert made.members["d-1"].failures == 0
         made.move("d-2", Place.READY)
         made.change(now=now + 45.0)
-        made.went_on(now=now + 48.0)
+        made.continued(now=now + 48.0)
     assert places(made)["d-1"] == "listed"
 
 

@@ -29,7 +29,7 @@ class Scene:
         self.now = 10.0
         if met:
             see_all(self.world, now=self.now)
-            assert self.world.look(self.world.nodes(), now=self.now)
+            assert self.world.check_formed(self.world.nodes(), now=self.now)
 
     def lose(self, node: str) -> None:
         """As the supervisor does."""

@@ -10,14 +10,14 @@ from tests.support.workers import ADDRESSES, end, see, see_all, world
 
 def test_a_world_has_formed_when_everybody_is_connected_to_everybody() -> None:
     made = world()
-    assert not made.look(made.nodes(), now=10.0)
+    assert not made.check_formed(made.nodes(), now=10.0)
     see(made, "d-0", "d-1", "d-2", now=10.0)
     see(made, "d-1", "d-0", "d-2", now=10.0)
-    assert not made.look(made.nodes(), now=10.0), "nothing was heard of d-2"
+    assert not made.check_formed(made.nodes(), now=10.0), "nothing was heard of d-2"
     see(made, "d-2", "d-0", now=10.0)
-    assert not made.look(made.nodes(), now=10.0), "d-2 is not connected to d-1"
+    assert not made.check_formed(made.nodes(), now=10.0), "d-2 is not connected to d-1"
     see(made, "d-2", "d-1", "d-0", now=10.0)
-    assert made.look(made.nodes(), now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
     assert made.formed
 
 
@@ -25,7 +25,7 @@ def test_workers_that_are_still_connecting_have_not_met() -> None:
     made = world(2)
     for node, other in (("d-0", "d-1"), ("d-1", "d-0")):
         see(made, node, other, now=10.0, connections=1)
-    assert not made.look(made.nodes(), now=10.0), "they may wait for a third one, which is dead"
+    assert not made.check_formed(made.nodes(), now=10.0), "they may wait for a third one, which is dead"
 
 
 def test_every_two_ranks_of_two_nodes_have_to_be_connected_and_once_more_those_of_one_local_rank() -> None:
@@ -36,7 +36,7 @@ def test_every_two_ranks_of_two_nodes_have_to_be_connected_and_once_more_those_o
             "d-0", {"7": {ADDRESSES["d-1"]: 1}, "8": {ADDRESSES["d-1"]: connections - 1}}, listening=[], now=10.0
         )
         made.connected("d-1", {"7": {ADDRESSES["d-0"]: connections}}, listening=[], now=10.0)
-        assert made.look(made.nodes(), now=10.0) == (connections == 3)
+        assert made.check_formed(made.nodes(), now=10.0) == (connections == 3)
 
 
 def test_with_fewer_connections_than_there_once_were_workers_are_still_connecting() -> None:
@@ -44,28 +44,28 @@ def test_with_fewer_connections_than_there_once_were_workers_are_still_connectin
     for connections, met in ((2, True), (4, True), (2, False), (3, False), (4, True)):
         for node, other in (("d-0", "d-1"), ("d-1", "d-0")):
             see(made, node, other, now=10.0, connections=connections)
-        assert made.look(made.nodes(), now=10.0) is met
+        assert made.check_formed(made.nodes(), now=10.0) is met
 
 
 def test_connections_within_a_node_do_not_count() -> None:
     made = world(2)
     see(made, "d-0", "d-0", "d-1", now=10.0)
     see(made, "d-1", "d-0", "d-1", now=10.0)
-    assert made.look(made.nodes(), now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
 
 
 def test_a_connection_to_a_node_that_is_lost_has_still_to_go() -> None:
     made = world()
     see_all(made, now=10.0)
-    assert made.look(made.nodes(), now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
     made.forget("d-2")
     assert made.disturbed(now=11.0)
     assert not made.disturbed(now=11.1), "it had not formed again"
     see(made, "d-0", "d-1", "d-2", now=20.0)
     see(made, "d-1", "d-0", now=20.0)
-    assert not made.look(made.nodes(), now=20.0)
+    assert not made.check_formed(made.nodes(), now=20.0)
     see(made, "d-0", "d-1", now=20.5)
-    assert made.look(made.nodes(), now=20.5)
+    assert made.check_formed(made.nodes(), now=20.5)
     assert [worker.got_over for worker in made.workers()] == [False, False, True]
 
 
@@ -73,32 +73,32 @@ def test_a_connection_to_a_node_that_is_lost_has_still_to_go() -> None:
 def test_what_was_seen_before_a_change_or_long_ago_proves_nothing(nodes: int, wait: float) -> None:
     made = world(nodes)
     see_all(made, now=wait - 0.1)
-    assert not made.look(made.nodes(), now=wait)
+    assert not made.check_formed(made.nodes(), now=wait)
     see_all(made, now=wait)
-    assert made.look(made.nodes(), now=wait + FRESH_SECONDS)
-    assert not made.look(made.nodes(), now=wait + FRESH_SECONDS + 0.1)
+    assert made.check_formed(made.nodes(), now=wait + FRESH_SECONDS)
+    assert not made.check_formed(made.nodes(), now=wait + FRESH_SECONDS + 0.1)
 
 
 def test_one_that_is_left_alone_while_workers_were_connecting_may_wait_for_a_dead_one() -> None:
     made = world(2)
     see_all(made, now=10.0)
-    assert made.look(made.nodes(), now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
     assert made.disturbed(now=20.0), "a node is listed"
     made.forget("d-1")
     assert not made.disturbed(now=21.0), "and one is lost before all have met"
     see(made, "d-0", now=40.0)
-    assert not made.look({"d-0"}, now=40.0)
+    assert not made.check_formed({"d-0"}, now=40.0)
     made.begin(now=50.0)
     made.processes["d-0", 9] = Process(0, "d-0", "d-0")
     made.connected("d-0", {"9": {}}, listening=[], now=60.0)
-    assert made.look({"d-0"}, now=60.0)
+    assert made.check_formed({"d-0"}, now=60.0)
 
 
 def test_what_was_trained_is_forgotten_when_those_who_have_met_have_all_ended() -> None:
     made = world(2)
     assert not made.has_forgotten(), "nobody has met yet: there is nothing to forget"
     see_all(made, now=10.0)
-    assert made.look(made.nodes(), now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
     made.processes["d-2", 7] = Process(2, "d-2", "d-2")
     made.forget("d-1")
     assert not made.has_forgotten(), "one is left that knows it"
@@ -121,7 +121,7 @@ def test_workers_connect_when_each_of_them_has_been_seen_with_a_connection_since
     assert not made.all_connect(now=10.0), "one may be in a step, or importing its framework"
     see(made, "d-2", "d-0", now=10.0, connections=1)
     assert made.all_connect(now=10.0)
-    assert not made.look(made.nodes(), now=10.0), "but they have not all met"
+    assert not made.check_formed(made.nodes(), now=10.0), "but they have not all met"
     assert not made.all_connect(now=10.0 + FRESH_SECONDS + 0.1), "nobody knows what has become of it"
 
 
@@ -135,14 +135,14 @@ def test_without_workers_there_is_no_world() -> None:
     made = world(1)
     end(made, "d-0", 1, at=5.0)
     see_all(made, now=20.0)
-    assert not made.look(made.nodes(), now=20.0)
+    assert not made.check_formed(made.nodes(), now=20.0)
 
 
 def test_a_worker_of_which_nobody_told_is_passed_over() -> None:
     made = world(1)
     made.connected("d-0", {"8": {}}, listening=[], now=9.0)
     made.connected("d-3", {"7": {}}, listening=[], now=9.0)
-    assert not made.look(made.nodes(), now=9.0)
+    assert not made.check_formed(made.nodes(), now=9.0)
 
 
 def test_workers_that_go_on_for_long_after_one_has_ended_well_wait_for_it() -> None:

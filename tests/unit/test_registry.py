@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.image.publish.registry import (
-    GOOGLE_REGISTRIES_VARIABLE,
-    google_registry,
-    host_of,
-    pinned,
-    target_of,
-)
+from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE, google_registry
+from hvdcloud.image.publish.registry import host_of, pinned, target_of
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

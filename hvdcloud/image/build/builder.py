@@ -30,7 +30,7 @@ class BuildResult:
     """An image that is in the engine.
 
     Attributes:
-        reference: what to run: `hvdcloud/project:HASH`. HASH stands for the content: projects with the same share it.
+        plan: what was carried out.
         image_id: the engine's id.
         digest: the registry's (`sha256:…`), if this very image was pushed to or pulled from `image.repository`.
         cached: nothing was built, because the image was there.
@@ -38,12 +38,17 @@ class BuildResult:
         steps: Dockerfile steps that the engine went through, those that it had in its cache included.
     """
 
-    reference: str
+    plan: ImagePlan
     image_id: str
     digest: str | None
     cached: bool
     seconds: float
     steps: int
+
+    @property
+    def reference(self) -> str:
+        """What to run: `hvdcloud/project:HASH`. HASH stands for the content: projects with the same share it."""
+        return self.plan.reference
 
 
 def build(
@@ -54,6 +59,7 @@ def build(
     cache_from: str | None = None,
     cache_to: str | None = None,
     needs: custom_base.Needs | None = None,
+    plan: ImagePlan | None = None,
 ) -> BuildResult:
     """Builds the image, unless it is there already.
 
@@ -63,6 +69,7 @@ def build(
         cache_from: `HOST/PATH[:TAG]`, a repository: what it has of the images needed is pulled instead of built.
         cache_to: `HOST/PATH`: what it lacks of the images that the engine has is sent there, for `cache_from`.
         needs: what `image.base` has to be able to do.
+        plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
         UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
@@ -73,13 +80,14 @@ def build(
     started = time.monotonic()
     source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
-    base = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
-    plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    if plan is None:
+        unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
+        plan = plan_image(image_config, project_dir=project_dir, base=unseen, needs=needs)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
-        if base is not None:
-            base = custom_base.have(api, base.reference, progress=progress)
+        if image_config.base is not None:
+            base = custom_base.have(api, image_config.base, progress=progress)
             plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
         built = carry_out(
             api,
@@ -127,7 +135,7 @@ def carry_out(
     if target is not None:
         registry_cache.store(api, target, plan=plan, progress=progress)
     return BuildResult(
-        reference=plan.reference,
+        plan=plan,
         image_id=image_id,
         digest=_digest(api, image_id, repository=repository),
         cached=not work.built,
@@ -137,7 +145,12 @@ def carry_out(
 
 
 def image_reference(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> str:
-    """The reference that `build` gives the image; no engine is asked, except for what tag `image.base` stands for.
+    """The reference that `build` gives the image; as `find_plan`."""
+    return find_plan(image_config, project_dir=project_dir, needs=needs).reference
+
+
+def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
+    """What `build` carries out; no engine is asked, except for what image the tag `image.base` is.
 
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is not there.
@@ -152,7 +165,7 @@ def image_reference(image_config: ImageConfig, *, project_dir: Path, needs: cust
             raise ImageError(
                 f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
             )
-    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs).reference
+    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
 
 
 @dataclass(slots=True, kw_only=True)

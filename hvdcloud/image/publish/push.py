@@ -8,6 +8,7 @@ from typing import Any
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image import engine_stream
 from hvdcloud.image.engine_stream import Progress
 from hvdcloud.image.publish import registry
@@ -37,7 +38,7 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
     with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
         _tag(client, reference, repository, target)
         host = registry.host_of(target)
-        if not registry.google_registry(host):
+        if not google_registry(host):
             return _send(client, target, credentials=None, progress=progress)
         try:
             return _send(client, target, credentials=registry.auth_config(host), progress=progress)

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image.publish import registry
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class _Repository:
         return known.get("username", ""), known.get("password", ""), known.get("identitytoken", "")
 
     def _login_hint(self) -> str:
-        if registry.google_registry(self.host):
+        if google_registry(self.host):
             return f"{login_hint()}; {registry.ROLE_HINT}"
         return f"docker login {self.host}"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.registry_hosts import google_registry
 
-GOOGLE_REGISTRIES_VARIABLE = "HVDCLOUD_GOOGLE_REGISTRIES"
-"""More hosts, separated by commas, that take a Google access token: mirrors and proxies."""
 ROLE_HINT = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
@@ -23,12 +21,6 @@ def host_of(reference: str) -> str:
 
     host: str = resolve_repository_name(reference)[0]
     return host
-
-
-def google_registry(host: str) -> bool:
-    """Whether the registry takes a Google access token as password."""
-    others = [name.strip() for name in os.environ.get(GOOGLE_REGISTRIES_VARIABLE, "").split(",")]
-    return host == "gcr.io" or host.endswith(("-docker.pkg.dev", ".gcr.io")) or (bool(host) and host in others)
 
 
 def auth_config(host: str) -> dict[str, str] | None:

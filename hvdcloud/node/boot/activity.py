@@ -1,7 +1,7 @@
-"""What goes on on this node, as far as it should keep the node alive: a run, or somebody from outside.
+"""Activity on this node, as far as it keeps the node alive: a run, or an SSH connection from outside the cluster.
 
-The time of the last sign of it is in a file, because three kinds of process need it: the entrypoint, which looks;
-verbs that the laptop calls; and other nodes, which ask.
+The time of the last activity is in a file, because three kinds of process need it: the entrypoint, which checks for
+activity; verbs that the laptop calls; and other nodes, which ask.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hvdcloud.node.run import state
 
 
 def mark() -> None:
-    """Something is going on now."""
-    # On a full disk the entrypoint, which looks itself, still sees runs and connections.
+    """Note that there is activity now."""
+    # On a full disk the entrypoint, which checks for itself, still sees runs and connections.
     with contextlib.suppress(OSError):
         write_json(paths.activity_file(), {"seen": time.monotonic()})
 
 
 def idle_seconds() -> float | None:
-    """How long nothing has gone on; None where nobody watches."""
+    """Seconds since the last activity; None on a node that has no idle limit."""
     seen = (read_json(paths.activity_file()) or {}).get("seen")
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
 def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
-    """What goes on at this moment, in words; None: nothing.
+    """The activity at this moment, in words; None: there is none.
 
     Args:
         tables: files with this machine's TCP connections.
@@ -52,9 +52,9 @@ def mesh() -> list[str]:
 
 
 def remember_mesh(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
-    """These are the cluster's nodes, head first; what comes from them is not from outside.
+    """Note the cluster's nodes, head first; what comes from them is not from outside.
 
-    Their addresses are looked up now: the entrypoint, which asks for them later, must not wait for a name service.
+    Their addresses are resolved now: the entrypoint, which needs them later, must not wait for a name service.
 
     Args:
         addresses: IPv4, of those that are known, by name.

@@ -1,6 +1,6 @@
-"""What nodes ask of the Compute API, as their service account: to delete VMs of their own cluster, or to make one anew.
+"""The Compute API for nodes, as their service account: to delete VMs of their own cluster, or to make one again.
 
-Each question goes to the project and the zone of this VM. Standard library only.
+Each request goes to the project and the zone of this VM. Standard library only.
 https://cloud.google.com/compute/docs/reference/rest/v1/instances
 """
 
@@ -24,7 +24,7 @@ from hvdcloud.node.boot import machine
 
 ENDPOINT = "https://compute.googleapis.com"
 DELETE_SECONDS = 60.0
-"""How long an API that is busy, broken or out of reach is asked again."""
+"""How long requests to an API that is busy, broken or out of reach are repeated."""
 _CALL_SECONDS = 20.0
 _AT_ONCE = 16
 _LONGEST_PAUSE = 8.0
@@ -33,12 +33,12 @@ _PASSES = {"rateLimitExceeded", "userRateLimitExceeded", "resourceNotReady"}
 
 
 class RefusedError(Exception):
-    """Asking again is no use.
+    """Another attempt would be refused too.
 
     Args:
-        said: by the API.
-        status: its HTTP status; 0: it was not even asked.
-        reason: its word for that, such as `notFound`.
+        said: the API's answer.
+        status: its HTTP status; 0: the API was not asked.
+        reason: its word for the error, such as `notFound`.
     """
 
     def __init__(self, said: str, *, status: int = 0, reason: str = "") -> None:
@@ -48,12 +48,12 @@ class RefusedError(Exception):
 
     @property
     def is_gone(self) -> bool:
-        """The thing that was asked for is not there."""
+        """Whether the object does not exist."""
         return self.status == 404 and self.reason == "notFound"
 
 
 class BusyError(Exception):
-    """Asking again may help."""
+    """Another attempt may work."""
 
 
 class Compute:
@@ -80,12 +80,12 @@ class Compute:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Ask until there is an answer.
+        """The answer to a request, which is repeated until there is one.
 
         Args:
             method: of HTTP.
             path: below the zone: `instances/digits-1`.
-            deadline: `time.monotonic()` value after which it is not asked again.
+            deadline: `time.monotonic()` value after which the request is not repeated.
             query: the same for every attempt, so that with a requestId a lost answer makes no second operation.
             body: of the request.
 
@@ -96,14 +96,16 @@ class Compute:
         pause = 0.2
         while True:
             try:
-                return self._ask(method, path, query or {}, body)
+                return self._request(method, path, query or {}, body)
             except (BusyError, OSError, http.client.HTTPException, ValueError) as error:
                 if time.monotonic() + pause >= deadline:
                     raise BusyError(str(error) or type(error).__name__) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _ask(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         place, token = self._identity()
         tail = f"?{urlencode(query)}" if query else ""
         headers = {"Authorization": f"Bearer {token}"}
@@ -119,10 +121,10 @@ class Compute:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
                 answer = json.loads(response.read())
         except urllib.error.HTTPError as error:
-            raise self._judged(error) from None
+            raise self._error(error) from None
         return answer if isinstance(answer, dict) else {}
 
-    def _judged(self, error: urllib.error.HTTPError) -> RefusedError | BusyError:
+    def _error(self, error: urllib.error.HTTPError) -> RefusedError | BusyError:
         with error:
             message, reason = _explained(error.read(65536))
         said = f"{error.code} {reason}: {message}" if reason else f"{error.code} {message or error.reason}"
@@ -130,7 +132,7 @@ class Compute:
             with self._lock:
                 self._token = ""
         busy = error.code in (401, 408, 412, 429) or error.code >= 500 or reason in _PASSES
-        # A thing that is being changed can be asked for later; one that is there already, not.
+        # 409: an object that is being changed is free later; one that exists already stays.
         busy = busy or (error.code == 409 and reason != "alreadyExists")
         return BusyError(said) if busy else RefusedError(said, status=error.code, reason=reason)
 
@@ -167,14 +169,14 @@ class Deletion:
         self._compute = compute or Compute()
 
     def delete(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
-        """Ask for the deletion of VMs, all at once; gone already is success.
+        """Request the deletion of VMs, all at once; one that does not exist counts as deleted.
 
         Args:
             names: of the VMs.
-            seconds: how long to go on asking.
+            seconds: how long to repeat the requests.
 
         Returns:
-            Those that will not be deleted, each with the reason.
+            those that will not be deleted, each with the reason.
         """
         if not names:
             return {}
@@ -194,7 +196,7 @@ class Deletion:
 
 
 def _explained(body: bytes) -> tuple[str, str]:
-    """Message and reason of one of Google's error documents; what is not one is quoted."""
+    """Message and reason of an error document of Google's; any other text is quoted."""
     with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
         error: dict[str, Any] = json.loads(body)["error"]
         return str(error["message"]), str(error["errors"][0]["reason"])
@@ -203,7 +205,7 @@ def _explained(body: bytes) -> tuple[str, str]:
 
 def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # An image of the user's own may have no CA certificates; the bucket's client brings some.
+    # A custom image may have no CA certificates; the bucket's client brings some.
     with contextlib.suppress(ImportError, OSError):
         import certifi
 

@@ -1,7 +1,7 @@
-"""`entrypoint`: a node's first process: keys, sshd, and the word that the node is ready.
+"""`entrypoint`, a node's first process: it sets up keys, starts sshd and publishes that the node is ready.
 
 What the node publishes are lines on standard output: `hvdcloud-status {"status": …}`, where the local provider reads
-them through the engine. `ready` carries the public host key, so that whoever reads it can pin it.
+them through the engine. `ready` carries the public host key, for the laptop to pin.
 
 Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same JSON becomes the guest attribute
 `hvdcloud/status` of the VM (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes).
@@ -37,7 +37,7 @@ METADATA_VARIABLE = "HVDCLOUD_METADATA"
 ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
-"""How long a metadata server that does not answer is asked again."""
+"""How long requests to a metadata server that does not answer are repeated."""
 _POLL_SECONDS = 0.01
 _TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
 _WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
@@ -84,11 +84,11 @@ def main() -> int:
             return _fail(_StepError("sshd", "sshd ended"))
         if watch is not None:
             watch.ended(ended)
-            watch.look()
+            watch.check()
 
 
 def _watch() -> Watch | None:
-    """Who notices that nothing goes on here, if that is to have consequences."""
+    """What ends the node when it is idle; None without an idle limit."""
     if not os.environ.get("HVDCLOUD_IDLE"):
         return None
     from hvdcloud.node.boot.idle import Watch
@@ -97,7 +97,7 @@ def _watch() -> Watch | None:
 
 
 def _next_signal(watch: Watch | None) -> int | None:
-    """Wait for a signal; None where it was time to look around before one came."""
+    """The next signal; None if a check for activity was due before one came."""
     if watch is None:
         return signal.sigwait(_WAITED_FOR)
     received = signal.sigtimedwait(_WAITED_FOR, watch.seconds())
@@ -105,10 +105,10 @@ def _next_signal(watch: Watch | None) -> int | None:
 
 
 def publish(status: dict[str, Any]) -> None:
-    """One line for whoever watches this node come up, and the VM's guest attribute if it is one.
+    """Print the node's status as one line, and set the VM's guest attribute if this is a VM.
 
     Raises:
-        _StepError: the metadata server did not take it, so nobody outside can know.
+        _StepError: the metadata server did not take it, so the laptop cannot know.
     """
     _print(status)
     if server := os.environ.get(METADATA_VARIABLE):
@@ -121,7 +121,7 @@ def _print(status: dict[str, Any]) -> None:
 
 
 def _put(server: str, body: bytes) -> None:
-    """Set the guest attribute; a server that is busy, broken or not there yet is asked again.
+    """Set the guest attribute; requests to a server that is busy or does not answer are repeated.
 
     Raises:
         _StepError: it refused, or the time is up.
@@ -219,7 +219,7 @@ def _write_node_file() -> None:
 
 
 def _forget_dead_runs() -> None:
-    """After a restart of the container: no run survived it, so nobody needs its secrets and sockets."""
+    """After a restart of the container: no run survived it, so its secrets and sockets have no use."""
     shutil.rmtree(paths.volatile_dir(), ignore_errors=True)
     paths.volatile_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -240,7 +240,7 @@ def _host_key() -> str:
 
 
 def _find_driver() -> None:
-    """Take a mounted GPU driver into the loader's cache: who comes in over SSH has no LD_LIBRARY_PATH."""
+    """Take a mounted GPU driver into the loader's cache: SSH sessions have no LD_LIBRARY_PATH."""
     if not DRIVER.is_dir():
         return
     _, status = os.waitpid(os.posix_spawn(LDCONFIG, [LDCONFIG], os.environ, setsigmask=()), 0)
@@ -250,7 +250,7 @@ def _find_driver() -> None:
 
 def _start_sshd() -> int:
     Path("/run/sshd").mkdir(parents=True, exist_ok=True)
-    # The key in our environment is public, but sessions have no use for it.
+    # The key in this environment is public, but sessions have no use for it.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
     return os.posix_spawn(
         SSHD, [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)], environment, setsigmask=(), setsigdef=[signal.SIGPIPE]
@@ -258,7 +258,7 @@ def _start_sshd() -> int:
 
 
 def _wait_until_ready(sshd: int) -> bool:
-    """Wait for sshd's banner; False if we are told to end meanwhile.
+    """Wait for sshd's banner; False if a signal to end comes first.
 
     Raises:
         _StepError: sshd ended, or the time is up.
@@ -282,7 +282,7 @@ def _answers() -> bool:
 
 
 def _reap() -> set[int]:
-    """Collect every child that has ended; orphans of the whole container become ours."""
+    """Collect every child that has ended; the first process inherits all orphans of the container."""
     ended = set()
     with contextlib.suppress(ChildProcessError):
         while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
@@ -291,7 +291,7 @@ def _reap() -> set[int]:
 
 
 def _power_off(sshd: int) -> int:
-    """End everything, at once where no run is on; a run that nobody ended before has its checkpoints uploaded."""
+    """End everything, at once where no run is active; else after the upload of the run's checkpoints."""
     from hvdcloud.node.uploads import drain
 
     drain.before_the_end()

@@ -1,8 +1,8 @@
-"""Nodes on which nothing goes on end themselves: `limits.idle`, from boot, whether or not the laptop is awake.
+"""Idle nodes end themselves: `limits.idle`, from boot, whether or not the laptop is on.
 
-The entrypoint looks now and then (`Watch`). When the limit is over it starts `end-if-idle`, a process that decides and
-acts. The head decides for the whole cluster and asks the other nodes; they decide for themselves alone, and only where
-the head does not answer. Nothing ends while a checkpoint is not in the bucket.
+The entrypoint checks for activity at intervals (`Watch`). When the limit is over it starts `end-if-idle`, a process
+that decides and acts. The head decides for the whole cluster and asks the other nodes; they decide for themselves
+alone, and only where the head does not answer. Nothing ends while a checkpoint is not in the bucket.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hvdcloud.node import paths
 from hvdcloud.node.boot import activity, machine
 
 LIMIT_VARIABLE = "HVDCLOUD_IDLE"
-LOOK_SECONDS = 15.0
+CHECK_SECONDS = 15.0
 ASK_SECONDS = 60.0
-"""How often a cluster that is idle here is asked whether it is idle elsewhere."""
+"""How often a node that is idle asks the others whether they are."""
 LONGEST_PAUSE = 300.0
 HEAD_ATTEMPTS = 3
-"""A head that does not answer so often, with pauses, is dead."""
+"""A head that does not answer this often, with pauses, is dead."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _AT_ONCE = 32
@@ -32,7 +32,7 @@ _FROZEN_SECONDS = 5.0
 
 
 class Watch:
-    """The entrypoint's part: light enough for a container's first process.
+    """Checks for activity in the entrypoint: light enough for a container's first process.
 
     Args:
         limit: seconds without activity after which the node is idle.
@@ -40,8 +40,8 @@ class Watch:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._every = min(LOOK_SECONDS, limit / 4)
-        self._looked = time.monotonic()
+        self._every = min(CHECK_SECONDS, limit / 4)
+        self._checked_at = time.monotonic()
         self._pause = self._first_pause = max(self._every, min(ASK_SECONDS, limit / 4))
         self._act_at = 0.0
         self._actor: int | None = None
@@ -49,7 +49,7 @@ class Watch:
 
     @classmethod
     def wanted(cls) -> Watch | None:
-        """As the container's environment asks for; None: never idle.
+        """The watch that the container's environment asks for; None: the node is never idle.
 
         Raises:
             ValueError: it is not a number of seconds.
@@ -58,29 +58,29 @@ class Watch:
         return cls(max(1.0, float(text))) if text else None
 
     def seconds(self) -> float:
-        """Until it is time to look."""
-        return max(0.0, self._looked + self._every - time.monotonic())
+        """Seconds until the next check."""
+        return max(0.0, self._checked_at + self._every - time.monotonic())
 
     def ended(self, children: set[int]) -> None:
-        """These processes have ended."""
+        """Note that these processes have ended."""
         if self._actor in children:
             self._actor = None
 
-    def look(self) -> None:
-        """If it is time: note what goes on, and act once the limit is over. Never raises."""
+    def check(self) -> None:
+        """If it is time: note activity, and act once the limit is over. Never raises."""
         if self.seconds() > 0.0:
             return
         try:
-            self._look()
+            self._check()
         except Exception as error:  # noqa: BLE001 - the first process of a container must not end for this
-            sys.stderr.write(f"hvdcloud: could not look for activity: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"hvdcloud: could not check for activity: {type(error).__name__}: {error}\n")
             sys.stderr.flush()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
-        # Who was frozen has missed who came and went.
-        frozen = now - self._looked > 2 * self._every + _FROZEN_SECONDS
-        self._looked = now
+        # A process that was frozen has missed what happened meanwhile.
+        frozen = now - self._checked_at > 2 * self._every + _FROZEN_SECONDS
+        self._checked_at = now
         if frozen or activity.now() is not None:
             activity.mark()
         idle = activity.idle_seconds()
@@ -96,16 +96,16 @@ class Watch:
 
 
 class Answer(NamedTuple):
-    """How idle a node is."""
+    """What a node says about its activity."""
 
     idle: float | None
-    """Seconds; None: nobody watches there, and nothing goes on."""
+    """Seconds without activity; None: it has none, and no idle limit."""
     complete: bool
     """Every checkpoint is in the bucket."""
 
 
 class Verdict(Enum):
-    """What a node that looks idle is to do."""
+    """What a node without activity does next."""
 
     WAIT = "wait"
     FLUSH = "flush"
@@ -113,7 +113,7 @@ class Verdict(Enum):
 
 
 def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> Verdict:
-    """Decide.
+    """What this node does next. Pure.
 
     Args:
         own: this node.
@@ -132,7 +132,7 @@ def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer
 
 
 def answer() -> dict[str, Any]:
-    """`idle`: what another node of the cluster wants to know."""
+    """The answer of `idle`, which other nodes of the cluster ask for."""
     seconds = activity.idle_seconds()
     if activity.now() is not None:
         seconds = 0.0
@@ -150,21 +150,21 @@ def end_if_idle() -> int:
     limit = float(os.environ[LIMIT_VARIABLE])
     names, me = activity.mesh(), machine.name()
     head = not names or me == names[0]
-    for_how_long = f"idle for {_spoken(activity.idle_seconds() or limit)}: no run, no SSH session"
+    for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"
     if left := _incomplete():
         _flush(for_how_long, left)
     peers: dict[str, Answer | None] = {}
     if verdict(_own(), limit=limit, head=True, peers={}) is Verdict.END:
-        peers = _ask_all([name for name in names if name != me]) if head else _ask_head(names[0], limit)
-    # Asked again: somebody may have come meanwhile.
+        peers = _answers_of([name for name in names if name != me]) if head else _answer_of_head(names[0], limit)
+    # Checked again: there may be activity by now.
     if verdict(_own(), limit=limit, head=head, peers=peers) is not Verdict.END:
         return 0
-    poweroff.say(f"{for_how_long}; {poweroff.way()}")
+    poweroff.write_line(f"{for_how_long}; {poweroff.way()}")
     # A node that did not answer may hold what is nowhere else; it ends itself when the head is gone.
     if head and (refusal := poweroff.end_others([name for name, peer in peers.items() if peer])):
-        poweroff.say(refusal.consequence)
+        poweroff.write_line(refusal.consequence)
     if refusal := poweroff.delete_this_one():
-        poweroff.say(refusal.consequence)
+        poweroff.write_line(refusal.consequence)
     poweroff.wait_for_the_end(refusal)
     return 0
 
@@ -187,32 +187,32 @@ def _flush(for_how_long: str, runs: Sequence[str]) -> None:
     errors = [error for report in answers.values() for error in report["errors"]]
     if left := _incomplete():
         why = f": {errors[0]}" if errors else ""
-        poweroff.say(f"{for_how_long}; but checkpoints of run {', '.join(left)} are not in the bucket yet{why}")
+        poweroff.write_line(f"{for_how_long}; but checkpoints of run {', '.join(left)} are not in the bucket yet{why}")
     else:
-        poweroff.say(f"the checkpoints of run {', '.join(runs)} are in the bucket now")
+        poweroff.write_line(f"the checkpoints of run {', '.join(runs)} are in the bucket now")
 
 
-def _ask_all(nodes: Sequence[str]) -> dict[str, Answer | None]:
+def _answers_of(nodes: Sequence[str]) -> dict[str, Answer | None]:
     from concurrent.futures import ThreadPoolExecutor
 
     if not nodes:
         return {}
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(nodes))) as pool:
-        return dict(zip(nodes, pool.map(_ask, nodes), strict=True))
+        return dict(zip(nodes, pool.map(_answer_of, nodes), strict=True))
 
 
-def _ask_head(head: str, limit: float) -> dict[str, Answer | None]:
+def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
     found = None
     for attempt in range(HEAD_ATTEMPTS):
         if attempt:
-            time.sleep(min(LOOK_SECONDS, limit / 4))
-        if (found := _ask(head)) is not None:
+            time.sleep(min(CHECK_SECONDS, limit / 4))
+        if (found := _answer_of(head)) is not None:
             break
     return {head: found}
 
 
-def _ask(node: str) -> Answer | None:
-    """None: it cannot be reached. What else goes wrong counts as busy."""
+def _answer_of(node: str) -> Answer | None:
+    """A node's answer; None: it cannot be reached. Any other failure counts as busy."""
     import subprocess
 
     from hvdcloud.node.mesh import ssh
@@ -235,5 +235,5 @@ def _ask(node: str) -> Answer | None:
         return Answer(idle=0.0, complete=False)
 
 
-def _spoken(seconds: float) -> str:
+def _in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

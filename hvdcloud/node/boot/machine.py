@@ -1,4 +1,4 @@
-"""What this container has: cores, GPUs, the interface that leads to the other nodes."""
+"""The resources of this container: cores, GPUs, the interface that leads to the other nodes."""
 
 from __future__ import annotations
 

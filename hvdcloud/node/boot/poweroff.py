@@ -1,6 +1,6 @@
 """How nodes end without the laptop: deleted where they are VMs that may do that, else switched off.
 
-A VM that is switched off costs its disk until somebody deletes it.
+A VM that is switched off costs its disk until it is deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
     @property
     def consequence(self) -> str:
-        """What the user has to know of it."""
+        """What the user has to know about it."""
         return (
             f"{', '.join(self.nodes)} could not be deleted from within ({self.reason}): switched off instead; "
             "the disk of each costs money until hvdcloud down; hvdcloud setup allows nodes to delete themselves"
@@ -39,12 +39,12 @@ class Refusal(NamedTuple):
 
 
 def is_vm() -> bool:
-    """Whether this node has a metadata server, and so may have the right to delete."""
+    """Whether this node has a metadata server, and so may be allowed to delete VMs."""
     return bool(machine.facts().get("metadata"))
 
 
 def way() -> str:
-    """What is about to happen to nodes that end, as a word."""
+    """What happens to nodes that end, in words."""
     return "deleting" if is_vm() else "switching off"
 
 
@@ -57,7 +57,7 @@ def end_others(nodes: Sequence[str]) -> Refusal | None:
 
 
 def delete_this_one() -> Refusal | None:
-    """Ask for this node's own deletion; None if it was granted, or if this node is no VM."""
+    """Request this node's own deletion; None if it was granted, or if this node is no VM."""
     if not is_vm():
         return None
     refused = _delete([machine.name()])
@@ -68,12 +68,12 @@ def wait_for_the_end(refusal: Refusal | None, *, seconds: float = GONE_SECONDS) 
     """Be ended by the deletion that was granted; without one, or where it does not happen, switch off."""
     if is_vm() and refusal is None:
         time.sleep(seconds)
-        say(f"still here {seconds:.0f} s after the deletion was granted; switching off")
+        write_line(f"still here {seconds:.0f} s after the deletion was granted; switching off")
     control.poweroff()
 
 
-def say(text: str) -> None:
-    """A line in the container's log, which a VM has on its serial port as well."""
+def write_line(text: str) -> None:
+    """Write a line into the container's log, which a VM has on its serial port as well."""
     line = f"hvdcloud: {text}\n"
     if paths.is_container():
         try:
@@ -87,7 +87,7 @@ def say(text: str) -> None:
 
 def _delete(nodes: Sequence[str]) -> dict[str, str]:
     try:
-        # Its imports take longer than all of ours, and most processes that import us delete nothing.
+        # It imports HTTP and TLS, and most processes that import this module delete nothing.
         from hvdcloud.node.boot.compute import Deletion
 
         return Deletion().delete(nodes)

@@ -1,6 +1,6 @@
-"""`admit` and `dismiss`: nodes that come and go while an elastic run is on, asked of its supervisor.
+"""The socket of an elastic run's supervisor, on which `admit` and `dismiss` add and remove nodes.
 
-Over a Unix socket on the head, one JSON line each way; the answer to `dismiss` comes when the nodes have left.
+A Unix socket on the head, one JSON line each way; the answer to `dismiss` comes when the nodes have left.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hvdcloud.node.run import state
 from hvdcloud.node.run.channel import Channel
 
 SECONDS = 600.0
-"""For the checkpoints of nodes that leave."""
+"""How long the checkpoints of nodes that leave may take."""
 
 
 def socket_file(run: str) -> Path:
-    """Where the supervisor of an elastic run listens."""
+    """The socket of the supervisor of an elastic run."""
     return paths.secret_dir(run) / "supervisor.sock"
 
 
 def listen(run: str) -> socket.socket:
-    """The supervisor's end."""
+    """A listening socket, for the supervisor."""
     path = socket_file(run)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -44,7 +44,7 @@ def listen(run: str) -> socket.socket:
 
 
 class Caller:
-    """Who asks, and waits for one answer.
+    """One connection, which waits for one answer.
 
     Args:
         connection: accepted.
@@ -55,21 +55,21 @@ class Caller:
         self.channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Say it and hang up; somebody who no longer waits is not missed."""
+        """Send the answer and close the connection; whether the caller still waits does not matter."""
         self.channel.send(message)
         self.connection.close()
 
 
 @dataclass
 class Dismissal:
-    """Nodes that were asked to leave, and who asked."""
+    """Nodes that were asked to leave, and the connection that waits for it."""
 
     caller: Caller
     nodes: set[str]
     began: float
     """Monotonic seconds."""
     told: set[str] = field(default_factory=set)
-    """Those whose agents were told to finish."""
+    """Nodes whose agents were told to finish."""
 
 
 def accept(
@@ -77,7 +77,7 @@ def accept(
     register: Callable[[int, Callable[[], None]], None],
     answer: Callable[[dict[str, Any], Caller], None],
 ) -> None:
-    """Take a call.
+    """Accept a connection.
 
     Args:
         listener: from `listen`.
@@ -99,7 +99,7 @@ def accept(
 
 
 def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Hand a request to the supervisor and wait for its answer.
+    """The supervisor's answer to a request.
 
     Raises:
         UsageError: the run has ended, is not elastic, or refuses.
@@ -126,5 +126,5 @@ def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
                 return {"ok": True, **message}
     raise NodeError(
         f"the supervisor of run {run} did not answer to {json.dumps(request.get('type'))}",
-        hint="hvdcloud status shows whether the run goes on",
+        hint="hvdcloud status shows whether the run is active",
     )

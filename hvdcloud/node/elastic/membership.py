@@ -1,11 +1,11 @@
-"""Which nodes take part in an elastic run, and under which names Horovod is to know them. Pure: no clock, no network.
+"""Which nodes take part in an elastic run, and under which names Horovod knows them. Pure: no clock, no network.
 
 Horovod 0.28.1 has its own ideas of hosts, which decide what may be done when (horovod/runner/elastic):
 
 * A host whose worker has failed is never used again under its name (discovery.py), so a node that returns gets a new
   one: `digits-2`, then `digits-2-g2`.
 * A change of the list is told to rank 0's worker by a call that waits for a minute where its node does not answer
-  (driver.py), with the driver's lock held. So after a loss the list stays as it is until the others have gone on; a
+  (driver.py), with the driver's lock held. So after a loss the list stays as it is until the others have continued; a
   host that is dead and listed does no harm.
 * Two changes within one second count as one for the workers, which compare whole seconds (common/elastic.py).
 * A removal that leaves fewer than the least number deadlocks (horovod/horovod#3494), so it is not made.
@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 LOSS_MARGIN_SECONDS = 15.0
-"""Beyond Gloo's timeout, until the others have surely gone on without a node that was lost."""
+"""Beyond Gloo's timeout, until the others have surely continued without a node that was lost."""
 FAILURE_MARGIN_SECONDS = 5.0
 """The same for a worker that failed on a node that answers: its connections were closed at once."""
 TOGETHER_SECONDS = 5.0
@@ -32,16 +32,16 @@ FORM_SECONDS = 60.0
 """How long the list stays as it is where the workers do not find each other after a change. Workers that are just being
 reset throw the notice of another change away (common/elastic.py, State.on_reset)."""
 UNUSED_SECONDS = 30.0
-"""After so long without a worker a listed node is listed anew: Horovod has missed it. Or the others take long until
+"""After this long without a worker a listed node is listed again: Horovod has missed it. Or the others take long until
 they commit: then after twice as long, and so on."""
 MOST_FAILURES = 3
-"""How often the workers of one node may fail, one soon after the other, before it is used no more."""
+"""How often the workers of one node may fail, one soon after the other, before it is no longer used."""
 FORGIVEN_SECONDS = 180.0
 """A failure longer ago does not count: what a node trains between two is worth more than the pauses that they cost."""
 
 
 class Place(str, Enum):
-    """Where a node stands."""
+    """A node's place in the run."""
 
     PREPARING = "preparing"
     """It gets the code and the environment of the run."""
@@ -55,7 +55,7 @@ class Place(str, Enum):
     LOST = "lost"
     LEAVING = "leaving"
     GONE = "gone"
-    """It has left, and nobody waits for it."""
+    """It has left, and is not expected back."""
 
 
 @dataclass
@@ -121,12 +121,12 @@ class Membership:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def move(self, name: str, place: Place, why: str = "") -> None:
-        """Note where a node stands."""
+        """Note a node's place."""
         member = self.members[name]
         member.place, member.why, member.since = place, why, self._wall()
 
     def lost(self, name: str, why: str, *, now: float) -> None:
-        """A node does not answer any more.
+        """Note that a node no longer answers.
 
         Args:
             now: monotonic seconds.
@@ -137,7 +137,7 @@ class Membership:
             self._disturb(now + self._gloo_timeout + LOSS_MARGIN_SECONDS)
 
     def failed(self, name: str, why: str, *, now: float) -> None:
-        """A node's worker ended with an error; Horovod will not use this name of the node again."""
+        """Note that a node's worker ended with an error; Horovod will not use this name of the node again."""
         member = self.members[name]
         # Workers that end while the others are still getting over an earlier loss end because of it.
         if now >= self._excused_until:
@@ -151,7 +151,7 @@ class Membership:
         self._excused_until = max(self._excused_until, until)
 
     def admit(self, name: str, *, index: int, slots: int) -> Member:
-        """A node that is new, or new again."""
+        """The member for a node that is new, or was replaced."""
         member = self.members.get(name)
         if member is None:
             member = self.members[name] = Member(name=name, index=index, slots=slots)
@@ -160,13 +160,13 @@ class Membership:
         self.move(name, Place.PREPARING)
         return member
 
-    def went_on(self, *, now: float) -> None:
-        """The workers are connected to each other again: the list may change."""
+    def continued(self, *, now: float) -> None:
+        """Note that the workers are connected to each other again: the list may change."""
         self._quiet_until = min(self._quiet_until, max(now, self._written_at + WRITE_SECONDS))
         self._excused_until = min(self._excused_until, now)
 
     def started_again(self, *, now: float) -> None:
-        """Horovod's driver is a new one and knows nothing of failed hosts; it starts with an empty list."""
+        """Note that Horovod's driver is a new one: it knows of no failed hosts and starts with an empty list."""
         for member in self.members.values():
             if member.place in (Place.LISTED, Place.FAILED):
                 self.move(member.name, Place.READY)

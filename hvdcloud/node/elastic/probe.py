@@ -1,4 +1,4 @@
-"""Whether a worker could start on this node: Horovod's elastic driver gives the whole job up over one that can't."""
+"""Whether a worker could start on this node: Horovod's elastic driver ends the whole job over one that can't."""
 
 from __future__ import annotations
 

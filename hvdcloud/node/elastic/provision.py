@@ -1,6 +1,6 @@
-"""The head makes another node ready for a run that is on: what the laptop did at its start, from the head's own copy.
+"""The head prepares another node for an active run, as the laptop did when it began, from its own copy.
 
-Code, environment and secrets are those with which the run began, whatever has become of the project on the laptop.
+Code, environment and secrets are those with which the run began, whatever has changed in the project on the laptop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import tarfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,25 +26,25 @@ PREPARE_SECONDS = 120.0
 
 
 class UnreachableError(NodeError):
-    """The node does not answer: it is gone, or not back yet."""
+    """The node does not answer."""
 
 
 class RunBundle(NamedTuple):
-    """All that a node gets; taken when the run begins, since the files go when the run ends on the head."""
+    """All that a node gets; collected when the run begins, since the files are deleted when it ends on the head."""
 
     header: dict[str, Any]
     workspace: Path
 
     @classmethod
     def of(cls, run: str, *, interface: str | None) -> RunBundle:
-        """Of a run that was prepared on this node.
+        """The bundle of a run that was prepared on this node.
 
         Args:
             run: the run.
             interface: the network interface that Horovod was told to use.
 
         Raises:
-            UsageError: it was not.
+            UsageError: the run was not prepared here.
         """
         spec = Spec.load(run)
         credentials = read_json(paths.credentials_file(run))
@@ -57,7 +56,7 @@ class RunBundle(NamedTuple):
             "keep_every": spec.keep_every,
             "command": list(spec.command),
             "env": read_environment(run),
-            # What the run went on from is in the memory of those that train.
+            # What the run resumed from is in the memory of the nodes that train.
             "resume": None,
             "credentials": _text(credentials),
             "elastic": True,
@@ -74,7 +73,7 @@ def _text(credentials: dict[str, Any] | None) -> str | None:
 
 
 def _files() -> list[dict[str, Any]]:
-    """The project's files as the last sync wrote them down."""
+    """The project's files, as the last sync recorded them."""
     known = (read_json(paths.sync_file()) or {}).get("files", {})
     return [
         {"path": path, "link": each["link"]}
@@ -85,7 +84,7 @@ def _files() -> list[dict[str, Any]]:
 
 
 def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
-    """Prepare a node. Blocks for as long as that takes.
+    """Prepare a node; blocks until it is ready.
 
     Raises:
         UnreachableError: it cannot be reached.
@@ -132,7 +131,7 @@ def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
         for index in wanted:
             entry = files[index]
             info = tarfile.TarInfo(entry["path"])
-            info.size, info.mode, info.mtime = entry["size"], entry["mode"], time.time()
+            info.size, info.mode = entry["size"], entry["mode"]
             with (bundle.workspace / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
                     raise NodeError(

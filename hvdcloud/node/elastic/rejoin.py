@@ -1,4 +1,4 @@
-"""Nodes that were lost, or are new: tried again and again until they can be made ready for the run."""
+"""Attempts to prepare nodes that were lost, or are new, until they can take part in the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
 
 @dataclass
 class _Attempts:
-    """To get one node back."""
+    """The attempts for one node."""
 
     at: float
     """Monotonic seconds of the next one."""
@@ -24,10 +24,10 @@ class Rejoins:
     """The attempts for all nodes, each in a thread of its own.
 
     Args:
-        prepare: makes a node ready; blocks, and raises where that fails.
-        post: has something done by the main loop.
-        prepared: is told, in the main loop, of a node that is ready.
-        refused: is told, in the main loop, why one is not yet.
+        prepare: prepares a node; blocks, and raises where that fails.
+        post: has a function called by the main loop.
+        prepared: called in the main loop with a node that is ready.
+        refused: called in the main loop with a node, and why it is not ready yet.
     """
 
     def __init__(
@@ -44,34 +44,34 @@ class Rejoins:
         self._refused = refused
         self._attempts: dict[str, _Attempts] = {}
 
-    def look(self, nodes: Iterable[str], *, now: float) -> None:
-        """Try those whose time has come.
+    def try_due(self, nodes: Iterable[str], *, now: float) -> None:
+        """Start the attempts that are due.
 
         Args:
-            nodes: all that are wanted.
+            nodes: all that should take part and do not.
             now: monotonic seconds.
         """
         for node in nodes:
             attempts = self._attempts.setdefault(node, _Attempts(at=now))
             if not attempts.busy and now >= attempts.at:
                 attempts.busy = True
-                threading.Thread(target=self._try, args=(node, attempts), name="hand over", daemon=True).start()
+                threading.Thread(target=self._try, args=(node, attempts), name="provision", daemon=True).start()
 
     def later(self, node: str) -> None:
-        """It was lost (again): not at once."""
+        """Put the next attempt off: the node was lost, or the last one failed."""
         attempts = self._attempts.setdefault(node, _Attempts(at=0.0))
         attempts.at = time.monotonic() + attempts.pause
         attempts.pause = min(2 * attempts.pause, _LONGEST_PAUSE)
 
     def forget(self, node: str) -> None:
-        """It is back, or a new one: what was tried before does not count."""
+        """Forget the attempts for a node that is back, or was replaced."""
         self._attempts.pop(node, None)
 
     def _try(self, node: str, attempts: _Attempts) -> None:
         failure: Exception | None = None
         try:
             self._prepare(node)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and tried again
+        except Exception as error:  # noqa: BLE001 - reported by the main loop, and tried again
             failure = error
         self._post(lambda: self._tried(node, attempts, failure))
 

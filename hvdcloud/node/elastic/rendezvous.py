@@ -1,7 +1,7 @@
-"""After a loss the other workers of an elastic run have to find each other again: what helps them, when nothing will.
+"""How the workers of an elastic run find each other again after a loss, and when they will not.
 
 A worker notices that another is gone only when their connection breaks, which after a crash, a freeze or a cut cable it
-does not do by itself. So every agent is told to break its workers' connections (peers.py). Pure but for that.
+does not do by itself. So every agent is told to break its workers' connections (mesh/tcp.py). Pure but for that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
 
 WAKE_SECONDS = 3.0
-"""Workers are not disconnected again so soon: they are just finding each other."""
+"""How soon workers may be disconnected again: before, they are just finding each other."""
 NEW_SECONDS = 3.0
 """A connection that is younger when a loss is noticed may be one that the workers have made since the loss."""
 AGAIN_SECONDS = 4.0
@@ -26,13 +26,13 @@ _NEVER, _LONG_AGO = float("inf"), float("-inf")
 
 
 class Rendezvous:
-    """All times are monotonic seconds.
+    """Decides when connections are broken, and when Horovod is restarted. All times are monotonic seconds.
 
     Args:
         world: the workers.
         disconnect: breaks those connections between workers that are at least so many seconds old.
         longest_step: how long workers that were connected when one of them was lost may take until they begin to
-            connect anew.
+            connect again.
     """
 
     def __init__(self, world: Workers, disconnect: Callable[[float], None], *, longest_step: float) -> None:
@@ -40,7 +40,7 @@ class Rendezvous:
         self._longest_step = longest_step
         self._disconnect = disconnect
         self._lost_at = _NEVER
-        """The last loss that they have not got over."""
+        """The last loss after which they have not met yet."""
         self._patience = 0.0
         self._woken_at = _LONG_AGO
         self._woken_again = False
@@ -48,7 +48,7 @@ class Rendezvous:
         self._parted = False
 
     def lost(self, *, now: float) -> None:
-        """Have the others notice a loss at once; only once for all that a loss brings about."""
+        """Have the others notice a loss at once; only once for all that follows from it."""
         self._patience = self._longest_step if self._world.disturbed(now=now) else HOPELESS_SECONDS
         self._lost_at = now
         if now - self._woken_at >= WAKE_SECONDS:
@@ -57,7 +57,7 @@ class Rendezvous:
             self._disconnect(NEW_SECONDS)
 
     def over(self) -> None:
-        """They have met, or were started again."""
+        """Note that they have met, or were started again."""
         self._lost_at = _NEVER
 
     def help(self, *, now: float) -> None:
@@ -73,7 +73,7 @@ class Rendezvous:
             self._disconnect(NEW_SECONDS)
 
     def is_hopeless(self, *, now: float) -> bool:
-        """Whether they wait in vain; said once for each loss. To be asked all the time.
+        """Whether they wait in vain; true once for each loss. Called in every round.
 
         Workers that lost one of them before they were all connected wait for it until Gloo's timeout, and then die.
         They are started again at once instead. So are those that are left when all that knew what was trained have

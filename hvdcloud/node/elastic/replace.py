@@ -6,25 +6,22 @@ decided by the project's IAM.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node.boot import poweroff
 from hvdcloud.node.boot.compute import BusyError, Compute, Deletion, RefusedError
+from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
 from hvdcloud.runs.replacement import HEAD, Failure, Found, Pace, ReplacementPolicy
 
-AUTHORIZED_KEY = "hvdcloud-authorized-key"
-"""The metadata item with the keys that open a node (providers/gce/plan/request.py)."""
 OFF = {"STOPPED", "TERMINATED"}
 GOING = {"STOPPING", "SUSPENDING", "SUSPENDED"}
 READY_SECONDS = 1800.0
@@ -39,57 +36,6 @@ START_SECONDS, MIN_RUN_SECONDS = 60, 30
 QUOTA = {"quotaExceeded", "QUOTA_EXCEEDED"}
 TAKEN = {"RESOURCE_ALREADY_EXISTS", "alreadyExists"}
 FORBIDDEN = {"PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED"}
-
-
-class VmTemplates(NamedTuple):
-    """How VMs of this cluster are made, as the laptop sent it. Holds no secret."""
-
-    bodies: tuple[dict[str, Any], ...]
-    """bulkInserts, each for all nodes of one kind."""
-    ends: float
-    """When Compute Engine deletes the cluster, in seconds since the epoch."""
-    request_id: str
-    """One such, whose parts show for which cluster it is."""
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any] | None) -> VmTemplates | None:
-        """As `launch` gets them; None: it gets none.
-
-        Raises:
-            KeyError, TypeError, ValueError: they cannot be used.
-        """
-        if value is None:
-            return None
-        bodies = tuple(dict(body) for body in value["bodies"])
-        return cls(bodies, float(value["ends"]), str(uuid.UUID(str(value["request_id"]))))
-
-    def body(self, name: str, *, seconds: int, key: str) -> dict[str, Any] | None:
-        """The bulkInsert for one VM. Pure.
-
-        Args:
-            name: of the VM.
-            seconds: after which Compute Engine deletes it.
-            key: a public key that opens it, beside the cluster's own.
-
-        Returns:
-            None if the templates do not say how it is made.
-        """
-        found = next((body for body in self.bodies if name in body["perInstanceProperties"]), None)
-        if found is None:
-            return None
-        body = copy.deepcopy(found)
-        body |= {"count": "1", "minCount": "1", "perInstanceProperties": {name: body["perInstanceProperties"][name]}}
-        properties = body["instanceProperties"]
-        properties["scheduling"]["maxRunDuration"] = {"seconds": str(seconds)}
-        for item in properties["metadata"]["items"]:
-            if item["key"] == AUTHORIZED_KEY:
-                item["value"] = f"{item['value']}\n{key}"
-        return body
-
-    def new_request_id(self) -> str:
-        """Another one for the same cluster, by which `hvdcloud down` finds the operation while it runs."""
-        mark, random = self.request_id.replace("-", ""), uuid.uuid4().hex
-        return str(uuid.UUID(hex=mark[:12] + random[12:20] + mark[20:26] + random[26:]))
 
 
 class _AbandonedError(Exception):
@@ -175,7 +121,7 @@ class Replacer:
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
         for name in self.making:
-            poweroff.say(f"{name} may be half-made; hvdcloud down deletes it")
+            poweroff.write_line(f"{name} may be half-made; hvdcloud down deletes it")
 
     # -- one VM ------------------------------------------------------------------------------------------------------
 
@@ -293,7 +239,7 @@ class Replacer:
     def _delete(self, name: str) -> None:
         if reason := Deletion(self._compute).delete([name], seconds=CALL_SECONDS).get(name):
             text = f"{name} is half-made and could not be deleted: {reason}; hvdcloud down deletes it"
-            poweroff.say(text)
+            poweroff.write_line(text)
             self._say(text)
 
     # -- what Compute Engine knows -------------------------------------------------------------------------------------

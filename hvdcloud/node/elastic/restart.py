@@ -1,4 +1,4 @@
-"""What every node does before Horovod is started again, because it died over a loss.
+"""What every node does before Horovod is started again, after it ended because of a loss.
 
 First all nodes end their ranks and upload what they have, then all of them fetch the newest of all: one that fetched by
 itself could miss what another has not uploaded yet.
@@ -22,7 +22,7 @@ class Restart:
     """Begins at once. All times are monotonic seconds.
 
     Args:
-        leases: the nodes' agents, by name. Who disappears from it is waited for no longer.
+        leases: the nodes' agents, by name; one that disappears from it is no longer waited for.
     """
 
     def __init__(self, leases: Mapping[str, Lease], *, now: float) -> None:
@@ -31,16 +31,16 @@ class Restart:
         self._begin(RESET, now=now)
 
     def did(self, node: str, step: str) -> None:
-        """A node has done what it was asked."""
+        """Note that a node has done a step."""
         if step == self._step:
             self._waiting.discard(node)
 
     def late(self, *, now: float) -> list[str]:
-        """Nodes that take too long."""
+        """The nodes that take too long."""
         return sorted(self._waiting & self._leases.keys()) if now >= self._until else []
 
     def is_over(self, *, now: float) -> bool:
-        """Whether Horovod can be started. To be asked all the time: the second step begins when the first is done."""
+        """Whether Horovod can be started. Called in every round: the second step begins when the first is done."""
         if self._step == RESET and not self._waiting & self._leases.keys():
             self._begin(GATHER, now=now)
         return not self._waiting & self._leases.keys()

@@ -169,9 +169,9 @@ class ElasticSupervisor(Supervisor):
             if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
                 self._end_launcher(signal.SIGKILL)
-            if self._world.look(self._membership.expected(), now=now):
+            if self._world.check_formed(self._membership.expected(), now=now):
                 self._rendezvous.over()
-                self._membership.went_on(now=now)
+                self._membership.continued(now=now)
             elif self._world.living() and self._launcher_code is None:
                 self._membership.list_unused_again(self._world.nodes(), now=now)
             self._list(now)
@@ -206,7 +206,7 @@ class ElasticSupervisor(Supervisor):
 
     def _bring_back(self, now: float) -> None:
         """Try to reach the nodes that were lost, and to make those ready that are new."""
-        self._returns.look(
+        self._returns.try_due(
             [
                 member.name
                 for member in self._membership.members.values()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hvdcloud.node.run.outcome import Ended, Worker
 
 FRESH_SECONDS = 2.5
-"""How old the agents' last look at their workers' connections may be."""
+"""How old the agents' last report of their workers' connections may be."""
 ALONE_SECONDS = 8.0
 """A worker that is alone has no connections to tell by: after a loss it is given this long."""
 PARTING_SECONDS = 10.0
@@ -33,11 +33,11 @@ class Process:
     """How many connections it has to each node, by address."""
     listens_since: float | None = None
     """When it was first seen to have been told whom it has to meet, in monotonic seconds; None: it still starts."""
-    looked_at: float = float("-inf")
+    reported_at: float = float("-inf")
     has_met: bool = False
     """It has been connected to all the others: from then on it has what was trained in its memory."""
     got_over: bool = False
-    """It ended, and the others went on without it."""
+    """It ended, and the others continued without it."""
 
     @property
     def lives(self) -> bool:
@@ -69,11 +69,11 @@ class Workers:
     """Whether something changed before they were: one that is left alone then may wait for one that is dead."""
 
     def living(self) -> list[Process]:
-        """Those that run, as far as is known."""
+        """The workers that run, as far as is known."""
         return [process for process in self.processes.values() if process.lives]
 
     def nodes(self) -> set[str]:
-        """Where workers run."""
+        """The nodes where workers run."""
         return {process.node for process in self.living()}
 
     def any_succeeded(self) -> bool:
@@ -81,7 +81,7 @@ class Workers:
         return any(process.succeeded for process in self.processes.values())
 
     def waits_for_one_that_ended(self, *, now: float) -> bool:
-        """Whether workers have gone on for long after one of them ended with 0: they may wait for it."""
+        """Whether workers still run long after one of them ended with 0: they may wait for it."""
         ends = [process.ended.at for process in self.processes.values() if process.ended and process.succeeded]
         return bool(ends) and bool(self.living()) and now - min(ends) > PARTING_SECONDS
 
@@ -92,7 +92,7 @@ class Workers:
         return knew and bool(living) and not any(process.has_met for process in living)
 
     def forget(self, node: str) -> None:
-        """A node is lost, and its workers with it."""
+        """Note that a node is lost, and its workers with it."""
         for process in self.living():
             if process.node == node:
                 process.lost = True
@@ -100,23 +100,23 @@ class Workers:
     def connected(
         self, node: str, workers: Mapping[str, Mapping[str, int]], *, listening: Collection[str], now: float
     ) -> None:
-        """What a node's agent saw: connections by address, by process id, and which processes wait for connections."""
+        """Note what a node's agent saw: connections by address, by process id, and the processes that listen."""
         for pid, addresses in workers.items():
             if process := self.processes.get((node, int(pid))):
                 process.peers = dict(addresses)
-                process.looked_at = now
+                process.reported_at = now
                 if pid in listening and process.listens_since is None:
                     process.listens_since = now
 
     def disturbed(self, *, now: float) -> bool:
-        """Something has changed. Returns whether all workers had been connected to each other before."""
+        """Note a change; returns whether all workers had been connected to each other before."""
         was_formed, self.formed = self.formed, False
         self.doubtful = self.doubtful or (bool(self.processes) and not was_formed)
         self.changed_at = now
         return was_formed
 
     def begin(self, *, now: float) -> None:
-        """Horovod is started again, with new workers."""
+        """Start over: Horovod is started again, with new workers."""
         self.processes.clear()
         self.formed = self.doubtful = False
         self.changed_at = now
@@ -130,7 +130,7 @@ class Workers:
         seen_after = max(now - FRESH_SECONDS, self.changed_at + FRESH_SECONDS)
         others = {node: {address for name, address in self.addresses.items() if name != node} for node in self.nodes()}
         return len(others) > 1 and all(
-            process.looked_at >= seen_after and not others[process.node].isdisjoint(process.peers)
+            process.reported_at >= seen_after and not others[process.node].isdisjoint(process.peers)
             for process in self.living()
         )
 
@@ -148,7 +148,7 @@ class Workers:
         )
         return max(limits, default=float("-inf"))
 
-    def look(self, wanted: Collection[str], *, now: float) -> bool:
+    def check_formed(self, wanted: Collection[str], *, now: float) -> bool:
         """Whether every worker is connected to the nodes of all the others and to no more; remembered in `formed`.
 
         Args:
@@ -162,7 +162,7 @@ class Workers:
             nodes == set(wanted)
             and bool(living)
             and (len(nodes) > 1 or not self.doubtful)
-            and all(process.looked_at >= seen_after for process in living)
+            and all(process.reported_at >= seen_after for process in living)
             and self._have_met(nodes)
         )
         if self.formed:
@@ -173,7 +173,7 @@ class Workers:
         return self.formed
 
     def workers(self) -> list[Worker]:
-        """For the judge."""
+        """The workers as outcome.py judges them."""
         return [Worker(each.rank, each.node, each.ended, each.lost, each.got_over) for each in self.processes.values()]
 
     def _have_met(self, nodes: Collection[str]) -> bool:

@@ -365,9 +365,9 @@ class Agent:
             self._lease.receive()
             self._lease.flush()
         if self._orphaned and self._spec.node == 0:
-            self._testify(report)
+            self._record_orphaned_end(report)
 
-    def _testify(self, report: Report) -> None:
+    def _record_orphaned_end(self, report: Report) -> None:
         """On the head, and the supervisor is dead: say how the run ended, as far as this node knows."""
         if state.supervised(self._spec.run) is not None:
             return

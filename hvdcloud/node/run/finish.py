@@ -39,7 +39,7 @@ def after(ended: state.State) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
     if state.active_run() is not None:
         return
-    poweroff.say(f"{poweroff.way()}: run {ended['run']} has ended and its checkpoints are in the bucket")
+    poweroff.write_line(f"{poweroff.way()}: run {ended['run']} has ended and its checkpoints are in the bucket")
     refusal = poweroff.end_others(ended["nodes"][1:])
     if refusal:
         _note(ended, refusal)
@@ -64,7 +64,7 @@ def _nodes_go(ended: state.State) -> bool:
 
 
 def _note(ended: state.State, refusal: poweroff.Refusal) -> None:
-    poweroff.say(refusal.consequence)
+    poweroff.write_line(refusal.consequence)
     ended.setdefault("not_deleted", []).append(refusal.consequence)
     state.write(ended)
     log = RunLog(state.log_file(ended["run"]))

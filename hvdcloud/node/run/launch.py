@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
+import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
+from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.files import Lock
 from hvdcloud.node.run import events, state
 from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.prepare import ActiveRunError
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.run.supervisor import supervise
-
-if TYPE_CHECKING:
-    from hvdcloud.node.elastic.replace import VmTemplates
+from hvdcloud.node.run.supervisor import Supervisor
 
 START_SECONDS = 15.0
 
@@ -42,7 +42,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             gloo_timeout=float(request["gloo_timeout"]),
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
-            vm_templates=_vm_templates(request),
+            vm_templates=VmTemplates.of(request.get("orders")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -78,15 +78,6 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
     return Elastic(
         least=int(wanted["min"]), most=int(wanted["max"]), hosts=hosts, longest_step=float(wanted["longest_step"])
     )
-
-
-def _vm_templates(request: dict[str, Any]) -> VmTemplates | None:
-    if request.get("orders") is None:
-        return None
-    # It imports HTTP and TLS, which no other run needs.
-    from hvdcloud.node.elastic.replace import VmTemplates
-
-    return VmTemplates.of(request["orders"])
 
 
 def _detach(request: Request, current: state.State, lock: Lock) -> None:
@@ -127,7 +118,7 @@ def _become_supervisor(request: Request, current: state.State, lock: Lock, write
             os._exit(1)
         os.write(writer, b"ready")
         os.close(writer)
-        supervise(request, current)
+        _supervise(request, current)
         lock.release()
         # In a process of its own: `stop` waits until this one is gone.
         if os.fork() == 0:
@@ -137,6 +128,28 @@ def _become_supervisor(request: Request, current: state.State, lock: Lock, write
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _supervise(request: Request, current: state.State) -> None:
+    """Be the supervisor of a run. Whatever fails in this process, the run's state says that it ended, and why."""
+    try:
+        kind: type[Supervisor] = Supervisor
+        if request.elastic is not None:
+            from hvdcloud.node.elastic.supervisor import ElasticSupervisor
+
+            kind = ElasticSupervisor
+        kind(request, current).run()
+    except Exception as error:
+        # The agents end the run when this process's pipes close; only the state is left to write.
+        current |= {
+            "state": "done",
+            "result": "lost",
+            "reason": f"the run's supervisor failed: {type(error).__name__}: {error}",
+            "ended": time.time(),
+        }
+        state.write(current)
+        sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
+        raise
 
 
 def _redirect(run: str) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from hvdcloud.node.elastic.replace import VmTemplates
+from hvdcloud.node.elastic.vm_templates import VmTemplates
 
 
 class Host(NamedTuple):
@@ -44,4 +43,4 @@ class Request(NamedTuple):
     controller: str
     elastic: Elastic | None = None
     vm_templates: VmTemplates | None = None
-    """How lost nodes are made anew, where the head may."""
+    """How lost nodes are made again, where the head may."""

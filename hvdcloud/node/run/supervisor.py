@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -424,25 +423,3 @@ def _merge(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "errors": [f"{node}: {error}" for node, report in reports.items() for error in report.get("errors", [])],
         "skipped": [f"{node}: {what}" for node, report in reports.items() for what in report.get("skipped", [])],
     }
-
-
-def supervise(request: Request, current: state.State) -> None:
-    """Be the supervisor of a run; whatever goes wrong with us, the run gets an end that says so."""
-    try:
-        kind: type[Supervisor] = Supervisor
-        if request.elastic is not None:
-            from hvdcloud.node.elastic.supervisor import ElasticSupervisor
-
-            kind = ElasticSupervisor
-        kind(request, current).run()
-    except Exception as error:
-        # The agents end the run when our pipes close; only the state is left to write.
-        current |= {
-            "state": "done",
-            "result": "lost",
-            "reason": f"the run's supervisor failed: {type(error).__name__}: {error}",
-            "ended": time.time(),
-        }
-        state.write(current)
-        sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
-        raise

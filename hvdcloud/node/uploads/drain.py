@@ -299,7 +299,7 @@ def main(words: Sequence[str]) -> dict[str, Any]:
     found = drain(why, ending=False)
     for run, saved in found.items():
         if saved:
-            poweroff.say(saved_note(machine.name(), saved) + f", run {run}")
+            poweroff.write_line(saved_note(machine.name(), saved) + f", run {run}")
     return {"runs": found}
 
 

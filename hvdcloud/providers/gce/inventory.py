@@ -10,8 +10,8 @@ from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MA
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, last_segment, zone_of
-from hvdcloud.providers.gce.plan.request import belongs_to
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
+from hvdcloud.providers.gce.names import belongs_to, last_segment, zone_of
 
 Resource = Mapping[str, Any]
 """As the API answers it: camelCase keys."""

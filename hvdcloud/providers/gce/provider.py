@@ -5,35 +5,31 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
-from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, TeardownError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, look
-from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, GcePlan
+from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots, parse_status
-from hvdcloud.providers.gce.plan import firewall, request
-from hvdcloud.providers.gce.settings import Settings, groups, settings_of
-from hvdcloud.units import dollars
+from hvdcloud.providers.gce.plan import budget, firewall, request
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.model import GceConfig, LimitsConfig
 
 CONSOLE_BYTES = 200_000
-NAMED_ZONES = 8
 APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
 """Other tools make VMs as well, and theirs are waited for in vain."""
 
@@ -54,7 +50,8 @@ class GceProvider:
         self._config = config
         self._limits = limits
         self._connect = client
-        self._found: dict[ClusterSpec, Preflight] = {}
+        self._found: dict[tuple[str, int], Preflight] = {}
+        """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -69,15 +66,17 @@ class GceProvider:
                 )
             )
         try:
-            return [*problems, *self._look_ahead(spec).problems]
+            return [*problems, *self._preflight(spec).problems]
         except HvdcloudError as error:
             return [*problems, Problem(message=error.message, hint=error.hint, error=type(error))]
 
-    def _look_ahead(self, spec: ClusterSpec) -> Preflight:
-        """What is found is what the plan is made of: it asks nothing again."""
-        today = datetime.now(timezone.utc).date()
-        self._found[spec] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
-        return self._found[spec]
+    def _preflight(self, spec: ClusterSpec) -> Preflight:
+        """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
+        key = (spec.name, spec.nodes)
+        if key not in self._found or self._found[key].problems:
+            today = datetime.now(timezone.utc).date()
+            self._found[key] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
+        return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules that the network lacks, and the bulkInserts for the first zone: one for each kind of node.
@@ -87,14 +86,14 @@ class GceProvider:
             CredentialsError, NodeError: the project cannot be asked.
         """
         settings = self._settings
-        problems, zones, notices, vm_image = self._found.get(spec) or self._look_ahead(spec)
+        problems, zones, notices, vm_image = self._preflight(spec)
         if not zones or not vm_image:
             raise problems[0].error(problems[0].message, hint=problems[0].hint)
-        offers, unpaid = _offers(settings, zones, nodes=spec.nodes)
+        offers, unpaid = budget.paid_zones(settings, zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
-        requests = [
-            Request(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
+        requests: list[Request] = [
+            FirewallRequest(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
             for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         ]
         requests += [
@@ -111,7 +110,7 @@ class GceProvider:
             dollars_per_hour=offers[0].dollars_per_hour or 0.0,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
-            notices=(*notices, *_notices(settings, offers, unpaid, nodes=spec.nodes)),
+            notices=(*notices, *budget.notices(settings, offers, unpaid, nodes=spec.nodes)),
             settings=settings,
             zones=tuple(zones),
             vm_image=vm_image,
@@ -126,6 +125,7 @@ class GceProvider:
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
+        self._found.clear()
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
         return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
@@ -285,7 +285,7 @@ class GceProvider:
         source = self._config.ssh.source
         if source == ssh_access.IAP:
             way = Way.IAP
-        elif source == ssh_access.AUTO or request.is_public(source):
+        elif source == ssh_access.AUTO or ssh_access.is_public(source):
             way = Way.EXTERNAL
         else:
             way = Way.INTERNAL
@@ -296,95 +296,6 @@ def _vms(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"1 VM {names[0]}"
     return f"{len(names)} VMs {names[0]} … {names[-1]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """All nodes in one zone."""
-
-    zone: str
-    seconds: int
-    """After which Compute Engine deletes them."""
-    dollars_per_hour: float | None
-    """None: the price table does not know them."""
-    worst_case_dollars: float
-
-
-def _offers(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[_Offer], list[str]]:
-    """For each zone that `limits.max_cost` pays for, in order; and the zones that it does not pay for.
-
-    Raises:
-        UsageError: it pays for none.
-    """
-    found: list[_Offer] = []
-    refused: dict[str, UsageError] = {}
-    for zone in zones:
-        try:
-            found.append(
-                _Offer(
-                    zone=zone,
-                    seconds=request.allowed_seconds(settings, nodes=nodes, zone=zone),
-                    dollars_per_hour=request.dollars_per_hour(settings, nodes=nodes, zone=zone),
-                    worst_case_dollars=request.worst_case_dollars(settings, nodes=nodes, zone=zone),
-                )
-            )
-        except UsageError as error:
-            refused[zone] = error
-    if not found:
-        raise next(iter(refused.values()))
-    return found, list(refused)
-
-
-def _notices(settings: Settings, offers: Sequence[_Offer], unpaid: Sequence[str], *, nodes: int) -> Iterator[str]:
-    first = offers[0]
-    yield from _kinds(settings, first, nodes=nodes)
-    if len(offers) > 1:
-        yield f"zones tried in this order: {_some([offer.zone for offer in offers])}"
-    if unpaid:
-        yield f"left out, since limits.max_cost of ${settings.max_cost:.2f} pays for too little there: {_some(unpaid)}"
-    if first.seconds < settings.max_run_seconds:
-        yield (
-            f"limits.max_cost of ${settings.max_cost:.2f} shortens limits.max_run_duration from "
-            f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
-        )
-    if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
-        what = request.unpriced(settings, nodes=nodes, zone=unknown[0])
-        where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
-        yield f"the price table does not know {what}{where}; what it costs is not counted"
-    dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
-    if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
-        shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
-        yield (
-            f"in {dearest.zone}, the dearest of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
-            f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
-        )
-    if first.dollars_per_hour is None:
-        return
-    yield from prices.notices()
-    yield f"prices are estimates, as of {prices.as_of()}"
-    regions = dict.fromkeys(request.region_of(offer.zone) for offer in offers)
-    if foreign := [region for region in regions if not prices.knows(region)]:
-        yield (
-            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
-            "and may be far off"
-        )
-
-
-def _kinds(settings: Settings, offer: _Offer, *, nodes: int) -> Iterator[str]:
-    """Which nodes are what, and what each costs, where they differ."""
-    alike = groups(settings, range(nodes))
-    if len(alike) == 1:
-        return
-    for group in reversed(alike):
-        each = request.node_dollars_per_hour(settings, group.kind, zone=offer.zone)
-        price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
-        who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
-        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_ZONES} more" if len(names) > NAMED_ZONES else ""
-    return f"{', '.join(names[:NAMED_ZONES])}{more}"
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
@@ -44,6 +45,17 @@ class Settings:
     """Another Compute API endpoint than Google's, for the nodes."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+
+    @property
+    def needs_external_ip(self) -> bool:
+        """The laptop comes over the internet, or the VM installs packages from there (Deep Learning VM)."""
+        return self.vm_image_profile == "dlvm" or (self.ssh_source != IAP and is_public(self.ssh_source))
+
+    @property
+    def subnetwork_region(self) -> str | None:
+        """The region that `gce.subnetwork`, given as a URL, pins the nodes to; None: any."""
+        _, found, rest = (self.subnetwork or "").partition("regions/")
+        return rest.partition("/")[0] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

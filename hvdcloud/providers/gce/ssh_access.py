@@ -23,6 +23,12 @@ ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
 
+# Not `is_private`, which counts documentation's ranges and others that no network uses.
+_PRIVATE = tuple(
+    ipaddress.IPv4Network(each)
+    for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
+)
+
 _SOURCE_HINT = "set gce.ssh.source to your network's range, such as 198.51.100.0/24, or to iap"
 
 
@@ -71,6 +77,16 @@ def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> s
             f"gce.ssh.source: {source} is an IPv6 range, and the nodes have IPv4 addresses only", hint=_SOURCE_HINT
         )
     return str(network)
+
+
+def is_public(source: str) -> bool:
+    """Whether a range of addresses lies outside of private networks and VPNs.
+
+    Raises:
+        ValueError: it is no range of IPv4 addresses.
+    """
+    network = ipaddress.IPv4Network(source, strict=False)
+    return not any(network.subnet_of(private) for private in _PRIVATE)
 
 
 def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddress.IPv4Address:

@@ -22,10 +22,12 @@ from hvdcloud.cluster.model import (
     MANAGED_BY,
     SSH_PORT,
     Cluster,
+    ClusterObject,
     ClusterSpec,
     Leftover,
     Node,
     NodeState,
+    ObjectKind,
     Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
@@ -42,6 +44,7 @@ from hvdcloud.providers.base import (
 from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
+from hvdcloud.providers.local.requests import NetworkRequest
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -136,7 +139,7 @@ class LocalProvider:
     def _make(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
-        networks = [request for request in plan.requests if request.object.startswith("network ")]
+        networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
         containers = [request for request in plan.requests if request not in networks]
         try:
             for request in plan.requests:
@@ -239,13 +242,15 @@ class LocalProvider:
     def _clusters(self, filters: Mapping[str, Sequence[str]]) -> Sequence[Cluster]:
         ours = {"label": [*filters["label"], _label(LABEL_MANAGED_BY, MANAGED_BY)]}
         containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        others: dict[str, list[tuple[str, dict[str, str]]]] = defaultdict(list)
+        others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
         for container in self._api.containers(all=True, filters=ours):
             containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
         for network in self._api.networks(filters=ours):
-            others[network["Labels"].get(LABEL_CLUSTER, "")].append((f"network {network['Name']}", network["Labels"]))
+            found = ClusterObject(ObjectKind.NETWORK, network["Name"])
+            others[network["Labels"].get(LABEL_CLUSTER, "")].append((found, network["Labels"]))
         for volume in self._api.volumes(filters=ours).get("Volumes") or []:
-            others[volume["Labels"].get(LABEL_CLUSTER, "")].append((f"volume {volume['Name']}", volume["Labels"]))
+            found = ClusterObject(ObjectKind.VOLUME, volume["Name"])
+            others[volume["Labels"].get(LABEL_CLUSTER, "")].append((found, volume["Labels"]))
         return [
             view.describe_cluster(name, containers.get(name, []), others.get(name, []))
             for name in sorted({*containers, *others})

@@ -16,6 +16,10 @@ HOST_FROM_NODE = "host.docker.internal"
 SHM_SIZE = 1 << 30
 
 
+class NetworkRequest(Request):
+    """The request for a cluster's network."""
+
+
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
     """One network and `spec.nodes` containers. Running them costs nothing.
 
@@ -23,8 +27,8 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
         idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
     """
     network = network_name(spec.name)
-    requests = [
-        Request(
+    requests: list[Request] = [
+        NetworkRequest(
             object=f"network {network}",
             method="POST /networks/create",
             body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},

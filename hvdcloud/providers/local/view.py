@@ -17,6 +17,7 @@ from hvdcloud.cluster.model import (
     MANAGED_BY,
     SSH_PORT,
     Cluster,
+    ClusterObject,
     ClusterSpec,
     Node,
     NodeState,
@@ -32,7 +33,10 @@ _STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "run
 _STATES |= {"paused": NodeState.FROZEN}
 
 
-def describe_cluster(name: str, containers: list[dict[str, Any]], others: list[tuple[str, dict[str, str]]]) -> Cluster:
+def describe_cluster(
+    name: str, containers: list[dict[str, Any]], others: list[tuple[ClusterObject, dict[str, str]]]
+) -> Cluster:
+    """A cluster by the labels of its containers and of what else belongs to it."""
     # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
     newest = max(containers, key=lambda container: int(container.get("Created", 0)), default=None)
     labels = newest["Labels"] if newest else others[0][1]

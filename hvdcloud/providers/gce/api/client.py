@@ -28,6 +28,7 @@ from hvdcloud.google.http import (
     ignore_retry,
 )
 from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce.names import last_segment, zone_of
 
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
@@ -51,16 +52,6 @@ class Aggregated:
     items: list[dict[str, Any]]
     unseen: tuple[str, ...] = ()
     """`zone us-central1-f`."""
-
-
-def last_segment(url: str) -> str:
-    """`us-central1-a` of `https://…/zones/us-central1-a`."""
-    return url.rpartition("/")[2]
-
-
-def zone_of(resource: Mapping[str, Any]) -> str:
-    """The zone of an instance, disk, machine type or operation."""
-    return last_segment(resource.get("zone", ""))
 
 
 class ComputeClient:

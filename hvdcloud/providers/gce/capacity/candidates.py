@@ -12,9 +12,11 @@ from typing import Any
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import quota
-from hvdcloud.providers.gce.settings import Settings
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.names import region_of, zone_of
+from hvdcloud.providers.gce.settings import Group, Settings, groups
 
 Questions = Mapping[str, Callable[[], Any]]
 
@@ -125,3 +127,38 @@ def _zones_by_name(answer: Aggregated | None, names: Sequence[str]) -> Mapping[s
 
 def _unseen_zones(answer: Aggregated) -> set[str]:
     return {place.removeprefix("zone ") for place in answer.unseen if place.startswith("zone ")}
+
+
+def zone_candidates(settings: Settings, *, nodes: int, zones: Sequence[str]) -> list[str]:
+    """Where to try, in order: the configured `zones`, else the catalogue's for the nodes' GPUs, cheapest first.
+
+    A subnetwork's URL pins the region. An empty list: the catalogue does not know, the API has to be asked.
+    """
+    kinds = groups(settings, range(nodes))
+
+    def machines(region: str) -> float | None:
+        found = [
+            prices.node_dollars_per_hour(
+                machine_type=group.kind.machine_type,
+                gpu_type=group.kind.gpu_type,
+                gpu_count=group.kind.gpu_count,
+                spot=group.kind.spot,
+                disk_gb=0,
+                external_ip=False,
+                region=region,
+            )
+            for group in kinds
+        ]
+        known = [group.nodes * dollars for group, dollars in zip(kinds, found, strict=True) if dollars is not None]
+        return sum(known) if len(known) == len(kinds) else None
+
+    candidates = list(zones) or prices.by_price(_zones_with(kinds), price=machines)
+    region = settings.subnetwork_region
+    return [zone for zone in candidates if region in (None, region_of(zone))]
+
+
+def _zones_with(kinds: Sequence[Group]) -> list[str]:
+    """Those of the catalogue that have the GPUs of every kind; of a machine type without one it says nothing."""
+    gpus = {catalog.gpus_of(each.kind.machine_type, each.kind.gpu_type, each.kind.gpu_count)[0] for each in kinds}
+    first, *others = [catalog.zones_with(gpu) for gpu in gpus if gpu] or [catalog.zones_with(None)]
+    return [zone for zone in first if all(zone in other for other in others)]

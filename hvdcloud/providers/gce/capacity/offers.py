@@ -8,10 +8,11 @@ from datetime import date
 from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.capacity.candidates import Availability
 from hvdcloud.providers.gce.money import catalog, prices
-from hvdcloud.providers.gce.plan import request
-from hvdcloud.providers.gce.plan.request import region_of
+from hvdcloud.providers.gce.names import region_of
+from hvdcloud.providers.gce.plan import budget
 from hvdcloud.providers.gce.settings import Settings
 from hvdcloud.providers.pricing import Offer, Spot
 
@@ -110,11 +111,11 @@ def offers(
     Raises:
         UsageError: as `kinds`.
     """
-    allowed = set(request.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
+    allowed = set(candidates.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
     # A head alone is no worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
-    home = request.subnetwork_region(settings)
+    home = settings.subnetwork_region
     found = []
     head = settings.head_machine_type if nodes > 1 else None
     for kind in kinds(settings, gpu=gpu, today=today):
@@ -177,7 +178,7 @@ def _zones(kind: Kind, available: Availability, *, head: str | None) -> list[str
 
 def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
     region = region_of(zone) if zone else None
-    hourly = request.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+    hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
     return {
         "region": region,
         "dollars_per_hour": hourly,

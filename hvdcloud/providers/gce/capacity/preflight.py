@@ -15,11 +15,11 @@ from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
 from hvdcloud.providers.base import Problem
-from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient, zone_of
+from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
-from hvdcloud.providers.gce.capacity.candidates import Availability
+from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.plan.request import region_of, zone_candidates
+from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
 
 IMAGE_FAMILIES = {
@@ -31,6 +31,14 @@ IMAGE_FAMILIES = {
 NAMES_CHECKED = 32
 """Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
 PLACES_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameTaken(Problem):
+    """A VM has the name of one of our nodes already."""
+
+    by_this_cluster: bool
+    """It is a node of a cluster of this name, which exists already."""
 
 
 class Preflight(NamedTuple):
@@ -65,7 +73,7 @@ class Outlook:
     short: list[Problem]
     scarce: list[str]
     """What was left out of them for want of quota, for the user."""
-    namesakes: list[Problem]
+    namesakes: list[NameTaken]
     image: list[Problem]
 
 
@@ -83,7 +91,7 @@ def preflight(
         return Preflight(problems, [], [], "")
     found = look_ahead(client, spec, settings, zones=zones)
     problems, notices = _failures(found.failures)
-    problems += found.namesakes + found.missing + found.short + found.image
+    problems += [*found.namesakes, *found.missing, *found.short, *found.image]
     notices += found.closed + found.scarce
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
@@ -254,21 +262,23 @@ def _shortfall(short: quota.Shortfall) -> str:
     return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
 
 
-def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[Problem]:
+def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[NameTaken]:
     """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
     found = answer.items if answer else []
     for vm in sorted(found, key=lambda vm: str(vm["name"])):
         labels, zone = vm.get("labels", {}), zone_of(vm)
         if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
             return [
-                Problem(
+                NameTaken(
                     message=f"the cluster {spec.name} exists already ({vm['name']} in {zone})",
                     hint=f"hvdcloud down --name {spec.name} deletes it; else take another --name",
+                    by_this_cluster=True,
                 )
             ]
         if zone in zones:
             message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
-            return [Problem(message=message, hint="take another --name, or other gce.zones")]
+            hint = "take another --name, or other gce.zones"
+            return [NameTaken(message=message, hint=hint, by_this_cluster=False)]
     return []
 
 

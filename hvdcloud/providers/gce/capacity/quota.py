@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.plan.request import allowed_seconds, external_ip_needed
+from hvdcloud.providers.gce.plan.budget import allowed_seconds
 from hvdcloud.providers.gce.settings import Group, Settings, groups
 
 # A VM with GPUs that is deleted by itself within this time may draw from the preemptible quota too:
@@ -73,7 +73,7 @@ def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
     if machine.cpu_quota:
         spot = machine.spot_cpu_quota if kind.spot else None
         found.append(Need(metric=machine.cpu_quota, amount=vcpus, preemptible=spot))
-    if external_ip_needed(settings):
+    if settings.needs_external_ip:
         found.append(Need(metric="IN_USE_ADDRESSES", amount=alike))
     if gpu_type:
         gpu = catalog.gpu(gpu_type)

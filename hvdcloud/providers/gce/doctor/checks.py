@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, unknown, warning
-from hvdcloud.errors import CredentialsError, ImageError, NodeError, UsageError
+from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
+from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
-from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import firewall, request
-from hvdcloud.providers.gce.plan.request import region_of
 from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
 
 if TYPE_CHECKING:
@@ -36,12 +34,6 @@ _PLACES_NAMED = 4
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """Credentials first: what is checked with them comes after them."""
     return list(_Checks(config, spec).all())
-
-
-def setup_hint() -> str:
-    """How to get what costs nothing while idle."""
-    more = "" if shutil.which("terraform") else " (it needs terraform, which is not on this machine's PATH)"
-    return f"hvdcloud setup makes one and writes it into hvdcloud.yaml{more}"
 
 
 class _Checks:
@@ -75,7 +67,6 @@ class _Checks:
         yield Check(name="network", look=self._network, **of_compute)
         yield Check(name="SSH", look=self._ssh, **of_compute)
         yield Check(name="bucket", look=self._bucket, needs=("credentials",))
-        yield Check(name="registry", look=self._registry, needs=("credentials",) if self._repository else ())
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -88,9 +79,7 @@ class _Checks:
         return [f"{name}.googleapis.com" for name in names]
 
     def _permissions(self) -> Finding:
-        return permissions.check_permissions(
-            self._login(), external_address=request.external_ip_needed(self._settings())
-        )
+        return permissions.check_permissions(self._login(), external_address=self._settings().needs_external_ip)
 
     def _service_account(self) -> Finding:
         return permissions.check_service_account(
@@ -168,7 +157,7 @@ class _Checks:
         found = self._outlook()
         if trouble := self._trouble(found, "namesakes"):
             return trouble
-        if found.namesakes and found.namesakes[0].message.startswith("the cluster "):
+        if found.namesakes and found.namesakes[0].by_this_cluster:
             return warning(found.namesakes[0].message, hint=found.namesakes[0].hint)
         return _problem(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
 
@@ -199,7 +188,7 @@ class _Checks:
         path = path[path.index("projects/") :] if "projects/" in path else path
         subnetwork = _there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")
         said = f"{name}, subnetwork {subnetwork['name']} {subnetwork.get('ipCidrRange', '')}".rstrip()
-        if not request.external_ip_needed(settings) and not subnetwork.get("privateIpGoogleAccess", False):
+        if not settings.needs_external_ip and not subnetwork.get("privateIpGoogleAccess", False):
             region = path.split("/")[3]
             return warning(
                 f"{said}; nodes have no external address, and without Private Google Access or a NAT no image",
@@ -237,31 +226,6 @@ class _Checks:
     def _bucket(self) -> Finding:
         return check_bucket(self._login(), self._spec.bucket, region=self._first_region())
 
-    def _registry(self) -> Finding:
-        from hvdcloud.image.publish import referrers
-
-        if self._repository is None:
-            return failed(
-                "image.repository is not set; provider gce pulls the image from there",
-                hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
-                error=UsageError,
-            )
-        try:
-            referrers.try_push(self._repository)
-        except NodeError as error:
-            return unknown(f"not checked: {error.message}", hint=error.hint)
-        except CredentialsError as error:
-            return failed(f"{self._repository}: {error.message}", hint=error.hint, error=CredentialsError)
-        except ImageError as error:
-            # Its hint is for who pushes; and requests' messages go on for lines.
-            reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
-            return failed(
-                f"{self._repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
-                hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
-                error=ImageError,
-            )
-        return fine(f"{self._repository} takes a push")
-
     # --- what all of them need ------------------------------------------------------------------------------------
 
     def _look_ahead(self) -> Outlook:
@@ -290,7 +254,7 @@ class _Checks:
         """Where nodes are tried first, as far as that is known without asking."""
         # What is wrong with the machine type, its own check tells.
         try:
-            zones = request.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
+            zones = candidates.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None

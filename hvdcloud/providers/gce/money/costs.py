@@ -14,13 +14,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.api.client import last_segment, zone_of
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.money import prices
-from hvdcloud.providers.gce.plan.request import LATE_SECONDS, region_of
+from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 
 MINIMUM_SECONDS = 60.0
 """Of every start: https://cloud.google.com/compute/vm-instance-pricing#billingmodel"""
+
+LATE_SECONDS = 30
+"""By so much the end may come late: https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
 
 OFF = frozenset({"STOPPED", "TERMINATED"})
 """Only the disk is billed: https://cloud.google.com/compute/docs/instances/instance-lifecycle"""

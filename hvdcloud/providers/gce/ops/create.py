@@ -12,16 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request
+from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
-from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
-from hvdcloud.providers.gce.api.resource_mapper import labels_of
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Resource
+from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, region_of, request_id
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ LINE_LENGTH = 200
 
 # Of several errors, the one that rules most out decides.
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
+
+
+class FirewallRequest(Request):
+    """The request for a firewall rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,7 @@ class GcePlan(Plan):
     @property
     def firewall_requests(self) -> tuple[Request, ...]:
         """Those of the firewall rules."""
-        return tuple(request for request in self.requests if request.object.startswith("firewall "))
+        return tuple(request for request in self.requests if isinstance(request, FirewallRequest))
 
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
         """The bulkInserts for a zone, to be sent one after the other."""
@@ -118,7 +123,7 @@ class Creation:
         except BaseException as error:
             failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
             if (left := self._undo()) and isinstance(failure, HvdcloudError):
-                failure.details = "\n".join(filter(None, [failure.details, _table(left)]))
+                failure.details = "\n".join(filter(None, [failure.details, leftover_table(left)]))
             if failure is error:
                 raise
             raise failure from error
@@ -320,7 +325,3 @@ def _in_a_word(error: ApiError) -> str:
 def _one_line(error: ApiError) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}…"
-
-
-def _table(left: Sequence[Leftover]) -> str:
-    return "\n".join(f"{each.object}: {each.reason}; {each.delete_with}" for each in left)

@@ -11,10 +11,10 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
-from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
-from hvdcloud.providers.gce.api.resource_mapper import described_operation
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, look, why
-from hvdcloud.providers.gce.plan.request import request_id
+from hvdcloud.providers.gce.names import request_id, zone_of
+from hvdcloud.providers.gce.resource_mapper import described_operation
 
 DESTROY_SECONDS = 300.0
 CREATING_SECONDS = 120.0

@@ -14,7 +14,7 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.api.resource_mapper import ResourceMapper
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32

@@ -13,19 +13,14 @@ from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.api.client import ComputeClient, zone_of
-from hvdcloud.providers.gce.api.resource_mapper import labels_of, node_state
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory, Resource
-from hvdcloud.providers.gce.money.costs import costs
+from hvdcloud.providers.gce.money.costs import LATE_SECONDS, costs
+from hvdcloud.providers.gce.names import request_id, zone_of
 from hvdcloud.providers.gce.ops.create import GcePlan
-from hvdcloud.providers.gce.plan.request import (
-    LATE_SECONDS,
-    MIN_RUN_SECONDS,
-    START_SECONDS,
-    bulk_insert_bodies,
-    node_dollars_per_hour,
-    request_id,
-)
+from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, node_dollars_per_hour
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.resource_mapper import labels_of, node_state
 from hvdcloud.providers.gce.settings import Settings, groups
 
 LABEL_SECONDS = 120.0

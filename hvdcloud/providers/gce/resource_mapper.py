@@ -16,13 +16,15 @@ from hvdcloud.cluster.model import (
     LABEL_OWNER,
     SSH_PORT,
     Cluster,
+    ClusterObject,
     Node,
     NodeState,
+    ObjectKind,
 )
-from hvdcloud.providers.gce.api.client import zone_of
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
 from hvdcloud.providers.gce.money.costs import costs
-from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE, cluster_id_of
+from hvdcloud.providers.gce.names import cluster_id_of, zone_of
+from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
 
 # The rest of Instance.status (discovery document) is on its way out or out already.
@@ -101,8 +103,8 @@ class ResourceMapper:
             image=metadata.get(METADATA_IMAGE, ""),
             bucket=metadata.get(METADATA_BUCKET, ""),
             other_objects=(
-                *sorted(f"disk {zone_of(disk)}/{disk['name']}" for disk in disks),
-                *sorted(f"firewall {rule['name']}" for rule in firewalls),
+                *sorted(ClusterObject(ObjectKind.DISK, f"{zone_of(disk)}/{disk['name']}") for disk in disks),
+                *sorted(ClusterObject(ObjectKind.FIREWALL, rule["name"]) for rule in firewalls),
                 *(described_operation(each) for each in operations),
             ),
             dollars_per_hour=money.dollars_per_hour,
@@ -127,10 +129,11 @@ def labels_of(resource: Resource) -> Mapping[str, str]:
     return labels
 
 
-def described_operation(operation: Resource) -> str:
+def described_operation(operation: Resource) -> ClusterObject:
     """One that still makes something: `operation operation-… (bulkInsert in us-central1-a, under way)`."""
-    return (
-        f"operation {operation['name']} ({operation['operationType']} in {zone_of(operation) or 'global'}, under way)"
+    place = zone_of(operation) or "global"
+    return ClusterObject(
+        ObjectKind.OPERATION, f"{operation['name']} ({operation['operationType']} in {place}, under way)"
     )
 
 

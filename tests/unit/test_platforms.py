@@ -1,0 +1,83 @@
+"""What every kind of provider says of a configuration, before anything is connected."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.cluster.model import Cluster, ClusterObject, ObjectKind
+from hvdcloud.config.file import load_config
+from hvdcloud.errors import CredentialsError
+from hvdcloud.providers import platform
+from hvdcloud.providers.base import Platform
+
+KINDS = ("local", "gce")
+
+
+@pytest.fixture(params=KINDS)
+def either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    # Neither an engine nor credentials: no hook may need one.
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    (tmp_path / "hvdcloud.yaml").write_text(f"name: t\nprovider: {request.param}\ngce: {{project: my-project}}\n")
+    return platform(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}))
+
+
+def test_nodes_that_cost_money_are_machines_and_are_described(either: Platform) -> None:
+    assert either.costs_money == either.needs_registry == (either.machines() is not None)
+    assert either.place.startswith("on ")
+
+
+def test_a_gpu_belongs_to_a_machine(either: Platform) -> None:
+    for index in (0, 1):
+        gpu = either.gpu(index)
+        assert gpu is None or (gpu.name in str(either.machines()) and float(gpu.compute_capability) > 3)
+
+
+def test_a_folder_needs_no_credentials(either: Platform, tmp_path: Path) -> None:
+    assert either.storage_credentials(tmp_path.as_uri(), endpoint=None) is None
+
+
+def test_nodes_without_an_identity_are_lent_this_machines(either: Platform) -> None:
+    if either.lends_credentials:
+        with pytest.raises(CredentialsError, match=r"none\.json cannot be read"):
+            either.storage_credentials("gs://bucket/t", endpoint=None)
+        assert either.storage_credentials("gs://bucket/t", endpoint="http://127.0.0.1:1") is None
+    else:
+        assert either.storage_credentials("gs://bucket/t", endpoint=None) == "metadata"
+
+
+def test_what_costs_money_has_a_price_for_its_buckets_and_offers(either: Platform) -> None:
+    assert (either.bucket_dollars_per_month(2**30) is not None) == either.costs_money
+    found = either.offers(hours=2.0, gpu=None, image_problem=lambda _: None)
+    assert bool(found.offers) == (found.prices_as_of is not None) == either.costs_money
+    # Why something is missing is said: that nothing costs here, or that quotas could not be asked for.
+    assert found.notices
+
+
+@pytest.mark.parametrize(
+    ("kinds", "remnant"),
+    [
+        ((ObjectKind.FIREWALL, ObjectKind.NETWORK), True),
+        ((ObjectKind.FIREWALL, ObjectKind.DISK), False),
+        ((ObjectKind.OPERATION,), False),
+        ((ObjectKind.VOLUME,), False),
+    ],
+)
+def test_only_what_holds_and_costs_nothing_is_a_remnant(kinds: tuple[ObjectKind, ...], remnant: bool) -> None:
+    cluster = Cluster(
+        name="t",
+        id="abc123",
+        owner="me",
+        provider="gce",
+        created=datetime.now(timezone.utc),
+        expected_nodes=2,
+        nodes=(),
+        image="",
+        bucket="",
+        other_objects=tuple(ClusterObject(kind, "x") for kind in kinds),
+    )
+    assert cluster.is_remnant is remnant
+    assert list(cluster.other_objects) == [f"{kind.value} x" for kind in kinds]
