@@ -5,20 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-# End-to-end tests that start no container of ours, and contract tests that do.
-WITHOUT_NODES = frozenset(
-    {"test_doctor", "test_gce_costs", "test_gce_faults", "test_gce_killed", "test_many_nodes", "test_setup"}
-)
-WITH_ENGINE = frozenset(
-    {"test_cloudbuild", "test_cloudbuild_server", "test_emulator_machines", "test_provider", "test_sbom_registry"}
-)
-
+from tests.support.engine_slots import needs_engine, no_engine, slots, turn
 
 # A shell has what it runs in the background ignore Ctrl-C, which would be passed on to every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,19 +19,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 2`, what fills the machine with containers runs one after the other, and the rest beside it.
+    """With `pytest -n 3`, two processes run tests that use the engine, and the third the others."""
+    from tests.support.schedule import EngineSlots
 
-    The mark xdist_group of pytest-xdist 3.8 does nothing with pytest 9.
-    """
-    from xdist.scheduler import LoadScopeScheduling
+    config.option.loadscopereorder = False
+    return EngineSlots(config, log, slots=slots())
 
-    class OneAtTheEngine(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = Path(nodeid.partition("::")[0])
-            alone = file.stem in WITH_ENGINE or (file.parent.name == "e2e" and file.stem not in WITHOUT_NODES)
-            return "engine" if alone else str(file)
 
-    return OneAtTheEngine(config, log)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes, those that take longest come first: those at the engine, and files of many tests."""
+    if hasattr(config, "workerinput"):
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (not needs_engine(item.path), -tests[item.path], item.path))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test without the mark `engine` is not connected to the engine; with `engine(alone=True)` no other one is."""
+    mark = item.get_closest_marker("engine")
+    with turn(alone=mark.kwargs.get("alone", False)) if mark else no_engine():
+        return (yield)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -22,10 +22,8 @@ from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved
 from hvdcloud.runs.replacement import Pace
-from tests.component.test_vanishing_nodes import RUN, Laptop, Program, Vm, laptop, new_vm, says
 from tests.support.harness import until
-
-__all__ = ["laptop", "new_vm"]
+from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
 QUICK = Pace(confirm=0.05, check=0.05, first_pause=0.05, longest_pause=0.2)
 
@@ -122,9 +120,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(
-    laptop: Laptop, new_vm: Callable[[dict[str, Program]], Vm], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
+def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     # Everything here answers; a busy machine takes its time.
     monkeypatch.setattr(ssh, "CONNECT_SECONDS", 30.0)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)

@@ -22,12 +22,10 @@ from hvdcloud.console import plain
 from hvdcloud.lifecycle.run import RunOptions, result_of, start
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.runs.state import RunState
-from tests.component.test_vanishing_nodes import Laptop, Program, Vm, laptop, new_vm
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster
-
-__all__ = ["laptop", "new_vm"]
+from tests.support.vanishing import Laptop, Program, Vm
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).parents[1].joinpath("golden/run-conversation.json").read_text())
 ABOUT = {"provider": "local", "command": "python train.py", "dollars_per_hour": 0.0}

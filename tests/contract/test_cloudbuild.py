@@ -41,6 +41,8 @@ from tests.standins.cloudbuild.plans import PIP_HINT, tiny_plan
 from tests.standins.registry import free_port, google_like_registry
 from tests.support.harness import until
 
+pytestmark = pytest.mark.engine
+
 METHOD = "cloudbuild.projects.locations.builds."
 FAILING = "FROM debian:bookworm-slim AS builder\nRUN echo three lines before && {} && exit 7\n"
 

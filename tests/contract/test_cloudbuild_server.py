@@ -20,6 +20,8 @@ from tests.standins.cloudbuild.errors import service_disabled
 from tests.standins.cloudbuild.place import PROJECT, Place, building_place
 from tests.support.harness import until
 
+pytestmark = pytest.mark.engine
+
 BUILDS = f"/v1/projects/{PROJECT}/locations/us-central1/builds"
 SCRATCH = "FROM scratch\nCOPY greeting /\n"
 
@@ -116,6 +118,7 @@ def test_a_build_is_fetched_built_and_pushed(client: Client, place: Place) -> No
     assert build["name"] == f"projects/123456789012/locations/us-central1/builds/{build['id']}"
 
 
+@pytest.mark.engine(alone=True)  # Another build would leave images.
 def test_nothing_of_a_build_is_left_on_the_engine(client: Client, place: Place, engine: Any) -> None:
     image = f"{place.registry}/team/gone:v1"
     before = {found.id for found in engine.images.list(all=True)}

@@ -12,11 +12,10 @@ import pytest
 from hvdcloud.node.boot.compute import Compute
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import ZONE, Plain, until
+from tests.support.gce_bench import DELETE
 from tests.support.http_server import Asked, Reply, answering
-
-ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
-DELETE = "compute.instances.delete"
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def node(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     with Plain(emulator) as plain:
         plain.up("vm-0", "vm-1", "vm-2")
-    with answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server:
+    with answering(identity_of_vm(emulator, account=NODES_ACCOUNT, zone=ZONE)) as server:
         file = tmp_path / "var/lib/hvdcloud/node.json"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"name": "vm-0", "metadata": server, "compute_endpoint": emulator.url}))
@@ -54,7 +53,7 @@ def request_ids(emulator: Emulator) -> dict[str, set[str]]:
 
 
 def test_vms_are_deleted_by_their_own_service_account_where_it_may(emulator: Emulator, node: Path) -> None:
-    emulator.access.allow(ACCOUNT, DELETE, resource="projects/test-project/zones/*/instances/vm-*")
+    emulator.access.allow(NODES_ACCOUNT, DELETE, resource="projects/test-project/zones/*/instances/vm-*")
     assert Compute().delete_vms(["vm-1", "vm-2"]) == {}
     assert Compute().delete_vms(["vm-0"]) == {}
     until(lambda: gone(emulator))
@@ -63,7 +62,7 @@ def test_vms_are_deleted_by_their_own_service_account_where_it_may(emulator: Emu
 
 
 def test_who_may_not_is_told_so_at_once_with_the_permission(emulator: Emulator, node: Path) -> None:
-    emulator.access.allow(ACCOUNT, DELETE, resource="*/instances/vm-1")
+    emulator.access.allow(NODES_ACCOUNT, DELETE, resource="*/instances/vm-1")
     refused = Compute().delete_vms(["vm-1", "vm-2", "never-was"])
     where = f"projects/test-project/zones/{ZONE}/instances"
     assert refused == {
@@ -74,7 +73,7 @@ def test_who_may_not_is_told_so_at_once_with_the_permission(emulator: Emulator, 
 
 
 def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: Emulator, node: Path) -> None:
-    emulator.access.allow(ACCOUNT, DELETE)
+    emulator.access.allow(NODES_ACCOUNT, DELETE)
     emulator.faults.add({"status": 503}, method=DELETE, instance="vm-1")
     emulator.faults.add({"reset": "after"}, method=DELETE, instance="vm-1")
     emulator.faults.add({"status": 429, "reason": "rateLimitExceeded"}, method=DELETE, instance="vm-2")
@@ -90,7 +89,7 @@ def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: E
 
 
 def test_a_token_that_has_expired_is_replaced(emulator: Emulator, node: Path) -> None:
-    emulator.access.allow(ACCOUNT, DELETE)
+    emulator.access.allow(NODES_ACCOUNT, DELETE)
     compute = Compute()
     assert compute.delete_vms(["vm-1"]) == {}
     emulator.keys.revoke()
@@ -98,7 +97,7 @@ def test_a_token_that_has_expired_is_replaced(emulator: Emulator, node: Path) ->
 
 
 def test_an_api_that_stays_away_is_given_up_in_time(emulator: Emulator, node: Path) -> None:
-    emulator.access.allow(ACCOUNT, DELETE)
+    emulator.access.allow(NODES_ACCOUNT, DELETE)
     emulator.faults.add({"status": 503, "message": "away"}, method=DELETE, times=None)
     assert Compute().delete_vms(["vm-1"], seconds=1.0) == {"vm-1": "503 backendError: away"}
     node.write_text(node.read_text().replace(emulator.url, "http://127.0.0.1:9"))

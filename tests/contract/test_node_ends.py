@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from hvdcloud.node.boot import poweroff
-from tests.contract.test_node_deletes import ACCOUNT, DELETE
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import ZONE, Plain, until
+from tests.support.gce_bench import DELETE
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.nodes import NodeCluster, gone_afterwards
 
@@ -58,7 +59,7 @@ class Nodes:
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     with (
         Emulator(delays=Delays(start=0.0, create=0.0, delete=0.0, other=0.0)) as emulator,
-        answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server,
+        answering(identity_of_vm(emulator, account=NODES_ACCOUNT, zone=ZONE)) as server,
         gone_afterwards(lambda folder: NodeCluster(folder, names=NAMES)) as cluster,
         monkeypatch.context() as patch,
     ):
@@ -70,14 +71,14 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 
 def test_nodes_that_may_be_deleted_are_deleted_and_told_nothing(nodes: Nodes) -> None:
-    nodes.emulator.access.allow(ACCOUNT, DELETE)
+    nodes.emulator.access.allow(NODES_ACCOUNT, DELETE)
     assert poweroff.end_others(["vm-1", "vm-2"]) is None
     until(lambda: nodes.vms() == {"vm-0"})
     assert nodes.told() == {}
 
 
 def test_those_whose_deletion_is_refused_are_switched_off_and_named(nodes: Nodes) -> None:
-    nodes.emulator.access.allow(ACCOUNT, DELETE, resource="*/instances/vm-2")
+    nodes.emulator.access.allow(NODES_ACCOUNT, DELETE, resource="*/instances/vm-2")
     refusal = poweroff.end_others(["vm-1", "vm-2"])
     assert nodes.told() == {"vm-1": "poweroff"}
     assert refusal is not None

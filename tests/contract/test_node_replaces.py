@@ -24,11 +24,11 @@ from hvdcloud.providers.gce.resource_mapper import metadata_of
 from hvdcloud.runs.replacement import Pace
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
+from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_bench import BULK_INSERT, DELETE, Bench
 from tests.support.harness import until
 from tests.support.http_server import answering
 
-ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 ZONE = "us-central1-b"
 RUN = "20261121-101112-abcdef"
 KEY = "ssh-ed25519 AAAA mesh"
@@ -56,9 +56,9 @@ class Head:
         instance = f"projects/test-project/zones/*/instances/{self.spec.name}-*"
         access = self.bench.emulator.access
         for each in permissions or ("get", "getGuestAttributes", "delete"):
-            access.allow(ACCOUNT, f"compute.instances.{each}", resource=instance)
+            access.allow(NODES_ACCOUNT, f"compute.instances.{each}", resource=instance)
         if not permissions:
-            access.allow(ACCOUNT, CREATE, "compute.zoneOperations.get")
+            access.allow(NODES_ACCOUNT, CREATE, "compute.zoneOperations.get")
 
     def replacer(self, **more: Any) -> Replacer:
         options: dict[str, Any] = {"vm_templates": self.vm_templates, "pace": QUICK, **more}
@@ -107,7 +107,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
         vm_templates = VmTemplates.of(payload)
         assert vm_templates is not None
 
-        with answering(identity_of_vm(emulator, account=ACCOUNT, zone=ZONE)) as server:
+        with answering(identity_of_vm(emulator, account=NODES_ACCOUNT, zone=ZONE)) as server:
             monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
             paths.run_dir(RUN).mkdir(parents=True)
             paths.node_file().write_text(

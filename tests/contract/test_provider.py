@@ -20,6 +20,8 @@ from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(params=["local", "gce"])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:

@@ -26,6 +26,8 @@ from tests.standins.registry import free_port, google_like_registry, running_reg
 from tests.support.harness import until
 from tests.support.http_server import Asked, Reply, answering
 
+pytestmark = pytest.mark.engine
+
 USER, PASSWORD = "someone", "hunter2-sbom"
 DOCUMENT = b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}\n'
 

@@ -21,6 +21,8 @@ from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.support.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
 from tests.support.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
 
+pytestmark = pytest.mark.engine
+
 # A rank that writes two checkpoints.
 CHECKPOINTS = 'for name in a b; do head -c 300000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; done'
 RUN = ("run", "--fresh", "-np", "1", "--", "sh", "-c")
@@ -234,6 +236,7 @@ def test_what_somebody_else_has_just_begun_is_not_taken_for_what_is_left_of_a_cl
 # --- ports and subnets -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.engine(alone=True)  # Another cluster would take the ports.
 def test_ports_that_other_programs_hold_are_stepped_over(project: Project, engine: Any, image: str) -> None:
     with held_ports(next_port(engine, image), 25) as held:
         nodes = project.hvdcloud("up", "--json").json["result"]["nodes"]
@@ -242,6 +245,7 @@ def test_ports_that_other_programs_hold_are_stepped_over(project: Project, engin
         project.hvdcloud("down")
 
 
+@pytest.mark.engine(alone=True)  # Another cluster would find no port either.
 def test_when_the_engine_finds_no_port_nothing_is_left(project: Project, engine: Any, image: str) -> None:
     with held_ports(next_port(engine, image), 120):
         ended = project.hvdcloud("up", expect=5)
@@ -250,6 +254,7 @@ def test_when_the_engine_finds_no_port_nothing_is_left(project: Project, engine:
     assert labelled(engine, project.name) == []
 
 
+@pytest.mark.engine(alone=True)  # Another cluster would find no subnet either.
 def test_when_the_engine_has_no_subnet_left_up_says_so_and_leaves_nothing(project: Project, engine: Any) -> None:
     from docker.errors import APIError
 

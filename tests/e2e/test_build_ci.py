@@ -16,6 +16,8 @@ from tests.standins.google_account import service_account
 from tests.standins.registry import free_port, google_like_registry, running_registry
 from tests.support.harness import Project, project_in
 
+pytestmark = pytest.mark.engine
+
 TRIVY = {"SchemaVersion": 2, "Results": [{"Target": "Python", "Vulnerabilities": [{"Severity": "HIGH"}]}]}
 
 

@@ -22,6 +22,8 @@ from tests.standins.compute import Records
 from tests.support.cloud import PROJECT, Cloud, running_cloud
 from tests.support.harness import Project, Screen, until
 
+pytestmark = pytest.mark.engine
+
 CREATE = "cloudbuild.projects.locations.builds.create"
 # A builder image whose pip installs a file, can't find `missing`, and takes its time for `slow`.
 BUILDER = r"""FROM debian:bookworm-slim

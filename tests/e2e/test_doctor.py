@@ -21,6 +21,8 @@ from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
 from tests.support.harness import Ended, Project, labelled, project_in, until
 
+pytestmark = pytest.mark.engine
+
 SECRET = "hunter2-and-more"
 
 

@@ -22,6 +22,8 @@ from tests.support.chaos import Happened, disturb, possible, run_in
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
 from tests.support.harness import Project, Screen, labelled, processes_in, until
 
+pytestmark = pytest.mark.engine
+
 GOES_ON_SECONDS = 60
 """From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
 WHOLE_SECONDS = 90

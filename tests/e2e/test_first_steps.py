@@ -12,7 +12,7 @@ from tests.standins.terraform import missing, resources, stand_in
 from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.harness import Project
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 @pytest.fixture

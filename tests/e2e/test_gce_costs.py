@@ -25,6 +25,8 @@ from tests.support.gce_records import ZONES, A, B, RecordsCloud, W, came_up, mak
 from tests.support.harness import HVDCLOUD, Project, until
 from tests.support.price_table import write_prices
 
+pytestmark = pytest.mark.engine
+
 BULK_INSERT = "compute.instances.bulkInsert"
 CHANGES = {"POST", "DELETE"}
 

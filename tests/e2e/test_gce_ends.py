@@ -13,6 +13,8 @@ from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.support.harness import Project, Screen, until
 
+pytestmark = pytest.mark.engine
+
 WRITES = 'echo started; sleep 2; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/rank-$HOROVOD_RANK.pt"; echo written'
 
 

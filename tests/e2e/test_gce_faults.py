@@ -43,6 +43,8 @@ from tests.support.gce_records import (
 )
 from tests.support.harness import Ended, Project, Screen, until
 
+pytestmark = pytest.mark.engine
+
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
 LISTS = "compute.*ist"

@@ -17,6 +17,8 @@ from tests.standins.compute import Delays
 from tests.support.gce_records import RecordsCloud, another_laptop, came_up, make, records_cloud
 from tests.support.harness import Ended, Project, Screen, until
 
+pytestmark = pytest.mark.engine
+
 BULK_INSERT = "compute.instances.bulkInsert"
 # method → how often `up` calls it until the nodes are ready.
 UP = {

@@ -26,6 +26,8 @@ from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_o
 from tests.support.harness import Ended, Project, Screen, until
 from tests.support.project_runs import last_run, pulled
 
+pytestmark = pytest.mark.engine
+
 ELSEWHERE = "us-east1-c"
 """A zone in which nothing of these tests is."""
 

@@ -14,6 +14,8 @@ from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
 from tests.support.harness import Project, Screen, until
 from tests.support.project_runs import pulled
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:

@@ -14,6 +14,8 @@ from tests.support.cloud_views import BOOT_SECONDS, left, zone_of
 from tests.support.elastic_run import Training
 from tests.support.harness import Project, Screen, until
 
+pytestmark = pytest.mark.engine
+
 NAME = "t-h-anew"
 
 

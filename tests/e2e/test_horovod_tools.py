@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.harness import Project, labelled, project_in
 
+pytestmark = pytest.mark.engine
+
 STEPS = 60
 
 TRAINS = f"""

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.harness import Project, Screen, labelled, project_in, until
 
+pytestmark = pytest.mark.engine
+
 LIMIT = 6.0
 """Seconds; `up` needs less from a container's start to its joining the cluster."""
 SAYS = re.compile(r"^hvdcloud: idle for \d+ s: no run, no SSH session; switching off$", flags=re.MULTILINE)

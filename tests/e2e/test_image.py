@@ -17,6 +17,8 @@ from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from tests.support.wheels import make_wheel
 
+pytestmark = pytest.mark.engine
+
 Build = Callable[..., BuildResult]
 
 # No requirement may bring any of these in, and nothing else needs them.
@@ -185,6 +187,7 @@ def test_two_builds_of_one_image_at_once_both_get_it(small: Build) -> None:
     assert sorted(result.cached for result in results) == [False, True]
 
 
+@pytest.mark.engine(alone=True)  # Another build has such images on its way.
 def test_a_build_leaves_no_image_without_a_name(builder: str, engine: Any, small: Build) -> None:
     before = {found.id for found in engine.images.list(filters={"dangling": True})}
     small("idna==3.8\n")

@@ -30,6 +30,8 @@ from tests.support.http_server import Asked, Reply, answering
 from tests.support.small_image import NAME, small
 from tests.support.wheels import make_wheel
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def references(engine: Any) -> Iterator[dict[str, str]]:

@@ -23,6 +23,8 @@ from tests.standins.registry import free_port, running_registry
 from tests.support.engines import SecondEngine, second_engine
 from tests.support.harness import tags_of
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def other_engine() -> Iterator[SecondEngine]:

@@ -13,6 +13,8 @@ from hvdcloud.image.build.builder import build
 from hvdcloud.image.engine_stream import ignore
 from tests.support.engines import second_engine
 
+pytestmark = pytest.mark.engine
+
 DISK_MB = 64
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.harness import Project, labelled, project_in
 
+pytestmark = pytest.mark.engine
+
 FINAL = re.compile(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks")
 LOADS = """
 import tensorflow as tf

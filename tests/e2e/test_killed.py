@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 
+pytestmark = pytest.mark.engine
+
 Moment = Callable[[Project, Any], object]
 
 WORKS = 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/first.pt"; echo works; exec sleep 600'

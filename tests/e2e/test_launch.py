@@ -18,6 +18,8 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 
+pytestmark = pytest.mark.engine
+
 WRITES = 'for name in a b c; do head -c 200000 /dev/urandom > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; sleep 0.3; done'
 WORKS = 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/first.pt"; echo works; exec sleep 600'
 LOADS = """

@@ -15,6 +15,8 @@ from tests.support import jobs
 from tests.support.harness import Project, Screen, labelled, processes_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
+pytestmark = pytest.mark.engine
+
 GLOO_TIMEOUT = 10
 # Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI for ever.
 SECONDS = 20

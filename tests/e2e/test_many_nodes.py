@@ -12,6 +12,8 @@ import pytest
 from tests.support import jobs
 from tests.support.harness import Project, labelled, processes_in
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:

@@ -18,6 +18,8 @@ from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from tests.support.harness import labelled, project_in
 
+pytestmark = pytest.mark.engine
+
 Make = Callable[..., str]
 Build = Callable[..., BuildResult]
 

@@ -15,6 +15,8 @@ from tests.support import jobs
 from tests.support.harness import Project, Screen, labelled, project_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
+pytestmark = pytest.mark.engine
+
 STOP_SECONDS = 20
 
 

@@ -23,6 +23,8 @@ from hvdcloud.image.publish.registry import digest_at_registry, published
 from tests.standins.google_account import Account, service_account
 from tests.standins.registry import free_port, running_registry
 
+pytestmark = pytest.mark.engine
+
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 USER, PASSWORD = "someone", "hunter2-push"
 TOKEN = "ya29.a-token-of-google"

@@ -26,6 +26,8 @@ from tests.standins.metadata.guest_attributes import Metadata, metadata_server
 from tests.support.engines import default_gateway
 from tests.support.harness import until
 
+pytestmark = pytest.mark.engine
+
 NAME = "t-reach-0"
 
 # Like gcloud's tunnel: standard input made non-blocking, standard output written to until it takes everything.

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.harness import Project, Screen, labelled, project_in, until
 
+pytestmark = pytest.mark.engine
+
 SAYS = ("--", "sh", "-c", 'echo "rank $HOROVOD_RANK of $HOROVOD_SIZE"')
 WRITES = ("--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/$HOROVOD_RANK.pt"')
 WRITES_AND_GOES_ON = ("--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/$HOROVOD_RANK.pt"; echo on; exec sleep 600')

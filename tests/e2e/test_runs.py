@@ -17,6 +17,8 @@ import pytest
 from tests.support import jobs
 from tests.support.harness import Ended, Project, labelled, processes_in, project_in, until
 
+pytestmark = pytest.mark.engine
+
 TOKEN = "hunter2-e2e-7c1f"
 
 

@@ -17,6 +17,8 @@ from docker.models.containers import Container
 
 import hvdcloud
 
+pytestmark = pytest.mark.engine
+
 TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
 # Runs train.py with an evaluation that first compares the weights of all ranks.

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import signal
-import struct
-import subprocess
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from fcntl import ioctl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyte
 import pytest
 
 from hvdcloud.lifecycle.top import SILENT_SECONDS
 from hvdcloud.storage.folder import FolderBucket
-from tests.support.harness import HVDCLOUD, Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.terminal import terminal
 
-COLUMNS, ROWS = 80, 24
+pytestmark = pytest.mark.engine
 
 TRAINS = """
 import os, time
@@ -50,61 +41,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     assert labelled(engine, project.name) == []
 
 
-class Terminal:
-    """A terminal with hvdcloud in it: what it shows, and its keys."""
-
-    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
-        self.process = process
-        self._descriptor = descriptor
-        self._screen = pyte.Screen(COLUMNS, ROWS)
-        self._stream = pyte.ByteStream(self._screen)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self._screen.display)
-
-    def press(self, keys: str) -> None:
-        os.write(self._descriptor, keys.encode())
-
-    def wait_for(self, shown: Callable[[str], bool], *, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not shown(self.text):
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._descriptor], [], [], 0.2)[0]:
-                try:
-                    data = os.read(self._descriptor, 1 << 16)
-                except OSError:
-                    data = b""
-                assert data, f"it has ended:\n{self.text}"
-                self._stream.feed(data)
-
-
 def silent(text: str) -> list[int]:
     """For how many seconds nodes have not answered, as the screen says."""
     return [int(seconds) for seconds in re.findall(r"no answer for (\d+) s", text)]
-
-
-@contextmanager
-def terminal(project: Project, *args: str) -> Iterator[Terminal]:
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    process = subprocess.Popen(
-        [*HVDCLOUD, *args],
-        cwd=project.folder,
-        env={**project.env(), "TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        yield Terminal(process, ours)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        os.close(ours)
 
 
 def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) -> None:

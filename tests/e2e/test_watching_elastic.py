@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from hvdcloud.storage.folder import FolderBucket
-from tests.e2e.test_watching import terminal
 from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.terminal import terminal
+
+pytestmark = pytest.mark.engine
 
 TRAINS = """
 import os, time

@@ -1,0 +1,37 @@
+"""A laptop and VMs that several files use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.lifecycle import logs
+from hvdcloud.remote import ssh
+from tests.support.vanishing import Laptop, NewVm, Program, Vm
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
+    """It is quick to ask who is silent."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 6.0)
+    monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
+    monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(logs, "ANSWER_SECONDS", 1.0)
+    return Laptop(tmp_path)
+
+
+@pytest.fixture
+def new_vm() -> Iterator[NewVm]:
+    vms: list[Vm] = []
+
+    def make(programs: dict[str, Program]) -> Vm:
+        vms.append(Vm(programs))
+        return vms[-1]
+
+    yield make
+    for vm in vms:
+        vm.close()

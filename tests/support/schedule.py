@@ -1,0 +1,45 @@
+"""Which process of pytest-xdist runs which tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.engine_slots import needs_engine
+
+
+class EngineSlots(LoadScopeScheduling):
+    """File by file; at most so many processes at a time run a file that uses the engine, and the rest run the others.
+
+    Unit and component tests share nothing: they are given out one by one.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any, *, slots: int) -> None:
+        super().__init__(config, log)
+        self._root = config.rootpath
+        self._slots = slots
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if Path(file).parent.name == "component" else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        users = [each for each, work in self.assigned_work.items() if any(map(self._runs_at_engine, work.items()))]
+        free = node in users or len(users) < self._slots
+        scope = next((scope for scope in self.workqueue if free or not self._needs_engine(scope)), None)
+        if scope is None:
+            # The others, which use the engine now, run the rest.
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _needs_engine(self, scope: str) -> bool:
+        return needs_engine(self._root / scope.partition("::")[0])
+
+    def _runs_at_engine(self, work: tuple[str, dict[str, bool]]) -> bool:
+        scope, completed = work
+        return not all(completed.values()) and self._needs_engine(scope)

@@ -1,0 +1,206 @@
+"""VMs that answer over SSH until they vanish, and a laptop that has a cluster of them."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from hvdcloud.checkpoints.manifest import Manifest, manifest_name, to_json
+from hvdcloud.cluster.files import write_private
+from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
+from hvdcloud.cluster.record import ClusterRecord
+from hvdcloud.config.model import Config
+from hvdcloud.console import Console
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.remote.keys import new_key_pair, pin
+from hvdcloud.storage.open import open_bucket
+
+RUN = "20261121-101112-abcdef"
+
+
+class Wire:
+    """A VM's end of a connection; when the VM is gone, what is sent to it is lost, and nobody is told."""
+
+    def __init__(self, connection: socket.socket, gone: threading.Event) -> None:
+        self._connection, self._gone = connection, gone
+
+    def recv(self, size: int) -> bytes:
+        if self._gone.is_set():
+            time.sleep(0.05)
+            raise TimeoutError
+        return self._connection.recv(size)
+
+    def send(self, data: bytes) -> int:
+        return len(data) if self._gone.is_set() else self._connection.send(data)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        if not self._gone.is_set():
+            self._connection.close()
+
+    @property
+    def _closed(self) -> bool:
+        """Paramiko looks at that of a socket."""
+        return False
+
+
+Program = Callable[[paramiko.Channel], None]
+
+
+class Vm(paramiko.ServerInterface):
+    """A node's sshd, with programs by the first words of the command."""
+
+    def __init__(self, programs: dict[str, Program]) -> None:
+        self._programs = programs
+        self._key = new_key_pair("vm")
+        self._gone = threading.Event()
+        self._transports: list[paramiko.Transport] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.asked = threading.Event()
+        """Somebody has started a program."""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def node(self, index: int) -> Node:
+        return Node(
+            name=f"digits-{index}",
+            index=index,
+            id=str(index),
+            state=NodeState.RUNNING,
+            address="127.0.0.1",
+            port=self._listener.getsockname()[1],
+            host_key=self._key.public.rpartition(" ")[0],
+        )
+
+    def vanish(self) -> None:
+        self._gone.set()
+
+    def come_back(self) -> None:
+        """The network, not the VM, was away; connections of before are dead."""
+        self._transports.clear()
+        self._gone = threading.Event()
+
+    def close(self) -> None:
+        self._gone.set()
+        self._listener.close()
+        for transport in self._transports:
+            transport.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._gone.is_set():
+                connection.close()
+                continue
+            transport = paramiko.Transport(Wire(connection, self._gone))  # type: ignore[arg-type] # all that it uses
+            transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
+            transport.start_server(event=threading.Event(), server=self)
+            self._transports.append(transport)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        program = next(run for words, run in self._programs.items() if command.decode().startswith(words))
+        threading.Thread(target=self._run, args=(program, channel), daemon=True).start()
+        return True
+
+    def _run(self, program: Program, channel: paramiko.Channel) -> None:
+        self.asked.set()
+        program(channel)
+
+
+def says(text: str, *, error: str = "", after: float = 0.0) -> Program:
+    """A program that ends well."""
+
+    def run(channel: paramiko.Channel) -> None:
+        time.sleep(after)
+        channel.sendall(text.encode())
+        channel.sendall_stderr(error.encode())
+        channel.send_exit_status(0)
+        channel.close()
+
+    return run
+
+
+@dataclass
+class Machines:
+    """A provider of nodes that are there until they are not."""
+
+    cluster_now: Cluster | None
+    errors: list[HvdcloudError] = field(default_factory=list)
+    """Answers that the next questions get instead."""
+    destroyed: bool = False
+
+    name = "gce"
+
+    def cluster(self, name: str) -> Cluster | None:
+        if self.errors:
+            raise self.errors.pop()
+        return self.cluster_now
+
+    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
+        return {}
+
+    def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
+        self.destroyed = True
+        return []
+
+
+@dataclass
+class Laptop:
+    """What a person has whose cluster `digits` is up."""
+
+    folder: Path
+    out: io.StringIO = field(default_factory=io.StringIO)
+    err: io.StringIO = field(default_factory=io.StringIO)
+
+    def context(self, vms: Sequence[Vm]) -> tuple[Context, Cluster, Machines]:
+        nodes = [vm.node(index) for index, vm in enumerate(vms)]
+        cluster = Cluster(
+            name="digits",
+            id="abcdef",
+            owner="me",
+            provider="gce",
+            created=datetime.now(timezone.utc),
+            expected_nodes=len(nodes),
+            nodes=tuple(nodes),
+            image="image",
+            bucket=f"file://{self.folder}/bucket",
+        )
+        console = Console(out=self.out, err=self.err)
+        context = Context(Config.model_validate({"name": "digits", "nodes": max(1, len(nodes))}), console)
+        machines = Machines(cluster)
+        context.__dict__["provider"] = machines
+        context.state.make()
+        context.state.save(ClusterRecord(id=cluster.id, runs=(RUN,)))
+        write_private(context.state.key_file, new_key_pair("laptop").private)
+        pin(context.state, nodes)
+        return context, cluster, machines
+
+    def keep(self, name: str, data: bytes) -> None:
+        open_bucket(f"file://{self.folder}/bucket").write(name, data)
+
+    def keep_manifest(self, node: int, *, complete: bool) -> None:
+        manifest = Manifest(cluster="digits", run=RUN, node=node, complete=complete, files=())
+        self.keep(manifest_name("digits", RUN, node), to_json(manifest))
+
+
+NewVm = Callable[[dict[str, Program]], Vm]
