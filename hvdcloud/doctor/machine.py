@@ -168,7 +168,7 @@ def _unreachable(api: Any, found: _Image) -> str:
             api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
         except (APIError, DockerException) as error:
             said = getattr(error, "explanation", None) or error
-            return f"it is built on {reference}, which is neither in the engine nor to be had: {said}"
+            return f"it is built on {reference}, which is neither in the engine nor at its registry: {said}"
     return ""
 
 

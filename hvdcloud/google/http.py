@@ -202,7 +202,7 @@ class Transport:
         """`attempt` until it succeeds, fails for good, or the time for retries is over.
 
         Args:
-            what: the call, for whoever watches.
+            what: the call, for `on_retry`.
         """
         from tenacity import (
             Retrying,

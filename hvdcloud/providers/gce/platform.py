@@ -148,7 +148,7 @@ class GcePlatform:
         head = gce.head_machine_type
         machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
         gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
-        answers, failures = candidates.ask(
+        answers, failures = candidates.ask_all(
             candidates.questions(client, machines=machines, gpus=gpus),
             doing=lambda _: f"ask project {project} for its quotas and machines",
         )
@@ -157,7 +157,7 @@ class GcePlatform:
 
     @property
     def _settings(self) -> Settings:
-        """Without a question to anybody: this machine's own address decides nothing here."""
+        """Nothing is asked: this machine's own address decides nothing here."""
         gce = self._config.gce
         source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
         return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)

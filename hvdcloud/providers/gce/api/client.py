@@ -132,7 +132,7 @@ class ComputeClient:
         return self._aggregated("instances", _labels(cluster))
 
     def instances_named(self, names: Sequence[str]) -> Aggregated:
-        """VMs of these names, whoever made them. The names go into the request's URL: a few dozen at most."""
+        """VMs of these names, also those of other tools. The names go into the request's URL: a few dozen at most."""
         return self._aggregated("instances", _any_of("name", names))
 
     def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:

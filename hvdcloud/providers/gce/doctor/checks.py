@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
-"""Stands for our own public address where that does not matter (RFC 5737)."""
+"""In the place of our own public address where that does not matter (RFC 5737)."""
 _PLACES_NAMED = 4
 
 
@@ -57,7 +57,7 @@ class _Checks:
         yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
         yield Check(name="permissions", run=self._permissions, **of_project)
         yield Check(name="service account", run=self._service_account, **of_compute)
-        # The first of them needs no answer from anybody, and without it the others make no sense.
+        # The first of them needs no answer, and without it the others make no sense.
         yield Check(name="machine", run=self._machine)
         of_machine = {**of_compute, "needs": ("credentials", "machine")}
         yield Check(name="zones", run=self._zones, **of_machine)
