@@ -99,6 +99,6 @@ class CheckpointError(HvdcloudError):
 
 
 class InterruptedByUserError(HvdcloudError):
-    """Ctrl-C; the message says what was left and how to go on."""
+    """Ctrl-C; the message says what was left and how to continue."""
 
     code = ExitCode.INTERRUPTED

@@ -59,6 +59,8 @@ class OffersResult:
     """None: nothing has a price here."""
     offers: tuple[Offer, ...]
     notices: tuple[str, ...]
+    estimate_notice: str = ""
+    """That one of `notices` which says what `Offer.estimate` means; "" where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,7 @@ def test_nobody_at_the_endpoint_is_an_api_error_with_the_plain_reason(monkeypatc
     assert "object at 0x" not in raised.value.message
 
 
-class BadCredentials(AnonymousCredentials):  # type: ignore[misc] # theirs is untyped
+class BadCredentials(AnonymousCredentials):
     def __init__(self, *errors: Exception) -> None:
         super().__init__()
         self.errors = list(errors)
@@ -318,14 +318,6 @@ def test_deleting_what_is_gone_is_success(script: Script, client: ComputeClient)
     assert client.delete_disk("us-central1-a", "digits-0", REQUEST_ID) is None
     assert client.delete_firewall("hvdcloud-digits-abcdef-ssh", REQUEST_ID) is None
     assert {call.method for call in script.calls} == {"DELETE"}
-
-
-def test_an_operation_is_found_by_its_request_id(script: Script, client: ComputeClient) -> None:
-    script.replies = [Reply({"items": [{"name": "op-1"}]}), Reply({})]
-    found = client.find_operation("us-central1-a", REQUEST_ID)
-    assert found == {"name": "op-1"}
-    assert client.find_operation("us-central1-a", REQUEST_ID) is None
-    assert script.calls[0].query["filter"] == [f'clientOperationId="{REQUEST_ID}"']
 
 
 # --- guest attributes -------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _hold(name: str, held: object, leave: object) -> None:
     with ClusterState(name).lock("up"):
-        held.set()  # type: ignore[attr-defined]
-        leave.wait(30)  # type: ignore[attr-defined]
+        held.set()
+        leave.wait(30)
 
 
 def test_two_commands_never_change_one_cluster_at_once() -> None:

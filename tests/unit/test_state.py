@@ -36,7 +36,7 @@ def test_only_the_owner_can_read_keys(own_root: Path) -> None:
     write_private(state.key_file, "secret")
     assert state.dir.stat().st_mode & 0o777 == 0o700
     assert state.key_file.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(state.dir) == ["id_ed25519"]  # noqa: PTH208 - no temporary file stays behind
+    assert os.listdir(state.dir) == ["id_ed25519"]
 
 
 def test_the_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:

@@ -128,12 +128,12 @@ def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
     }
     for pid in family(worker):
         try:
-            numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names only, the fastest way
+            numbers = os.listdir(f"/proc/{pid}/fd")
         except OSError:
             continue
         for number in numbers:
             with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - the text, not a path
+                target = os.readlink(f"/proc/{pid}/fd/{number}")
                 inode = target.removeprefix("socket:[").removesuffix("]")
                 if found := sockets.get(inode):
                     yield pid, int(number), found

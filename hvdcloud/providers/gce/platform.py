@@ -116,6 +116,7 @@ class GcePlatform:
             image_problem=lambda name: image_problem(_gpu(name)),
         )
         mismatch = self.device_mismatch()
+        estimate_notice = _estimate_notice(found)
         return OffersResult(
             nodes=config.nodes,
             hours=hours,
@@ -126,8 +127,9 @@ class GcePlatform:
                 *unknown,
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),
-                *_price_notices(found),
+                *filter(None, [estimate_notice]),
             ),
+            estimate_notice=estimate_notice,
         )
 
     def _availability(self, kinds: Sequence[market.Kind]) -> tuple[candidates.Availability, list[str]]:
@@ -165,9 +167,9 @@ def _gpu(name: str) -> Gpu:
     return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)
 
 
-def _price_notices(found: Sequence[Offer]) -> list[str]:
+def _estimate_notice(found: Sequence[Offer]) -> str:
     if not any(offer.region and offer.estimate for offer in found):
-        return []
-    return [
+        return ""
+    return (
         f"~ the price is that of {prices.region()}, since this region's is not known; hvdcloud prices refresh gets them"
-    ]
+    )

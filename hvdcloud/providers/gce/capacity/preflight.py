@@ -95,7 +95,7 @@ def preflight(
     notices += found.closed + found.scarce
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
-        notices += [notice for notice in told if notice not in notices]
+        notices += [notice.summary for notice in told if notice.summary not in notices]
     image = image_path(found.answers["image"]) if found.answers["image"] else ""
     return Preflight(problems, found.roomy, notices, image)
 

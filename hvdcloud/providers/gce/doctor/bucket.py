@@ -91,5 +91,5 @@ def _storage(login: Login) -> Any:
     if endpoint:
         from google.auth.credentials import AnonymousCredentials
 
-        login = replace(login, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call] # theirs
+        login = replace(login, credentials=AnonymousCredentials())
     return login.api("storage", _BASE_PATH, endpoint=endpoint or "https://storage.googleapis.com")

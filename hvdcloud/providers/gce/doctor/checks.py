@@ -107,8 +107,7 @@ class _Checks:
         ]
         if not notices:
             return fine(message)
-        said, _, instead = notices[0].partition("; ")
-        return warning(f"{message}; {said}", hint=instead or "take another GPU")
+        return warning(f"{message}; {notices[0].message}", hint=notices[0].hint)
 
     def _zones(self) -> Finding:
         found = self._outlook()
