@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.parallel import side_by_side
 
 if TYPE_CHECKING:
@@ -398,8 +398,7 @@ class Fleet:
         results = self.each_outcome(call)
         failed = [result for result in results if isinstance(result, HvdcloudError)]
         if failed:
-            failed[0].details = "\n".join(filter(None, [failed[0].details, *(other.message for other in failed[1:])]))
-            raise failed[0]
+            raise first_of(failed)
         return [result for result in results if not isinstance(result, HvdcloudError)]
 
     def each_outcome(self, call: Callable[[Session], R]) -> list[R | HvdcloudError]:

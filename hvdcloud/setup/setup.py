@@ -271,7 +271,7 @@ def _check_file(config: Config, file: Path) -> None:
 
 def bucket_contents(bucket: str) -> Held | None:
     """What a bucket holds; None: nothing."""
-    from hvdcloud.storage.base import open_bucket
+    from hvdcloud.storage.open import open_bucket
 
     objects = total = 0
     try:

@@ -22,9 +22,9 @@ from hvdcloud.storage.base import (
     Download,
     ObjectMissingError,
     PreconditionError,
-    open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 
 BACKENDS = ("folder", "folder-of-another-user", "strict", "strict-with-prefix", "emulator")

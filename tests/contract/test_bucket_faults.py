@@ -22,9 +22,9 @@ from hvdcloud.storage.base import (
     CorruptObjectError,
     Download,
     PreconditionError,
-    open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.http import Request
 from tests.standins.storage.store import Version

@@ -360,7 +360,7 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
             Ended(process.returncode, "", screen.text),
             "t-gce did not come up",
             "it is not proven that nothing is left",
-            "hvdcloud down --name t-gce as soon as that is mended; what is left deletes itself 12 h after its start",
+            "hvdcloud down --name t-gce as soon as that is fixed; what is left deletes itself 12 h after its start",
         )
     assert len(cloud.left()) == 6
     at_home = cloud.project(tmp_path / "again")

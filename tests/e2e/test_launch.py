@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hvdcloud.checkpoints.manifest import load_manifests
-from hvdcloud.storage.base import open_bucket
 from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 

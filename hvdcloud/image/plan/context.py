@@ -22,7 +22,8 @@ from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
-NODE_PROGRAM = ("__init__.py", "errors.py", "runs/__init__.py", "runs/replacement.py", "storage", "checkpoints", "node")
+RUNS = ("runs/__init__.py", "runs/replacement.py", "runs/state.py")
+NODE_PROGRAM = ("__init__.py", "errors.py", *RUNS, "storage", "checkpoints", "node")
 BUILDER_DOCKERFILE = "dockerfiles/builder.Dockerfile"
 BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
 PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"

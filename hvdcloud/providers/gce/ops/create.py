@@ -123,7 +123,7 @@ class Creation:
         except BaseException as error:
             failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
             if (left := self._undo()) and isinstance(failure, HvdcloudError):
-                failure.details = "\n".join(filter(None, [failure.details, leftover_table(left)]))
+                failure.add_details(leftover_table(left))
             if failure is error:
                 raise
             raise failure from error
