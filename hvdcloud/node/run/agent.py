@@ -31,8 +31,7 @@ from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, Channel
-from hvdcloud.node.run.mailbox import Mailbox
+from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain

@@ -14,7 +14,7 @@ from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.state import active_run
 from hvdcloud.node.run.sync import Entry, Sync
-from hvdcloud.node.uploads.bucket import open_run_bucket
+from hvdcloud.node.uploads.loop import open_run_bucket
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""

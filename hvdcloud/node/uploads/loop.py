@@ -36,6 +36,22 @@ def is_complete(run: str) -> bool:
     return UploadReport.from_json(read_json(report_file(run))).complete
 
 
+def open_run_bucket(spec: Spec) -> Bucket:
+    """The run's bucket, with the run's credentials if there are any.
+
+    Raises:
+        HvdcloudError: the URL is not one of a bucket, or the credentials cannot be used.
+    """
+    from hvdcloud.storage.open import open_bucket
+
+    credentials = paths.credentials_file(spec.run)
+    return open_bucket(
+        spec.bucket,
+        endpoint=spec.bucket_endpoint,
+        credentials_file=credentials if credentials.exists() else None,
+    )
+
+
 class UploadLoop:
     """Uploads the checkpoints of one run on this node.
 
@@ -120,7 +136,6 @@ class UploadLoop:
         if self._uploader is not None:
             return None
         try:
-            from hvdcloud.node.uploads.bucket import open_run_bucket
             from hvdcloud.node.uploads.uploader import Uploader
 
             self.bucket = self.bucket or open_run_bucket(self._spec)
