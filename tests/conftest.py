@@ -32,7 +32,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneAtTheEngine(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    class OneAtTheEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = Path(nodeid.partition("::")[0])
             alone = file.stem in WITH_ENGINE or (file.parent.name == "e2e" and file.stem not in WITHOUT_NODES)

@@ -83,7 +83,7 @@ def load_config(
 
 
 def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """The file's mapping, and for every key the place where it stands."""
+    """The file's mapping, and the place of every key."""
     lines: dict[tuple[str, ...], str] = {}
 
     def walk(node: yaml.Node, key: tuple[str, ...]) -> None:

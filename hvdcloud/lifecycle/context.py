@@ -94,7 +94,7 @@ class Context:
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
     def look(self) -> Cluster | None:
-        """The cluster as its provider sees it, with the number of nodes that this machine gave it last.
+        """The cluster as its provider sees it, with what this machine remembers of it; replaced nodes are pinned.
 
         Raises:
             UnseenError: none was found, but not every place answered.
@@ -109,7 +109,7 @@ class Context:
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.
 
-        What does not delete anything goes on where a place does not answer, and says so.
+        Commands that delete nothing continue where a place does not answer, with a warning.
         """
         from hvdcloud.providers.base import UnseenError
 
@@ -189,7 +189,7 @@ def owner_label() -> str:
 
 
 def node_progress(steps: Steps) -> OnProgress:
-    """What shows the progress of nodes that are created and of objects that are deleted."""
+    """Shows the progress of nodes that are created and of objects that are deleted."""
     from hvdcloud.providers.base import Stage
 
     def show(progress: NodeProgress) -> None:

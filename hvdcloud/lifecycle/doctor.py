@@ -48,7 +48,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     checks = [
         Check(name="configuration", look=lambda: _configuration(context)),
         *context.platform.checks(spec),
-        *machine_checks(context),
+        *machine_checks(context.config, context.platform, state_folder=context.state.dir),
     ]
     with context.console.steps() as steps:
 

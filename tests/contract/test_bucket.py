@@ -50,7 +50,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def emulator_server() -> Iterator[tuple[str, Any]]:
-    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
+    from gcp_storage_emulator.server import create_server
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

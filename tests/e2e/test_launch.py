@@ -170,7 +170,7 @@ def test_checkpoints_travel_through_cloud_storage(project: Project, engine: Any,
 
 
 def test_checkpoints_travel_through_an_emulator_that_others_wrote(project: Project, engine: Any) -> None:
-    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
+    from gcp_storage_emulator.server import create_server
 
     with socket.socket() as probe:
         probe.bind(("0.0.0.0", 0))

@@ -246,7 +246,7 @@ class MovingBucket:
 def test_a_running_node_that_overwrites_meanwhile_is_followed(world: Workers) -> None:
     world.put("latest", b"version 2")
     world.publish()
-    bucket: Bucket = MovingBucket(world)  # type: ignore[assignment]
+    bucket: Bucket = MovingBucket(world)
     result = pull(
         bucket, cluster=CLUSTER, run=RUN, target=world.target, verified_files=VerifiedFiles(world.ledger_path)
     )

@@ -1,6 +1,6 @@
 """What goes into an image, and the names that follow from it. Nothing here talks to the engine or changes a file.
 
-An image's tag holds a hash of everything that decides its content, so an image that is there need not be built. What
+An image's tag holds a hash of everything that decides its content, so an existing image need not be built. What
 only decides where things are downloaded from (CA bundle, package index, proxy) is not part of the hash.
 
 Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
@@ -78,7 +78,7 @@ class Context:
         return total.hexdigest()[:12]
 
     def stream(self) -> Iterator[bytes]:
-        """The context as a tar file, the same bytes whoever sends it; files are read as they are sent."""
+        """The context as a tar file, the same bytes on every machine; files are read as they are sent."""
         entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
         for folder in sorted(
             {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}

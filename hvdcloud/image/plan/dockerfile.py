@@ -299,7 +299,7 @@ def _entry(full: Path, path: str) -> context.Entry | None:
     """
     try:
         if full.is_symlink():
-            return context.Entry(path=path, link=os.readlink(full))  # noqa: PTH115 - the text, not a path
+            return context.Entry(path=path, link=os.readlink(full))
         mode = full.stat().st_mode
         if stat.S_ISDIR(mode):
             return context.Entry(path=path)

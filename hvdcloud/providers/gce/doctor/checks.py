@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
-"""Stands for our own public address where that does not matter (RFC 5737)."""
+"""In the place of our own public address where that does not matter (RFC 5737)."""
 _PLACES_NAMED = 4
 
 
@@ -57,7 +57,7 @@ class _Checks:
         yield Check(name="APIs", look=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
         yield Check(name="permissions", look=self._permissions, **of_project)
         yield Check(name="service account", look=self._service_account, **of_compute)
-        # The first of them needs no answer from anybody, and without it the others make no sense.
+        # The first of them needs no answer, and without it the others make no sense.
         yield Check(name="machine", look=self._machine)
         of_machine = {**of_compute, "needs": ("credentials", "machine")}
         yield Check(name="zones", look=self._zones, **of_machine)
@@ -107,8 +107,7 @@ class _Checks:
         ]
         if not notices:
             return fine(message)
-        said, _, instead = notices[0].partition("; ")
-        return warning(f"{message}; {said}", hint=instead or "take another GPU")
+        return warning(f"{message}; {notices[0].message}", hint=notices[0].hint)
 
     def _zones(self) -> Finding:
         found = self._outlook()
