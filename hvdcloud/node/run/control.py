@@ -120,7 +120,7 @@ def _flush_without_agent(run: str) -> UploadReport:
 
 
 def _wait_for_logs() -> None:
-    """On the head: a log goes to the bucket when its run has ended, and who asks to flush is about to delete us."""
+    """On the head, wait until the logs of runs that have ended are in the bucket: this node is about to be deleted."""
     for ended in state.read_all():
         if ended.done and ended.ended:
             archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())

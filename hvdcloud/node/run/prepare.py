@@ -1,4 +1,4 @@
-"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to go on from."""
+"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         if wanted:
             _receive(source, sync, {entries[index].path: entries[index] for index in wanted})
         else:
-            # The archive comes all the same, with nothing in it; who sends it should not find us gone.
+            # The archive comes all the same, with nothing in it; its sender must not find this process gone.
             source.read(_END_OF_ARCHIVE)
         sync.commit()
     except BaseException:

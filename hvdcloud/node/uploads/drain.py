@@ -188,7 +188,7 @@ class Saved(NamedTuple):
 
 
 class Drain:
-    """The uploads of a node that leaves: all that is there at once, and what is still written soon after.
+    """The uploads of a node that leaves: all finished files at once, and what is still being written soon after.
 
     Args:
         why: `preempted` or another word that completes "it is being …".

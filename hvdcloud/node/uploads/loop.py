@@ -1,4 +1,4 @@
-"""Checkpoints leave the node while the run goes on; a thread of the agent's does it.
+"""A thread of the agent uploads checkpoints while the run is active.
 
 The bucket's client is imported and opened in the thread: neither a slow import nor an unreachable bucket delays the
 ranks, and a bucket that comes back later is used then.
@@ -82,7 +82,7 @@ class UploadLoop:
             return None
 
     def flush_now(self) -> UploadReport:
-        """Upload everything that is not being written at this moment, while the run goes on. Blocks."""
+        """Upload everything that is not being written at this moment, while the run is active. Blocks."""
         with self._working:
             return self._scan(final=True)
 
