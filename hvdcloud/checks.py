@@ -52,7 +52,7 @@ class Check:
     """One check: its name, its function, and what it depends on."""
 
     name: str
-    look: Callable[[], Finding]
+    run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
     needs: tuple[str, ...] = ()
     """Checks that have to pass first; if one of them does not, this one is not made."""
@@ -179,7 +179,7 @@ class _Round:
 
     def _make(self, check: Check) -> None:
         try:
-            finding = check.look()
+            finding = check.run()
         except HvdcloudError as error:
             finding = failure(error)
         except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count

@@ -48,7 +48,7 @@ def edit_file(path: Path, values: Mapping[str, Value]) -> Sequence[Change]:
         if changes:
             _replace(path, new.encode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: {error}", hint=f"mend {path}") from None
+        raise UsageError(f"{path} is not UTF-8: {error}", hint=f"fix {path}") from None
     except OSError as error:
         raise UsageError(
             f"{path} cannot be changed: {error.strerror or error}", hint=_by_hand(values), details=_lines(values)
@@ -272,7 +272,7 @@ def _load(text: str, name: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"mend {name}") from None
+        raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"fix {name}") from None
     if tree is not None and not isinstance(tree, dict):
         raise UsageError(f"{name} holds no mapping of keys", hint="hvdcloud init writes one to start from")
     return tree or {}

@@ -58,25 +58,25 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
     if at_registry:
         yield Check(
             name="registry",
-            look=lambda: _registry(config.provider, repository),
+            run=lambda: _registry(config.provider, repository),
             needs=("credentials",) if repository else (),
         )
     image = Once(lambda: _find_image(config))
     if platform.machines() is not None:
-        yield Check(name="GPU and image", look=lambda: _fit(config, platform), explained_by=("machine",))
-    yield Check(name="engine", look=_engine)
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
+    yield Check(name="engine", run=_engine)
     yield Check(
         name="image",
-        look=lambda: _image(image(), config, at_registry=at_registry),
+        run=lambda: _image(image(), config, at_registry=at_registry),
         needs=("engine", "credentials") if at_registry else ("engine",),
         explained_by=("registry",) if at_registry else (),
     )
-    yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
-    yield Check(name="files", look=lambda: _files(config))
+    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
+    yield Check(name="files", run=lambda: _files(config))
     if config.run.secrets:
-        yield Check(name="secrets", look=lambda: _secrets(config.run.secrets))
-    yield Check(name="ssh", look=_ssh)
-    yield Check(name="state", look=lambda: _state(state_folder))
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+    yield Check(name="ssh", run=_ssh)
+    yield Check(name="state", run=lambda: _state(state_folder))
 
 
 def _fit(config: Config, platform: Platform) -> Finding:

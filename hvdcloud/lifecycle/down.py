@@ -54,7 +54,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     with context.state.lock("down", required=False):
         cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
         late = time.monotonic() + LATE_SECONDS
-        cluster = found = context.look() or _late_arrival(context, cut_off, until=late)
+        cluster = found = context.query() or _late_arrival(context, cut_off, until=late)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
         meter = Meter()
@@ -177,7 +177,7 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
 
 def _if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
     """The cluster as it is now, if nodes have ended since it was queried and everything left was seen."""
-    now = context.look()
+    now = context.query()
     if now is None:
         return replace(cluster, nodes=(), unseen=())
     return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None

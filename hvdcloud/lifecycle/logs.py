@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
+from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import RankLines
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
 QUIET_SECONDS = 4.0
-"""After this long without output the head is asked whether it still lives."""
+"""After this long without output the head is asked whether it still answers."""
 ANSWER_SECONDS = 6.0
 """How long its answer may take."""
 RECONNECT_SECONDS = 600.0
@@ -36,25 +36,16 @@ class Followed:
     state: RunState
     last_line: str
     progress: Progress | None
-    """What the run did, if what it prints tells; the whole of its log was read."""
+    """What the run did, if its output tells; the whole log was read."""
 
 
-def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
-    """The run that is meant: the given one, or the newest.
-
-    Raises:
-        UsageError: the cluster has no such run.
-    """
-    return find_run_state(context, cluster, run_id).run
-
-
-def find_run_state(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
-    """The state of the run that `find_run` finds.
+def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
+    """The state of the given run, or of the newest.
 
     Raises:
         UsageError: the cluster has no such run.
     """
-    found = states(context, cluster)
+    found = context.run_states(cluster)
     for state in reversed(found):
         if run_id is None or run_id == state.run:
             return state
@@ -63,27 +54,6 @@ def find_run_state(context: Context, cluster: Cluster, run_id: str | None) -> Ru
         f"cluster {cluster.name} has no run {run_id}" if run_id else f"cluster {cluster.name} has had no run yet",
         hint=f"its runs: {', '.join(runs)}" if runs else "hvdcloud run starts one",
     )
-
-
-def states(context: Context, cluster: Cluster) -> list[RunState]:
-    """The state of every run of this cluster, newest last.
-
-    Raises:
-        NodeError: the head does not answer, or is gone and has left no word in the bucket.
-    """
-    if _has_no_head(cluster):
-        if kept := archive.states(context.bucket(cluster), cluster=context.name, cluster_id=cluster.id):
-            return kept
-        raise not_whole(cluster, boot_log=context.provider.console)
-    context.record(cluster)
-    answer = context.fleet(cluster).head.call("state", timeout=20.0)
-    return [RunState.from_json(each) for each in answer["runs"]]
-
-
-def _has_no_head(cluster: Cluster | None) -> bool:
-    """Whether only the bucket can be asked."""
-    head = cluster.head if cluster is not None else None
-    return head is None or head.state is NodeState.STOPPED
 
 
 def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> archive.KeptRun | None:
@@ -105,17 +75,15 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     """
     found = context.find()
     show = _shown(context, rank)
-    if _has_no_head(found) and (kept := _kept(context, found, run_id)) is not None:
+    if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
         _check_rank(kept.state, rank)
         show(kept.log)
         return kept.state
     cluster = found or context.cluster()
-    state = find_run_state(context, cluster, run_id)
+    state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
     run_id, elastic = state.run, state.elastic is not None
     if follow_it:
-        from hvdcloud.lifecycle.replace import replacing
-
         with replacing(context, run_id, elastic=elastic):
             return follow(context, cluster, run_id, rank=rank, elastic=elastic).state
     answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
@@ -148,7 +116,7 @@ def _check_rank(state: RunState, rank: int | None) -> None:
 def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
-    run_id = find_run(context, cluster, run_id)
+    run_id = find_run(context, cluster, run_id).run
     return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
 
 
@@ -172,7 +140,7 @@ def follow(
         try:
             state = _follow_once(context, cluster, run_id, offset, _both(show, reader.feed))
             return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
-        except _Cut as cut:
+        except _CutError as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
             if gone := _head_is_gone(context, cluster, run_id):
@@ -189,7 +157,9 @@ def follow(
             time.sleep(1.0)
 
 
-class _Cut(Exception):  # noqa: N818 - not an error: the run goes on
+class _CutError(Exception):
+    """The connection was lost; the run continues."""
+
     def __init__(self, cause: NodeError, offset: int) -> None:
         super().__init__(cause.message)
         self.cause = cause
@@ -228,7 +198,7 @@ def _follow_once(
                 head.wait_readable(channel, deadline=heard + QUIET_SECONDS + ANSWER_SECONDS, what="logs")
             code = exit_code(channel)
     except NodeError as error:
-        raise _Cut(error, offset) from error
+        raise _CutError(error, offset) from error
     if code != 0:
         raise NodeError(
             f"the log of run {run_id} cannot be read: {stderr.decode(errors='replace').strip()}",
@@ -238,11 +208,11 @@ def _follow_once(
 
 
 def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError | None:
-    """The error for it; None while it runs, or nobody can tell."""
+    """The error for a head that is gone; None while it runs, or if the provider does not answer."""
     try:
         now = context.provider.cluster(cluster.name)
     except HvdcloudError as error:
-        # A laptop whose network is away reaches neither the head nor its provider.
+        # A laptop without a network reaches neither the head nor its provider.
         context.console.warn(error.message)
         return None
     head = now.head if now else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
+from hvdcloud.lifecycle.context import STATE_SECONDS
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
@@ -19,8 +20,6 @@ from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-
-STATE_SECONDS = 20.0
 
 
 @contextlib.contextmanager
@@ -112,7 +111,7 @@ class Replacer:
 
     def _check(self) -> bool:
         """Replace what is due. Returns False when there is nothing left to do for this run."""
-        cluster = self._context.look()
+        cluster = self._context.query()
         if cluster is None or cluster.unseen or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
             # The command that follows the run says so.
             return True
@@ -129,12 +128,12 @@ class Replacer:
             except UsageError:
                 # Another command, such as `resize`, is changing the cluster.
                 return True
-            now = self._context.look()
+            now = self._context.query()
             if now is None:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            due = self._policy.due(now=time.monotonic(), most=limits.max or 0, making=state.making)
+            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
             if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
@@ -154,7 +153,7 @@ class Replacer:
 
     def _state(self) -> RunState:
         """Of the run, as the head knows it; empty if it knows no such run."""
-        with self._context.head(self._context.name) as head:
+        with self._context.head_session() as head:
             states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
         return next((state for state in states if state.run == self._run), RunState())
 

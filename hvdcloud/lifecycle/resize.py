@@ -1,4 +1,4 @@
-"""`hvdcloud resize N`: nodes come and go, during an elastic run or between runs; those that are missing come back."""
+"""`hvdcloud resize N`: adds and removes nodes, during an elastic run or between runs; missing ones come back."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class ResizeResult:
     """Nodes that are new, or back."""
     removed: Sequence[str]
     run: str | None
-    """The elastic run that goes on with them."""
+    """The elastic run that continues with them."""
     dollars_per_hour_before: float
     dollars_per_hour: float
     worst_case_dollars: float | None
     """None: nothing ends it."""
     note: str
-    """What stands in hvdcloud.yaml, if that is another number; empty if it is not."""
+    """About `nodes` in hvdcloud.yaml, if that is another number; empty if it is not."""
     seconds: float
 
     @property
     def changed(self) -> bool:
-        """False: it was like that already."""
+        """False: the cluster had this size already."""
         return bool(self.made or self.removed)
 
 
@@ -56,18 +56,18 @@ class Change:
 
     make: tuple[int, ...]
     clear: tuple[int, ...]
-    """Of those to make: what stands there has never joined, and is deleted first."""
+    """Of those to make: nodes that exist and have never joined, and are deleted first."""
     remove: tuple[Node, ...]
 
 
 def resize(context: Context, nodes: int, *, consent: Consent | None = None, force: bool = False) -> ResizeResult:
-    """Make the cluster `nodes` nodes; those that are missing or stopped are made anew.
+    """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
     Args:
         force: also delete nodes that may hold checkpoints which are not in the bucket.
 
     Raises:
-        UsageError: there is no such cluster, a run stands in the way, or nobody agreed to what it costs.
+        UsageError: there is no such cluster, a run prevents it, or what it costs was not agreed to.
         CheckpointError: something would be lost; nothing was changed.
         CapacityError, ImageError, NodeError: new nodes could not be made; the cluster is as it was.
         TeardownError: something could not be deleted.
@@ -113,12 +113,12 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
         cluster: as it is known here.
 
     Raises:
-        NodeError: the head is not there; a node is frozen or on its way up; not everything can be seen.
+        NodeError: the head does not run; a node is frozen or starting; a place does not answer.
     """
     name = cluster.name
     if cluster.unseen:
         raise NodeError(
-            f"{', '.join(cluster.unseen)} did not answer, so nobody knows which nodes {name} has",
+            f"{', '.join(cluster.unseen)} did not answer, so it is not known which nodes {name} has",
             hint="run the command again in a minute; https://status.cloud.google.com says what is down",
         )
     there = {node.index: node for node in cluster.nodes}
@@ -151,14 +151,12 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
 
 
 def active_run(context: Context, cluster: Cluster) -> RunState | None:
-    """The state of the run that goes on, if one does.
+    """The state of the active run, if there is one.
 
     Raises:
         NodeError: the head does not answer.
     """
-    from hvdcloud.lifecycle.logs import states
-
-    return next((state for state in states(context, cluster) if not state.done), None)
+    return next((state for state in context.run_states(cluster) if not state.done), None)
 
 
 def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
@@ -173,7 +171,7 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
         )
     if run.making:
         raise NodeError(
-            f"the head is making {', '.join(run.making)} anew",
+            f"the head is replacing {', '.join(run.making)}",
             hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
         )
     if not (limits.min or 1) <= nodes <= (limits.max or nodes):
@@ -228,12 +226,12 @@ def add_nodes(
     on_made: Callable[[], object] = lambda: None,
     on_ready: Callable[[], object] = lambda: None,
 ) -> None:
-    """Make nodes, bring them up, join them and admit them to the elastic run that goes on; or leave nothing of them.
+    """Make nodes, bring them up, join them and admit them to the active elastic run; or leave nothing of them.
 
     Args:
         spec: `nodes`: how many the cluster has afterwards.
-        stay: those that are there.
-        on_made: called when they are there and boot; from then on their deletion ends the wait for them.
+        stay: those that exist.
+        on_made: called when the new nodes exist and boot; from then on their deletion ends the wait for them.
         on_ready: called when that wait is over.
     """
     provider = context.provider
@@ -255,7 +253,7 @@ def add_nodes(
             spec,
             [*(node for node in stay if node.state is not NodeState.STOPPED), *made],
             made=made,
-            # A run goes on without a node that is lost; the head has to know its new peers, and they their peers.
+            # A run continues without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
             active_run=run.run if run else None,
         )
@@ -276,7 +274,7 @@ def add_nodes(
 
 
 def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
-    """Have an elastic run take nodes in that have joined.
+    """Add nodes that have joined to an elastic run.
 
     Raises:
         NodeError: the head does not answer, or refuses.
@@ -287,7 +285,7 @@ def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[st
         for node in context.record(spec).nodes
         if node.name in names
     ]
-    with context.head(spec.name) as head:
+    with context.head_session() as head:
         head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
@@ -308,7 +306,7 @@ def _shrink(
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
-        with context.head(cluster.name) as head:
+        with context.head_session() as head:
             head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
         _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
@@ -326,7 +324,7 @@ def _shrink(
                 details=leftover_table(left),
             )
         context.state.update(lambda record: replace(record, size=nodes))
-        # Those that are left forget the others' pins. They run as well if they do not.
+        # The remaining nodes forget the pins of the others; a run does not depend on it.
         now = context.cluster()
         rest = [node for node in now.nodes if node.state is not NodeState.STOPPED]
         join(
@@ -354,6 +352,6 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
     if problems:
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: {len(problems)} thing(s) would be lost",
-            hint="mend that, then resize again; --force deletes all the same",
+            hint="fix that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )

@@ -1,7 +1,7 @@
 """A cluster as it is at every moment: its nodes, its newest run, what that costs. What `hvdcloud top` shows.
 
-Each node has a thread that asks it over one kept connection, and the provider has one. Whoever looks gets what is known
-by then, at once: a node that does not answer is waited for by its own thread only.
+Each node has a thread that asks it over one kept connection, and the provider has one. `view` returns what is known by
+then, at once: only its own thread waits for a node that does not answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NodeView:
     """Why there is none, if that is known; or why there are no figures of its GPUs."""
     sample: Mapping[str, Any]
     member: Member | None = None
-    """What an elastic run that goes on says of it."""
+    """The node in an active elastic run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class RunView:
     position: Position | None
     numbers: Mapping[str, float]
     checkpoint_files: int | None
-    """In the bucket; None: the run goes on, and that is not counted before its end."""
+    """In the bucket; None: the run is active, and they are not counted before its end."""
     world: int | None = None
     """How many ranks train now; None: the run is not elastic, or has ended."""
     restarts: int = 0
     """How often horovodrun was started again."""
     members: Sequence[Member] = ()
-    """The nodes of an elastic run that goes on."""
+    """The nodes of an active elastic run."""
 
     @property
     def goes_on(self) -> bool:
@@ -100,7 +100,7 @@ class Observer:
     """Watches a cluster until it is closed.
 
     Args:
-        context: whose cluster; its provider is asked by a thread of ours alone.
+        context: of the cluster; only the observer's own thread asks its provider.
         cluster: as it is now.
     """
 
@@ -173,7 +173,7 @@ class Observer:
     def _ask_provider(self) -> None:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
-                found = self._context.look()
+                found = self._context.query()
             except HvdcloudError as error:
                 self._note(error.message)
             except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why

@@ -110,7 +110,7 @@ def _spec(file: Path) -> GitIgnoreSpec:
     try:
         return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be used: {error}", hint=f"mend {file}") from error
+        raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
 
 
 def _ignored(path: Path, *, is_folder: bool, specs: list[tuple[Path, GitIgnoreSpec]]) -> bool:

@@ -244,7 +244,7 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
     answer = _api_error(failure, project=project)
     if answer is None:
         return UsageError(
-            f"cannot {doing}: {failure.line}", hint="mend what it names, then hvdcloud setup again: it goes on"
+            f"cannot {doing}: {failure.line}", hint="fix what it names, then hvdcloud setup again: it continues"
         )
     from hvdcloud.google.errors import ApiError
 

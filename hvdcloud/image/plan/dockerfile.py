@@ -310,5 +310,5 @@ def _entry(full: Path, path: str) -> context.Entry | None:
     except OSError as error:
         raise UsageError(
             f"{full} can't be read for image.dockerfile: {error.strerror}",
-            hint=f"mend its permissions, or add it to {IGNORE_FILE}",
+            hint=f"correct its permissions, or add it to {IGNORE_FILE}",
         ) from error
