@@ -141,7 +141,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 
 def from_json(data: bytes, *, source: str) -> Manifest:
-    """Read a manifest, trusting nothing in it: whoever can write to the bucket could have written it.
+    """Read a manifest, trusting nothing in it: anyone with write access to the bucket could have written it.
 
     Args:
         source: its address, for the error message.

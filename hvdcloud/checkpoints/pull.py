@@ -1,6 +1,6 @@
 """From the bucket to this disk: every file of a run, verified, under `TARGET/RUN/`.
 
-Pulling again goes on where the last pull ended, whatever ended it: files that are right are not fetched again.
+Pulling again continues where the last pull ended, however it ended: files that are right are not fetched again.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def pull(
 
 
 def _quiet(_: Progress) -> None:
-    """Nobody is watching."""
+    """Show nothing."""
 
 
 def _pull(
@@ -250,7 +250,7 @@ def _fetch_announced(
     on_done: Callable[[Entry, Path, Exception | None], None],
     workers: int,
 ) -> None:
-    """What was announced and is there with the announced bytes; the rest is still on its way or lost with its node."""
+    """Fetch what was announced and has the announced bytes; the rest is still being uploaded or lost with its node."""
 
     def done(entry: Entry, path: Path, error: Exception | None) -> None:
         if error is None:

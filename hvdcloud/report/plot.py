@@ -1,4 +1,4 @@
-"""Line plots as SVG that stands in an HTML page: colours are the page's CSS classes, text is escaped. Pure."""
+"""Line plots as SVG inside an HTML page: colours are the page's CSS classes, text is escaped. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plot(
 
     Args:
         series: at least one.
-        name: what it shows, for those who cannot see it.
+        name: what it shows, for screen readers.
         until: where the horizontal axis ends; it begins at 0.
         unit: how a number of the vertical axis is written.
         most: where that axis ends at least.

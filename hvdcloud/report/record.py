@@ -1,4 +1,4 @@
-"""All that the bucket knows of one run. Whoever can write to the bucket could have written it: it is not trusted."""
+"""All that the bucket knows of one run. It is not trusted: anyone with write access could have written it."""
 
 from __future__ import annotations
 

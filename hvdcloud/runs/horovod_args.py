@@ -47,7 +47,7 @@ def default_ranks(hosts: Sequence[Host]) -> int:
 def elastic_gloo_timeout(longest_step: float) -> int:
     """How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
 
-    Without such a host they go on much sooner after a loss (node/mesh/tcp.py).
+    Without such a host they continue much sooner after a loss (node/mesh/tcp.py).
 
     Args:
         longest_step: seconds that a step of the training may take.
@@ -70,7 +70,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
         least: nodes below which Horovod waits for others; a head that only drives is one of them.
         most: nodes at most, likewise.
         interface: the one network interface that connects the hosts.
-        gloo_timeout: seconds after which the others go on where a node answers nothing.
+        gloo_timeout: seconds after which the others continue without a node that does not answer.
 
     Raises:
         UsageError: there are fewer nodes than `least`.

@@ -1,8 +1,8 @@
 """A run's log, line by line: its rank, where in the training it was written, and whether it speaks for the run.
 
 In a static run rank 0 speaks. In an elastic run rank 0 moves when nodes are lost, while the prefix of a line stays what
-it was: the rank that its worker had first. There whoever prints where the training is speaks, until another one is
-further, or goes on alone. Pure.
+it was: the rank that its worker had first. There the worker that prints where the training is speaks, until another one
+is further, or continues alone. Pure.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Speaker:
             if not further and self._alone < _ALONE:
                 return False
         self._rank, self._other, self._alone = rank, None, 0
-        # Steps are counted within epochs where a program prints both: only the larger unit says who is further.
+        # Steps are counted within epochs where a program prints both: only the larger unit says which is further.
         if unit and (unit == "epoch" or self._unit != "epoch"):
             self._unit, self._at = unit, number
         return True
@@ -138,7 +138,7 @@ class RankLines:
         self._start = b""
         """The beginning of a line, while it may still become either."""
         self._ours: bool | None = None
-        """Whether the line that goes on is this rank's; None: not known yet."""
+        """Whether the unfinished line is this rank's; None: not known yet."""
 
     def feed(self, data: bytes) -> bytes:
         """What of the next piece of the log is to be shown."""

@@ -50,7 +50,7 @@ class _Counter:
         return self._last
 
     def add(self, number: int, total: int | None) -> None:
-        # A line between, such as that it goes on there, may not say it.
+        # Not every line says it.
         self.total = total or self.total
         if self._last is not None and number != self._last:
             gap = number - self._last

@@ -1,7 +1,7 @@
 """The interface to object storage; `open_bucket` (open.py) picks the backend by URL.
 
 A bucket holds named objects. An object is replaced as a whole or not at all, its generation grows each time it is
-replaced, and a write may be made to depend on the generation that is there. Both backends keep these promises:
+replaced, and a write may be made to depend on the present generation. Both backends keep these promises:
 `file://` (folder.py) and `gs://` (gcs.py); tests/contract holds them to it.
 """
 
@@ -22,7 +22,7 @@ from hvdcloud.storage.checksum import crc32c_of_file
 # download left behind is found by it.
 PARTIAL_SUFFIX = ".hvdcloud-part"
 
-# How long a backend goes on trying while the network or the service fails, per request.
+# How long a backend keeps trying while the network or the service fails, per request.
 RETRY_SECONDS = 60.0
 
 

@@ -154,7 +154,7 @@ class FolderBucket:
             return None
         path = self._root.joinpath(*parts)
         try:
-            # O_NONBLOCK: a FIFO that somebody put there must not stop us.
+            # O_NONBLOCK: a FIFO in the folder must not stop us.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
@@ -225,7 +225,7 @@ class FolderBucket:
         return _info(name, status, crc32c=crc.text(), size=crc.size)
 
     def _commit(self, path: Path, target: Path, *, name: str, if_generation: int | None) -> os.stat_result:
-        """The moment at which the object is there: check the generation, give the new one, rename."""
+        """Make the object visible: check the generation, give the new one, rename."""
         lock = os.open(self._root, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

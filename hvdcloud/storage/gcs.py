@@ -370,7 +370,7 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
     from google.auth.exceptions import GoogleAuthError
     from google.cloud.storage import Client
 
-    # For its traces, which nobody collects here, the library asks for the bucket itself in the background: requests of
+    # For its traces, which nothing collects here, the library asks for the bucket itself in the background: requests of
     # their own, and the permission for them (storage.buckets.get) is more than roles/storage.objectUser has.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     options = {"api_endpoint": endpoint.rstrip("/")} if endpoint else None

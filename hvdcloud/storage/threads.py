@@ -29,7 +29,7 @@ class Outcome(Generic[Item, Result]):
 def _attempt(item: Item, work: Callable[[Item], Result]) -> Outcome[Item, Result]:
     try:
         return Outcome(item, work(item), None)
-    except Exception as error:  # noqa: BLE001 - handed to the caller, who decides item by item
+    except Exception as error:  # noqa: BLE001 - handed to the caller, which decides item by item
         return Outcome(item, None, error)
 
 

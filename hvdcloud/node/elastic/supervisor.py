@@ -29,8 +29,8 @@ from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.mesh import hosts, ssh
 from hvdcloud.node.run import state
+from hvdcloud.node.run.channel import Mailbox
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
-from hvdcloud.node.run.mailbox import Mailbox
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.secrets_file import write_private

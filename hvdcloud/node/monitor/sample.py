@@ -139,7 +139,7 @@ class GpuReader:
         try:
             output, _ = process.communicate(timeout=self._seconds)
         except subprocess.TimeoutExpired:
-            # Stuck in the driver it does not even end when it is killed; nobody waits for that.
+            # Stuck in the driver it does not even end when it is killed; nothing waits for that.
             process.kill()
             if process.stdout is not None:
                 process.stdout.close()
@@ -176,7 +176,7 @@ class Sensors:
     """Reads samples; rates are since the reading before.
 
     Args:
-        gpus: who asks for them.
+        gpus: reads them.
         interface: whose bytes count; None: the one that leads to the other nodes.
         proc: /proc.
     """

@@ -1,6 +1,6 @@
 """Samples of a node while a run lasts: a bounded file here, and a copy of it beside the run's checkpoints.
 
-Both are done by threads of the agent's that nobody waits for longer than a moment: neither a driver that hangs nor a
+Both are done by threads of the agent that nothing waits for longer than a moment: neither a driver that hangs nor a
 bucket that does not answer may hold a run up.
 """
 

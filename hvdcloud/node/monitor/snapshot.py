@@ -37,7 +37,7 @@ def main(*, offset: int | None) -> dict[str, Any]:
 
 
 def newest_run() -> str | None:
-    """The run that goes on, else the last that was prepared here."""
+    """The run that is active, else the last that was prepared here."""
     try:
         return max(entry.name for entry in paths.runs_dir().iterdir())
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""`agent`: one per node while a run lasts: keeps its checkpoints, and ends its ranks when nobody else does.
+"""`agent`: one per node while a run lasts: uploads its checkpoints, and ends its ranks if nothing else does.
 
 The supervisor on the head starts it over ssh and both hold a lease: JSON lines each way, a heartbeat every second. If
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
@@ -31,8 +31,7 @@ from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, Channel
-from hvdcloud.node.run.mailbox import Mailbox
+from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain
@@ -360,7 +359,7 @@ class Agent:
             self._answer_askers(self._drain.saved(report))
         self._lease.send({"type": "finished", "checkpoints": report.to_json(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
-        # Who ends this node next ends its sshd too: wait until the head has heard us, and hangs up.
+        # The end of this node ends its sshd too: wait until the head has heard us and hung up.
         while (self._lease.blocked or self._drain) and not self._lease.closed and time.monotonic() < deadline:
             writing = [self._lease.write_fd] if self._lease.blocked else []
             select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())

@@ -1,13 +1,22 @@
-"""JSON lines over pipes and sockets, without ever blocking on the other side.
+"""What reaches a main loop that waits in a selector: JSON lines over pipes and sockets, and calls by other threads.
 
-A frozen peer takes no bytes: what cannot be sent waits in memory, and heartbeats are dropped rather than queued.
+A channel never blocks on its peer. A frozen peer takes no bytes: what cannot be sent waits in memory, and heartbeats
+are dropped rather than queued.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
+import select
+import socket
+import time
+from collections.abc import Callable
 from typing import Any
+
+from hvdcloud.node import paths
 
 BEAT_SECONDS = 1.0
 """How often each side of a lease says that it is alive."""
@@ -90,3 +99,59 @@ def _parse(line: bytes | bytearray) -> dict[str, Any] | None:
     except ValueError:
         return None
     return message if isinstance(message, dict) else None
+
+
+def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
+    """What the live agent of a run answers over its socket; None if there is none, or if it ends before it answers.
+
+    Args:
+        run: the run.
+        message: what is asked.
+        answer: the type of the answer.
+        deadline: of time.monotonic().
+
+    Raises:
+        TimeoutError: it did not answer in time.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            connection.connect(str(paths.agent_socket(run)))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        channel.send(message)
+        while not channel.closed and (left := deadline - time.monotonic()) > 0:
+            select.select([connection], [], [], left)
+            for said in channel.receive():
+                if said.get("type") == answer:
+                    return said
+        if channel.closed:
+            return None
+    raise TimeoutError
+
+
+class Mailbox:
+    """Calls that wait for the main loop; register it for reading, with `deliver`."""
+
+    def __init__(self) -> None:
+        self._posted: collections.deque[Callable[[], None]] = collections.deque()
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Can be read when something was posted."""
+        return self._reader
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have something done by the main loop; from any thread or signal handler."""
+        self._posted.append(call)
+        # A full pipe wakes the loop just as well.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"!")
+
+    def deliver(self) -> None:
+        """By the main loop: do all that was posted."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+        while self._posted:
+            self._posted.popleft()()

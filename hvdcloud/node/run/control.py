@@ -11,8 +11,11 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run import processes, state
+from hvdcloud.node.run.channel import ask_agent
+from hvdcloud.node.run.secrets_file import forget
+from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import archive
-from hvdcloud.node.uploads.loop import is_complete
+from hvdcloud.node.uploads.loop import UploadLoop, is_complete
 from hvdcloud.runs.state import UploadReport
 
 STOP_SECONDS = 600.0
@@ -67,8 +70,6 @@ def flush() -> dict[str, Any]:
     Returns:
         For each such run what is still not there, and why.
     """
-    from hvdcloud.node.uploads.flush import ask_to_flush, finish_run
-
     found = {}
     deadline = time.monotonic() + FLUSH_SECONDS
     for folder in sorted(paths.runs_dir().glob("*")):
@@ -76,11 +77,11 @@ def flush() -> dict[str, Any]:
         if is_complete(run):
             continue
         try:
-            report = ask_to_flush(run, seconds=max(1.0, deadline - time.monotonic()))
+            report = _flush_by_agent(run, seconds=max(1.0, deadline - time.monotonic()))
             if report is None:
                 # It may just be ending, and then says so in its report.
                 _wait_for_agent(run, seconds=max(1.0, deadline - time.monotonic()))
-                report = UploadReport(complete=True) if is_complete(run) else finish_run(run)
+                report = UploadReport(complete=True) if is_complete(run) else _flush_without_agent(run)
         except (HvdcloudError, OSError) as error:
             report = UploadReport(errors=[str(error)])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
@@ -88,8 +89,38 @@ def flush() -> dict[str, Any]:
     return {"runs": found}
 
 
+def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
+    """Have a live agent upload what it can now; None if there is none.
+
+    Raises:
+        NodeError: it did not answer in time.
+    """
+    try:
+        answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=time.monotonic() + seconds)
+    except TimeoutError:
+        raise NodeError(
+            f"the agent of run {run} did not upload its checkpoints in time", hint="hvdcloud pull tries again"
+        ) from None
+    return None if answer is None else UploadReport.from_json(answer["checkpoints"])
+
+
+def _flush_without_agent(run: str) -> UploadReport:
+    """Upload what is left of a run that has no agent on this node.
+
+    Raises:
+        HvdcloudError: the run was not prepared here.
+    """
+    spec = Spec.load(run)
+    try:
+        report = UploadLoop(spec).finish()
+    except OSError as error:
+        raise HvdcloudError(f"run {run}: {error}", hint="hvdcloud pull tries again") from error
+    forget(run, keep_credentials=not report.complete)
+    return report
+
+
 def _wait_for_logs() -> None:
-    """On the head: a log goes to the bucket when its run has ended, and who asks to flush is about to delete us."""
+    """On the head, wait until the logs of runs that have ended are in the bucket: this node is about to be deleted."""
     for ended in state.read_all():
         if ended.done and ended.ended:
             archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())

@@ -15,7 +15,7 @@ from hvdcloud.node.uploads import archive
 from hvdcloud.runs.state import RunState
 
 GRACE_SECONDS = 5.0
-"""For whoever follows the run: to read its end."""
+"""For clients that follow the run to read its end."""
 
 
 def announcements(ended: RunState) -> list[str]:
@@ -53,7 +53,7 @@ def after(ended: RunState) -> None:
 
 
 def keep_log(ended: RunState) -> None:
-    """The log is no checkpoint: where it cannot be kept, the rest goes on."""
+    """The log is no checkpoint: if it cannot be kept, the rest continues."""
     try:
         archive.keep(ended.run)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go

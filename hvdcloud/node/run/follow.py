@@ -46,7 +46,7 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
 
 
 def is_followed(run: str) -> bool:
-    """Whether somebody follows it now; its being so ends with the process that does, whatever ends that."""
+    """Whether a client follows the run now. The kernel frees the lock of a client that is gone."""
     try:
         descriptor = os.open(_followers_file(run), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def is_followed(run: str) -> bool:
 
 @contextlib.contextmanager
 def _following(run: str) -> Iterator[None]:
-    """Be one of those who follow it, as many as they are."""
+    """Hold the lock that all clients share which follow the run."""
     try:
         descriptor = os.open(_followers_file(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -104,7 +104,7 @@ def _copy(
             if (identity := _identity(run)) != seen or now - checked > 1.0:
                 current, seen, checked = state.read(run), identity, now
     except BrokenPipeError:
-        # Whoever followed has hung up; the run does not care.
+        # The client disconnected; the run does not care.
         if followed:
             state.record_event(run, "whoever followed it has hung up")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,7 +115,7 @@ def _copy(
 
 
 def _hung_up(output: IO[bytes]) -> bool:
-    """Whether nobody reads any more, which a write would only show at the next line."""
+    """Whether the client disconnected, which a write would only show at the next line."""
     poll = select.poll()
     try:
         poll.register(output.fileno(), 0)

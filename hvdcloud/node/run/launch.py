@@ -1,4 +1,4 @@
-"""`launch`: start a run's supervisor and leave; it goes on without us and without the SSH connection."""
+"""`launch`: start a run's supervisor and return; it outlives this process and the SSH connection."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Lease:
         self.left: list[int] = []
         """Processes of the run that could not be ended."""
         self.checkpoints: UploadReport | None = None
-        """The agent's last report; it has finished when this is there."""
+        """The agent's last report; set once it has finished."""
         self.refusal = ""
         """What the agent said instead of becoming ready."""
         self.channel.send({"type": "hello", "silence": silence})
@@ -72,7 +72,7 @@ class Lease:
         return bool(data)
 
     def last_words(self) -> str:
-        """Why the agent ended, in its own words or in ssh's; empty if nobody said."""
+        """Why the agent ended, in its own words or in ssh's; empty if neither said."""
         self.read_error()
         if self.refusal:
             return self.refusal

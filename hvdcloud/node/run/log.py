@@ -1,4 +1,4 @@
-"""The run's log: every line says which rank wrote it, whoever launched the ranks."""
+"""The run's log: every line says which rank wrote it, with either launcher."""
 
 from __future__ import annotations
 

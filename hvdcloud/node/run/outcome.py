@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
     """Only those that the supervisor and the agents did not bring about."""
     lost: Sequence[Loss]
     stopped: bool
-    """Whether somebody asked for the end, before the ranks had ended."""
+    """Whether a user asked for the end, before the ranks had ended."""
     trouble: str
     """What else made us end the run: a full disk, a killed agent."""
     trouble_is_loss: bool
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 def judge(evidence: Evidence) -> Outcome:
-    """Who or what ended the run.
+    """How the run ended, and what ended it.
 
     A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
     """
@@ -147,7 +147,7 @@ class ElasticEvidence(NamedTuple):
 
 
 def judge_elastic(evidence: ElasticEvidence) -> Outcome:
-    """Who or what ended an elastic run.
+    """How an elastic run ended, and what ended it.
 
     horovodrun exits with 0 as soon as one worker has, whatever the others did (registration.py): only where all that
     were training with it ended well too, or were lost with their nodes, has the training ended well.

@@ -1,4 +1,4 @@
-"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to go on from."""
+"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.state import active_run
 from hvdcloud.node.run.sync import Entry, Sync
-from hvdcloud.node.uploads.bucket import open_run_bucket
+from hvdcloud.node.uploads.loop import open_run_bucket
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""
@@ -60,7 +60,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         if wanted:
             _receive(source, sync, {entries[index].path: entries[index] for index in wanted})
         else:
-            # The archive comes all the same, with nothing in it; who sends it should not find us gone.
+            # The archive comes all the same, with nothing in it; its sender must not find this process gone.
             source.read(_END_OF_ARCHIVE)
         sync.commit()
     except BaseException:

@@ -31,7 +31,7 @@ AGENT_SECONDS = 15.0
 """How long a rank waits for its node's agent: the launcher may be faster than the supervisor's ssh."""
 TERM_DELAY_SECONDS = 0.5
 """The launcher sends SIGTERM as soon as one rank fails, which may be but a consequence: a rank that is about to exit
-with a code of its own gets this long. Whoever really wants the end signals the command itself (processes.reap)."""
+with a code of its own gets this long. What really ends the run signals the command itself (processes.reap)."""
 _RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _RECORD_BYTES = 1024
@@ -251,7 +251,7 @@ def which(name: str, path: str) -> str:
 
 
 def _end_with_launcher() -> None:
-    """Where nobody reads our output any more, be asked to end.
+    """End the rank when its output is no longer read.
 
     Horovod's elastic driver ends a worker by ending the ssh that it started it with, of which the worker hears nothing
     else. (Otherwise that is the end of the whole run, and the agent's business.)
@@ -275,5 +275,5 @@ def _say(text: str) -> None:
         sys.stderr.write(f"hvdcloud: {text}\n")
         sys.stderr.flush()
     except OSError:
-        # Nobody reads any more: the launcher is gone, and with it the log.
+        # The launcher is gone, and with it the log.
         return

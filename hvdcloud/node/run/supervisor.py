@@ -250,7 +250,7 @@ class Supervisor:
         return ended
 
     def _leaves(self, lease: Lease, why: str) -> None:
-        """A node is about to go; its agent uploads what there is, and the run goes on until it is gone."""
+        """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""
         event = "preempted" if why == PREEMPTED else "node leaves"
         state.record_event(self._request.run, event, node=lease.node, detail=why)
         self._log.note(leaving_note(lease.node, why))

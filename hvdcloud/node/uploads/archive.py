@@ -64,7 +64,7 @@ def _keep(run: str) -> None:
 
     spec = Spec.load(run)
     if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
-        # Containers on somebody's machine: the credentials that the laptop had lent them are gone, and they stay.
+        # Containers on the user's machine: the credentials that were lent to them are gone, and the nodes stay.
         return
     bucket = open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=_credentials(run))
     log = state.log_file(run)

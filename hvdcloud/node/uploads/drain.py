@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import select
-import socket
 import sys
 import threading
 import time
@@ -25,7 +23,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.boot import machine
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run import processes
-from hvdcloud.node.run.channel import Channel
+from hvdcloud.node.run.channel import ask_agent
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
@@ -190,7 +188,7 @@ class Saved(NamedTuple):
 
 
 class Drain:
-    """The uploads of a node that leaves: all that is there at once, and what is still written soon after.
+    """The uploads of a node that leaves: all finished files at once, and what is still being written soon after.
 
     Args:
         why: `preempted` or another word that completes "it is being …".
@@ -280,21 +278,12 @@ def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str
 
 
 def _ask(run: str, why: str, *, ending: bool, deadline: float) -> Saved | None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(max(0.0, deadline - time.monotonic()))
-        try:
-            connection.connect(str(paths.agent_socket(run)))
-        except OSError:
-            # It is just ending, and uploads by itself.
-            return None
-        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
-        channel.send({"type": "leave", "why": why, "ending": ending})
-        while not channel.closed and (left := deadline - time.monotonic()) > 0:
-            select.select([connection], [], [], left)
-            for message in channel.receive():
-                if message.get("type") == "left":
-                    return Saved.from_json(message)
-    return None
+    try:
+        answer = ask_agent(run, {"type": "leave", "why": why, "ending": ending}, answer="left", deadline=deadline)
+    except OSError:
+        # The time is up.
+        return None
+    return None if answer is None else Saved.from_json(answer)
 
 
 def main(words: Sequence[str]) -> dict[str, Any]:

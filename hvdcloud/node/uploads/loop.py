@@ -1,4 +1,4 @@
-"""Checkpoints leave the node while the run goes on; a thread of the agent's does it.
+"""A thread of the agent uploads checkpoints while the run is active.
 
 The bucket's client is imported and opened in the thread: neither a slow import nor an unreachable bucket delays the
 ranks, and a bucket that comes back later is used then.
@@ -36,6 +36,22 @@ def is_complete(run: str) -> bool:
     return UploadReport.from_json(read_json(report_file(run))).complete
 
 
+def open_run_bucket(spec: Spec) -> Bucket:
+    """The run's bucket, with the run's credentials if there are any.
+
+    Raises:
+        HvdcloudError: the URL is not one of a bucket, or the credentials cannot be used.
+    """
+    from hvdcloud.storage.open import open_bucket
+
+    credentials = paths.credentials_file(spec.run)
+    return open_bucket(
+        spec.bucket,
+        endpoint=spec.bucket_endpoint,
+        credentials_file=credentials if credentials.exists() else None,
+    )
+
+
 class UploadLoop:
     """Uploads the checkpoints of one run on this node.
 
@@ -66,7 +82,7 @@ class UploadLoop:
             return None
 
     def flush_now(self) -> UploadReport:
-        """Upload everything that is not being written at this moment, while the run goes on. Blocks."""
+        """Upload everything that is not being written at this moment, while the run is active. Blocks."""
         with self._working:
             return self._scan(final=True)
 
@@ -120,7 +136,6 @@ class UploadLoop:
         if self._uploader is not None:
             return None
         try:
-            from hvdcloud.node.uploads.bucket import open_run_bucket
             from hvdcloud.node.uploads.uploader import Uploader
 
             self.bucket = self.bucket or open_run_bucket(self._spec)

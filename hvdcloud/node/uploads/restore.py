@@ -57,7 +57,7 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
     """Fill `directory` with what `run_from` had in its own, verified; returns how many files are there.
 
     Files of all nodes come together, and those that `run_from` itself had restored; of one name, the newest wins. A
-    file that is there already is never replaced: either it is the same, or this run has written it.
+    file that exists already is never replaced: either it is the same, or this run has written it.
 
     Raises:
         CheckpointError: no such run, or a checkpoint that can't be fetched or does not verify.

@@ -1,9 +1,10 @@
-"""From the checkpoint directory to the bucket, while the run goes on. A half-written file never goes.
+"""From the checkpoint directory to the bucket, while the run is active. A half-written file never goes.
 
 A file is left alone while any process has it open for writing or mapped shared and writable, and for a moment after its
-last change. Then its CRC32C is taken; if its status is the same afterwards and nobody writes it, the bytes are promised
-to the bucket, which refuses any others. What is about to be uploaded is announced in the manifest first, and listed in
-it afterwards, so that a kill -9 at any point leaves a bucket that can be verified and an uploader that can go on.
+last change. Then its CRC32C is taken; if its status is the same afterwards and no process writes it, the bytes are
+promised to the bucket, which refuses any others. What is about to be uploaded is announced in the manifest first, and
+listed in it afterwards, so that a kill -9 at any point leaves a bucket that can be verified and an uploader that can
+continue.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ class Uploader:
                 self._known[file.name] = file.signature
             else:
                 promised[file.name] = Entry(name=name, size=size, crc32c=crc32c, generation=0, modified=file.modified)
-        # Somebody may have opened one since the first look; what was read may then be half of something.
+        # A process may have opened one since the first check; what was read may then be half of something.
         files = self._not_open([file for file in batch if file.name in promised], found)
         if not files:
             return
