@@ -42,7 +42,7 @@ COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
 COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/
 # Compiled here, because a node has to answer at once.
 RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud \
-    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.storage' \
+    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.runs.state, hvdcloud.storage' \
     && ssh-keygen -q -t ed25519 -N '' -f /tmp/key && /usr/sbin/sshd -t -f /etc/hvdcloud/sshd_config -h /tmp/key && rm /tmp/key*
 WORKDIR /workspace
 EXPOSE 2222

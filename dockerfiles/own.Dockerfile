@@ -21,7 +21,7 @@ COPY hvdcloud/ /opt/hvdcloud/program/hvdcloud/
 ARG CONTROLLER
 ARG CAPABILITY
 RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/program \
-    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.storage' \
+    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.runs.state, hvdcloud.storage' \
     && HOME=/tmp/hvdcloud python -B /opt/hvdcloud/check_node.py "$CONTROLLER" ${CAPABILITY:+--gpu "$CAPABILITY"} \
     && rm -rf /tmp/hvdcloud
 WORKDIR /workspace

@@ -1,6 +1,6 @@
-"""Checks that run side by side: each waits only for those that it cannot do without, and none waits for ever.
+"""Checks that run concurrently: each waits only for those that it needs, and each has a deadline.
 
-Nothing here knows what is checked: `hvdcloud doctor` and the providers bring that.
+Nothing here knows what is checked: `hvdcloud doctor` and the providers say that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ DEADLINE_SECONDS = 15.0
 
 
 class Status(str, Enum):
-    """What became of a check."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
     """A run is possible, but there is something to know."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It was not, or cannot be, found out."""
+    """The check was not made, or has no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +44,27 @@ class Finding:
     """The next command to type, or what to change."""
     details: str = ""
     error: type[HvdcloudError] | None = None
-    """What kind of trouble there is; of a failure it decides the exit code. None: there is none."""
+    """The kind of error, which decides the exit code of a failure; None: no error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Something to find out."""
+    """One check: its name, its function, and what it depends on."""
 
     name: str
-    look: Callable[[], Finding]
+    run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
     needs: tuple[str, ...] = ()
-    """Checks that have to be over first; if one of them did not end well, this one is not done."""
+    """Checks that have to pass first; if one of them does not, this one is not made."""
     explained_by: tuple[str, ...] = ()
-    """Checks beside it. If one of them fails, and this one has the same kind of trouble, all is said with that."""
+    """Other checks. If one of them fails with the same kind of error, this one only refers to it."""
     moot_without: tuple[str, ...] = ()
-    """Checks beside it. If one of them fails, whatever trouble this one has says nothing more."""
+    """Other checks. If one of them fails, a failure of this one only refers to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A check that is over."""
+    """The outcome of a check."""
 
     name: str
     status: Status
@@ -77,22 +77,22 @@ class Checked:
 
 
 def fine(message: str) -> Finding:
-    """As it should be."""
+    """A finding: the check passed."""
     return Finding(status=Status.OK, message=message)
 
 
 def warning(message: str, *, hint: str) -> Finding:
-    """Good enough for a run."""
+    """A finding: a run is possible, but there is something to know."""
     return Finding(status=Status.WARNING, message=message, hint=hint)
 
 
 def unknown(message: str, *, hint: str = "", error: type[HvdcloudError] | None = None) -> Finding:
-    """Cannot be told."""
+    """A finding: the check has no answer."""
     return Finding(status=Status.UNKNOWN, message=message, hint=hint, error=error)
 
 
 def failed(message: str, *, hint: str, error: type[HvdcloudError], details: str = "") -> Finding:
-    """No run is possible."""
+    """A finding: no run is possible."""
     return Finding(status=Status.FAILED, message=message, hint=hint, error=error, details=details)
 
 
@@ -102,10 +102,10 @@ def failure(error: HvdcloudError) -> Finding:
 
 
 class Once(Generic[T]):
-    """An answer that several checks need: whoever asks first makes it, the others wait for the same.
+    """An answer that several checks need: the first call computes it, the others wait for it.
 
     Args:
-        make: what it raises, every one of them gets.
+        make: what it raises, every call raises.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -133,11 +133,11 @@ def run_checks(
     seconds: float = DEADLINE_SECONDS,
     on_change: Callable[[Sequence[str], int], object] = lambda running, done: None,
 ) -> list[Checked]:
-    """Every check as soon as what it needs is known; the answers in the order of `checks`.
+    """Make every check as soon as those that it needs have passed; returns the outcomes in the order of `checks`.
 
     Args:
-        seconds: that a check may take.
-        on_change: called with the names of the checks that run and with the number of those that are over.
+        seconds: how long a check may take.
+        on_change: called with the names of the running checks and with the number of those that have ended.
     """
     return _Round(checks, seconds=seconds).run(on_change)
 
@@ -160,7 +160,7 @@ class _Round:
         return [self._checked(check) for check in self._checks]
 
     def _start_some(self) -> bool:
-        """Starts what need not wait any more; returns whether that made something known at once."""
+        """Start what need not wait any more; returns whether a check got its outcome without being made."""
         ready = [check for check in self._waiting if set(check.needs) <= self._found.keys()]
         if not ready and not self._running:
             raise AssertionError(f"checks that wait for each other or for none that there is: {self._waiting}")
@@ -173,23 +173,23 @@ class _Round:
                 known = True
                 continue
             self._running[check.name] = time.monotonic()
-            # Whoever does not answer in time holds nobody up, neither here nor at the end of the program.
-            threading.Thread(target=self._look, args=(check,), name=check.name, daemon=True).start()
+            # A check that does not end in time delays neither the others nor the end of the program.
+            threading.Thread(target=self._make, args=(check,), name=check.name, daemon=True).start()
         return known
 
-    def _look(self, check: Check) -> None:
+    def _make(self, check: Check) -> None:
         try:
-            finding = check.look()
+            finding = check.run()
         except HvdcloudError as error:
             finding = failure(error)
-        except Exception as error:  # noqa: BLE001 - one check's bug is that check's answer; the others are worth knowing
+        except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count
             finding = failed(
                 f"a bug in hvdcloud: {type(error).__name__}: {error}", hint="please report it", error=HvdcloudError
             )
         self._answers.put((check.name, finding))
 
     def _wait(self) -> None:
-        """For one more answer, or until a deadline is over."""
+        """Wait for one more answer, or until a deadline has passed."""
         late_first = min(self._running, key=self._running.__getitem__)
         left = self._running[late_first] + self._seconds - time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""The connection to the Docker engine, for whoever needs one: image builds, pushes and the local provider."""
+"""The connection to the Docker engine, for image builds, pushes and the local provider."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ Standard library only: the node program inside the image uses these too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import TypeVar
 
 
 class ExitCode(IntEnum):
@@ -40,6 +42,19 @@ class HvdcloudError(Exception):
         self.message = message
         self.hint = hint
         self.details = details
+
+    def add_details(self, *lines: str) -> None:
+        """Append lines to the details; empty ones are left out."""
+        self.details = "\n".join(filter(None, [self.details, *lines]))
+
+
+E = TypeVar("E", bound=HvdcloudError)
+
+
+def first_of(errors: Sequence[E]) -> E:
+    """The first of several errors, with the messages of the others in its details."""
+    errors[0].add_details(*(other.message for other in errors[1:]))
+    return errors[0]
 
 
 class UsageError(HvdcloudError):
@@ -99,6 +114,6 @@ class CheckpointError(HvdcloudError):
 
 
 class InterruptedByUserError(HvdcloudError):
-    """Ctrl-C; the message says what was left and how to go on."""
+    """Ctrl-C; the message says what was left and how to continue."""
 
     code = ExitCode.INTERRUPTED

@@ -253,7 +253,7 @@ def show_status(console: Console, result: StatusResult) -> None:
 
 def _elastic(console: Console, run: RunResult) -> None:
     """The members of an elastic run that is running; nothing for other runs."""
-    from hvdcloud.runs.elastic import ranks_text, restarts_text
+    from hvdcloud.runs.state import ranks_text, restarts_text
 
     if run.state != "running" or not run.members:
         return

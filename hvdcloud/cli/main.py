@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    # Not sys.exit: it waits for threads, and a download that Ctrl-C gave up would go on until its file is there.
+    # Not sys.exit: it waits for threads, and a download that Ctrl-C cancelled would continue to its end.
     os._exit(int(code))
 
 
@@ -102,10 +102,10 @@ def _run(argv: list[str]) -> ExitCode:
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(invocation)
     except (BrokenPipeError, SystemExit):  # Typer makes the first into the second.
-        # The reader of our output is gone (`hvdcloud logs | head`); keep Python from complaining at exit.
+        # Nothing reads the output any more (`hvdcloud logs | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
-    except Exception as error:  # noqa: BLE001 - the last line of defence: whatever is left is a bug of ours
+    except Exception as error:  # noqa: BLE001 - the last line of defence: anything else is a bug of hvdcloud
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
     invocation.console.document(invocation.command, result=invocation.result, exit_code=invocation.exit_code)
     return invocation.exit_code

@@ -112,7 +112,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
     lines = rows(at_hand, every_region=every)
-    # What is asked for is there, however dear it is.
+    # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if every or index < SHOWN or row.offer.configured]
     notes: dict[str, int] = {}
     cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
@@ -132,7 +132,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
     for note, number in notes.items():
         console.answer(f"{number}: {note}")
     for notice in result.notices:
-        if not notice.startswith("~") or any(row.offer.estimate for row in shown):
+        if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
             console.answer(notice)
     if len(at_hand) < len(result.offers):
         console.answer("gce.subnetwork is in one region; those of others too: hvdcloud offers --all")

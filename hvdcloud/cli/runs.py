@@ -132,7 +132,7 @@ def launch(
         invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes)
         _show_launch(invocation.console, result)
         result.run.raise_for_failure(
-            hint="its output is above, its checkpoints are here; mend it, then launch again", pulled=True
+            hint="its output is above, its checkpoints are here; fix it, then launch again", pulled=True
         )
 
 

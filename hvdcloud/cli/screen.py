@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.runs.elastic import LEFT, ranks_text
+from hvdcloud.runs.state import ranks_text
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
     alias = f" as {member.alias}" if member.alias != member.name else ""
     why = f": {member.why}" if member.why else ""
     said = _line("  in the run: ", _SOFT).append(
-        f"{member.state}{alias}{why}", style=_BAD if member.state in LEFT else "yellow"
+        f"{member.state}{alias}{why}", style=_BAD if member.has_left else "yellow"
     )
     return [lines[0], said, *lines[1:]]
 

@@ -132,7 +132,7 @@ class _Screen:
                 stop(experiment, run)
         except HvdcloudError as error:
             self._message = f"{error.message}; {error.hint}"
-        except Exception as error:  # noqa: BLE001 - in a thread nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - it would end the thread without a word
             self._message = f"run {run} could not be stopped: {type(error).__name__}: {error}"
         else:
             self._message = f"run {run} has ended"

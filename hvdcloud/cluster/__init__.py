@@ -1,1 +1,1 @@
-"""What a cluster is, for everything above the providers: its record on this machine, its keys, its cost."""
+"""What a cluster is: its nodes, what this machine remembers of it, what it costs."""

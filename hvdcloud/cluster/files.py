@@ -24,7 +24,7 @@ def state_root() -> Path:
 
 
 def default_bucket(name: str) -> str:
-    """The folder that stands in for a bucket when none is configured. It outlives the cluster."""
+    """The folder used as the bucket where none is configured. It outlives the cluster."""
     return (state_root() / name / "bucket").as_uri()
 
 
@@ -53,7 +53,7 @@ def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
     Args:
         file: open to read and write; closed at the end.
         command: who holds it, for the others' message.
-        what: for that message: what nobody else may do meanwhile.
+        what: for that message: what is being changed.
 
     Raises:
         UsageError: another process holds it.
@@ -65,7 +65,7 @@ def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
             holder = os.read(file, 1000).decode(errors="replace").strip() or "another command"
             raise UsageError(f"{what} by {holder}", hint=hint) from None
         os.truncate(file, 0)
-        # Who holds it is good to know; a full disk does not keep the lock from holding.
+        # The holder is for a message only: the lock holds on a full disk too.
         with contextlib.suppress(OSError):
             os.write(file, f"`hvdcloud {command}` (process {os.getpid()})".encode())
         try:
@@ -78,7 +78,7 @@ def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """The file system's errors as ours."""
+    """Raise the file system's errors during the block as errors of hvdcloud."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The journal of a cluster: what each command was about to do."""
+"""The journal of a cluster: what each command is about to do, written and synced before it is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvdcloud.cluster.files import explained
 
 
 class Journal:
-    """What was about to be done, written and synced before it is done.
+    """One line of JSON for each event.
 
     A killed command leaves its last intention here, with the `request_id` that makes repeating it safe.
     """
@@ -34,7 +34,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every whole line; a line cut off by a crash is left out."""
+        """Every complete line; a line cut off by a crash is left out."""
         if not self._path.exists():
             return []
         found = []
@@ -53,9 +53,9 @@ class Journal:
         return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
 
     def cut_off_create(self, *, seconds: float) -> str | None:
-        """The cluster id of the newest `up`, if it was killed while it made things, at most so many seconds ago.
+        """The cluster id of the newest `up`, if it was killed before its create ended, at most so many seconds ago.
 
-        What it had asked for by then may not be there yet.
+        What it had asked for by then may not exist yet.
         """
         entries = [entry for entry in self.entries() if "cluster_id" in entry]
         begun = [str(entry["cluster_id"]) for entry in entries if entry["event"] == "up"]

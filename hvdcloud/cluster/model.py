@@ -132,7 +132,7 @@ class Cluster:
     dollars_per_hour: float = 0.0
     """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
     dollars_so_far: float = 0.0
-    """What the objects that are there have cost since each was made."""
+    """What the objects that exist have cost since each was made."""
     paid_until: datetime | None = None
     """Until this moment nothing comes to what it has cost so far, where there is a least time that is billed."""
     worst_case_dollars: float | None = None
@@ -140,7 +140,7 @@ class Cluster:
     ends: datetime | None = None
     """When the provider itself begins to delete the last of it; None: never."""
     costs_since: datetime | None = None
-    """When the first of its nodes that are there was made."""
+    """When the first of its existing nodes was made."""
     cost_notes: tuple[str, ...] = ()
     """What to know about these figures, such as why nothing ends it."""
     unseen: tuple[str, ...] = ()
@@ -162,6 +162,11 @@ class Cluster:
     def head(self) -> Node | None:
         """Node 0, where horovodrun runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)
+
+    @property
+    def is_headless(self) -> bool:
+        """Its head is gone or has stopped: only the bucket knows of its runs."""
+        return self.head is None or self.head.state is NodeState.STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

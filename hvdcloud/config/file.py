@@ -83,7 +83,7 @@ def load_config(
 
 
 def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """The file's mapping, and for every key the place where it stands."""
+    """The file's mapping, and the place of every key."""
     lines: dict[tuple[str, ...], str] = {}
 
     def walk(node: yaml.Node, key: tuple[str, ...]) -> None:
@@ -112,9 +112,9 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
         tree = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"mend {file}") from None
+        raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", hint=f"mend {file}") from None
+        raise UsageError(f"{file} cannot be read: {error}", hint=f"fix {file}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{file}:1: a mapping of keys is expected", hint="hvdcloud init writes one to start from")
     return tree, lines
@@ -179,6 +179,6 @@ def _usage_error(error: ValidationError, *, file: Path, lines: Mapping[tuple[str
             text = problem["msg"].removeprefix("Value error, ")
             got = "" if problem["type"] == "value_error" else f" (got {problem['input']!r})"
             messages.append(f"{place}: {dotted}: {text}{got}" if dotted else f"{place}: {text}")
-            hints.append(f"mend {dotted or 'it'}; `hvdcloud config schema` has every key")
+            hints.append(f"fix {dotted or 'it'}; `hvdcloud config schema` has every key")
     others = [f"{message}; {hint}" for message, hint in zip(messages[1:], hints[1:], strict=True)]
     return UsageError(messages[0], hint=hints[0], details="\n".join(others))

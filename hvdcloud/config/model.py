@@ -324,7 +324,7 @@ class Config(Section):
                 "take more nodes"
             )
         if self.gce.spot is None:
-            # Whoever makes nodes has this section alone.
+            # A provider sees this section only.
             chosen = self.gce.model_copy(update={"spot": "workers" if self.run.elastic else "none"})
             object.__setattr__(self, "gce", chosen)
         return self

@@ -1,8 +1,8 @@
 """Sets keys in a YAML file that a person wrote: nothing but those keys changes.
 
-The parser says where each value stands, and only that stretch of the text is replaced. A library that reads the whole
+The parser says where each value is, and only that part of the text is replaced. A library that reads the whole
 file and writes it again (ruamel.yaml's round trip) keeps comments, but not quotes, indentation, `null` and where a line
-was wrapped: a file under version control would show changes that nobody made.
+was wrapped: a file under version control would show changes that no one made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def edit_file(path: Path, values: Mapping[str, Value]) -> Sequence[Change]:
         if changes:
             _replace(path, new.encode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: {error}", hint=f"mend {path}") from None
+        raise UsageError(f"{path} is not UTF-8: {error}", hint=f"fix {path}") from None
     except OSError as error:
         raise UsageError(
             f"{path} cannot be changed: {error.strerror or error}", hint=_by_hand(values), details=_lines(values)
@@ -59,11 +59,11 @@ def edit_file(path: Path, values: Mapping[str, Value]) -> Sequence[Change]:
 def set_keys(text: str, values: Mapping[str, Value], *, name: str = "the file") -> tuple[str, Sequence[Change]]:
     """The text with other values, and which keys changed.
 
-    A key that is there gets its value in place. One that stands there as a comment (`# bucket: gs://BUCKET`) becomes a
+    An existing key gets its value in place. One that is there as a comment (`# bucket: gs://BUCKET`) becomes a
     key. Else it goes behind the last one of its section, and a missing section to the end of the text.
 
     Raises:
-        UsageError: it is not a YAML mapping, or cannot be edited (an alias stands where a key belongs).
+        UsageError: it is not a YAML mapping, or cannot be edited (an alias in the place of a key).
     """
     tree = _load(text, name)
     changes = []
@@ -82,7 +82,7 @@ def set_keys(text: str, values: Mapping[str, Value], *, name: str = "the file") 
 
 
 class _Text:
-    """One text, and where its keys stand."""
+    """A text, and the positions of its keys."""
 
     def __init__(self, text: str, values: Mapping[str, Value], name: str) -> None:
         self._text = text
@@ -112,7 +112,7 @@ class _Text:
             node, begin = child, name.end_mark.index
         raise AssertionError("unreachable")
 
-    # --- a key that is there ----------------------------------------------------------------------------------------
+    # --- an existing key -------------------------------------------------------------------------------------------
 
     def _replaced(self, name: yaml.Node, node: yaml.Node, value: Value, *, flow: bool) -> str:
         start, end = node.start_mark.index, node.end_mark.index
@@ -132,7 +132,7 @@ class _Text:
             tail = " " * max(room, 2) + tail[comment.end() :]
         return self._text[:start] + new + tail
 
-    # --- a section that is there, but empty -------------------------------------------------------------------------
+    # --- an empty section ----------------------------------------------------------------------------------------
 
     def _section_filled(
         self, name: yaml.Node, node: yaml.Node, rest: tuple[str, ...], value: Value, *, flow: bool
@@ -230,7 +230,7 @@ class _Text:
         return text[:start] + block + text[start:]
 
     def _between(self, name: yaml.Node, node: yaml.Node) -> str:
-        """What stands between a key and its value, without line breaks and comments."""
+        """What is between a key and its value, without line breaks and comments."""
         return re.sub(r"#[^\r\n]*|[\r\n]", "", self._text[name.end_mark.index : node.start_mark.index])
 
     def _content_end(self, node: yaml.Node) -> int:
@@ -238,7 +238,7 @@ class _Text:
         while isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) and node.value and not node.flow_style:
             last = node.value[-1]
             name, value = last if isinstance(last, tuple) else (last, last)
-            if value.end_mark.index < name.end_mark.index:  # An alias: its node stands elsewhere.
+            if value.end_mark.index < name.end_mark.index:  # An alias: its node is elsewhere.
                 return int(name.end_mark.index)
             node = value
         end = int(node.end_mark.index)
@@ -253,7 +253,7 @@ class _Text:
 
 
 def _line_end(text: str, position: int) -> int:
-    """Where the line break of this position's line stands, or the end of the text."""
+    """The position of the next line break, or the end of the text."""
     found = re.compile(r"\r?\n").search(text, position)
     return found.start() if found else len(text)
 
@@ -272,7 +272,7 @@ def _load(text: str, name: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"mend {name}") from None
+        raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"fix {name}") from None
     if tree is not None and not isinstance(tree, dict):
         raise UsageError(f"{name} holds no mapping of keys", hint="hvdcloud init writes one to start from")
     return tree or {}

@@ -1,4 +1,4 @@
-"""What `hvdcloud doctor` looks at on this machine, whoever makes the nodes: engine, image, files, ssh."""
+"""The checks of `hvdcloud doctor` on this machine, for every provider: engine, image, files, ssh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeErr
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.image.plan.steps import ImagePlan, Step
-    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.providers.base import Platform
 
 _ENGINE_SECONDS = 10
 _DEBIAN = "debian:bookworm-slim"
@@ -52,41 +52,35 @@ class _Image:
         return _EFFORT["cuda" if row is not None and row.cuda else "cpu"]
 
 
-def machine_checks(context: Context) -> Sequence[Check]:
-    """Those of this machine, with what they share."""
-    return list(_checks(context))
-
-
-def _checks(context: Context) -> Iterator[Check]:
-    config = context.config
-    at_registry, repository = context.platform.needs_registry, config.image.repository
+def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
+    """The checks of this machine."""
+    at_registry, repository = platform.needs_registry, config.image.repository
     if at_registry:
         yield Check(
             name="registry",
-            look=lambda: _registry(config.provider, repository),
+            run=lambda: _registry(config.provider, repository),
             needs=("credentials",) if repository else (),
         )
-    image = Once(lambda: _look_at_image(context))
-    if context.platform.machines() is not None:
-        yield Check(name="GPU and image", look=lambda: _fit(context), explained_by=("machine",))
-    yield Check(name="engine", look=_engine)
+    image = Once(lambda: _find_image(config))
+    if platform.machines() is not None:
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
+    yield Check(name="engine", run=_engine)
     yield Check(
         name="image",
-        look=lambda: _image(context, image()),
+        run=lambda: _image(image(), config, at_registry=at_registry),
         needs=("engine", "credentials") if at_registry else ("engine",),
         explained_by=("registry",) if at_registry else (),
     )
-    yield Check(name="disk", look=lambda: _disk(image), needs=("engine",))
-    yield Check(name="files", look=lambda: _files(config))
+    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
+    yield Check(name="files", run=lambda: _files(config))
     if config.run.secrets:
-        yield Check(name="secrets", look=lambda: _secrets(config.run.secrets))
-    yield Check(name="ssh", look=_ssh)
-    yield Check(name="state", look=lambda: _state(context.state.dir))
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+    yield Check(name="ssh", run=_ssh)
+    yield Check(name="state", run=lambda: _state(state_folder))
 
 
-def _fit(context: Context) -> Finding:
-    """Whether the image has code for the nodes' GPUs, and whether both are there for something."""
-    config, platform = context.config, context.platform
+def _fit(config: Config, platform: Platform) -> Finding:
+    """Whether the image has code for the nodes' GPUs, and whether both are of use."""
     check_gpus(config)
     if mismatch := platform.device_mismatch():
         return warning(mismatch.message, hint=mismatch.hint)
@@ -137,19 +131,18 @@ def _engine() -> Finding:
 # --- the image ------------------------------------------------------------------------------------------------------
 
 
-def _look_at_image(context: Context) -> _Image:
+def _find_image(config: Config) -> _Image:
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
 
-    config = context.config.image
     with _connected() as client:
         api: Any = client.api
-        base = None
-        if config.base is not None:
-            base = custom_base.find(api, config.base) or custom_base.Base(reference=config.base, identity="")
-        plan = plan_image(config, project_dir=context.config.project_dir, base=base, needs=needs_of(context.config))
+        base, named = None, config.image.base
+        if named is not None:
+            base = custom_base.find(api, named) or custom_base.Base(reference=named, identity="")
+        plan = plan_image(config.image, project_dir=config.project_dir, base=base, needs=needs_of(config))
         missing = () if _has(api, plan.reference) else tuple(_missing(api, plan, plan.last))
-        return _Image(plan=plan, missing=missing, base=config.base)
+        return _Image(plan=plan, missing=missing, base=named)
 
 
 def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
@@ -175,20 +168,20 @@ def _unreachable(api: Any, found: _Image) -> str:
             api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
         except (APIError, DockerException) as error:
             said = getattr(error, "explanation", None) or error
-            return f"it is built on {reference}, which is neither in the engine nor to be had: {said}"
+            return f"it is built on {reference}, which is neither in the engine nor at its registry: {said}"
     return ""
 
 
-def _image(context: Context, found: _Image) -> Finding:
+def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     """Whether nodes can run it now, or what is to be done for that."""
     reference = found.plan.reference
-    if not context.platform.needs_registry:
+    if not at_registry:
         if not found.missing:
             return fine(f"{reference} is there")
         return _to_build(found, hint="hvdcloud build; launch does it by itself")
     from hvdcloud.image.publish import registry
 
-    repository = context.config.image.repository
+    repository = config.image.repository
     if repository is None:
         return unknown("not checked: image.repository is not set")
     target = registry.target_of(reference, repository)
@@ -262,7 +255,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _secrets(names: Sequence[str]) -> Finding:
-    """Whether they are set. Their values are nobody's business."""
+    """Whether they are set. Their values are not read."""
     absent = [name for name in names if name not in os.environ]
     if absent:
         return failed(

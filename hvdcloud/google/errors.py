@@ -1,6 +1,6 @@
 """Errors of the Compute API, however they arrive: an HTTP answer, an operation that failed, no answer at all.
 
-Standard library only. What they mean stands in rules.py.
+Standard library only. error_catalogue.py says what they mean.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ApiError(Exception):
     @property
     def metric(self) -> str | None:
         """The quota that is exceeded: `NVIDIA_T4_GPUS`."""
-        # `compute.googleapis.com/nvidia_t4_gpus`, whose older name stands in the limit's: NVIDIA-T4-GPUS-per-project-….
+        # `compute.googleapis.com/nvidia_t4_gpus`, whose older name is in the limit's: NVIDIA-T4-GPUS-per-project-….
         told = str(self.quota.get("metricName", "")).rpartition("/")[2].upper()
         return told or _found(r"Quota '([^']+)' exceeded", self.message)
 

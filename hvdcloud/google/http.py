@@ -129,7 +129,7 @@ class Transport:
             name, message, content = body
             request[name] = getattr(compute_v1, message).from_json(json.dumps(content))
         send = getattr(self._service(service), method)
-        timeout = ConstantTimeout((CONNECT_SECONDS, read_seconds))  # type: ignore[no-untyped-call] # theirs
+        timeout = ConstantTimeout((CONNECT_SECONDS, read_seconds))
 
         def attempt() -> dict[str, Any]:
             with _library_errors(self.project):
@@ -202,7 +202,7 @@ class Transport:
         """`attempt` until it succeeds, fails for good, or the time for retries is over.
 
         Args:
-            what: the call, for whoever watches.
+            what: the call, for `on_retry`.
         """
         from tenacity import (
             Retrying,
@@ -271,7 +271,7 @@ class Transport:
 
         with self._lock:
             if "session" not in self._services:
-                self._services["session"] = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call] # theirs
+                self._services["session"] = AuthorizedSession(self._credentials)
             return self._services["session"]
 
     def _service(self, name: str) -> Any:
@@ -308,7 +308,7 @@ def api_errors(project: str, *, service: str = "compute") -> Iterator[None]:
 def _library_errors(project: str) -> Iterator[None]:
     """Turns what google-cloud-compute makes of an HTTP answer into `ApiError`."""
     from google.api_core.exceptions import GoogleAPICallError
-    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped] # theirs
+    from google.protobuf.json_format import ParseError
 
     try:
         yield

@@ -155,7 +155,7 @@ def _plan(context: Context) -> ImagePlan:
 
 
 def image_to_be(context: Context) -> str:
-    """What `build` would call the image, and where `push` would put it; whether it is there is not asked.
+    """What `build` would call the image, and where `push` would put it; whether it exists is not checked.
 
     Raises:
         UsageError: `image.repository` is not set.
@@ -251,7 +251,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | None:
-    """What is in the image; None if that can't be said and nobody asked for it."""
+    """What is in the image; None if that cannot be found out and was not asked for."""
     from hvdcloud.image.publish import sbom
 
     try:
@@ -264,7 +264,7 @@ def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | N
 
 
 def _with_sbom(context: Context, built: BuildOutcome, found: Contents, *, path: Path | None) -> BuildOutcome:
-    """Writes the SBOM to where it is wanted: a file, and the registry if the image is there."""
+    """Write the SBOM to a file if one is wanted, and to the registry if the image was pushed."""
     from docker.utils import parse_repository_tag
 
     from hvdcloud.image.publish import sbom

@@ -87,11 +87,11 @@ def build_remote(
 def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
     """The bucket for checkpoints: Cloud Build gets its source through it, and writes its log there.
 
-    Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and whoever makes a bucket of that name first,
-    in whatever project, would be sent the source.
+    Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and another user who creates a bucket of that
+    name first, in any project, would be sent the source.
     """
-    from hvdcloud.storage.base import open_bucket
     from hvdcloud.storage.gcs import GcsBucket
+    from hvdcloud.storage.open import open_bucket
 
     url = context.config.checkpoints.bucket or ""
     if not url.startswith("gs://"):

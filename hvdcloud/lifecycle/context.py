@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
+    from hvdcloud.runs.state import RunState
     from hvdcloud.storage.base import Bucket
 
+STATE_SECONDS = 20.0
+"""How long the head may take to tell the state of its runs."""
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 """Google's client libraries take another storage endpoint from this variable."""
 
@@ -89,12 +92,12 @@ class Context:
 
     def bucket(self, cluster: Cluster | None = None) -> Bucket:
         """The bucket of the cluster that runs, else the configured one."""
-        from hvdcloud.storage.base import open_bucket
+        from hvdcloud.storage.open import open_bucket
 
         return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
-    def look(self) -> Cluster | None:
-        """The cluster as its provider sees it, with the number of nodes that this machine gave it last.
+    def query(self) -> Cluster | None:
+        """The cluster as its provider sees it, with what this machine remembers of it; replaced nodes are pinned.
 
         Raises:
             UnseenError: none was found, but not every place answered.
@@ -109,12 +112,12 @@ class Context:
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.
 
-        What does not delete anything goes on where a place does not answer, and says so.
+        Commands that delete nothing continue where a place does not answer, with a warning.
         """
         from hvdcloud.providers.base import UnseenError
 
         try:
-            return self.look()
+            return self.query()
         except UnseenError as error:
             self.console.warn(error.message)
             return None
@@ -141,7 +144,7 @@ class Context:
         return self._fleet
 
     @contextlib.contextmanager
-    def head(self, name: str) -> Iterator[Session]:
+    def head_session(self) -> Iterator[Session]:
         """A session of its own to the head as it is now, for one block.
 
         Raises:
@@ -151,12 +154,30 @@ class Context:
 
         node = self.cluster().head
         if node is None:
-            raise NodeError(f"the head of cluster {name} is gone", hint=f"hvdcloud status --name {name}")
+            raise NodeError(f"the head of cluster {self.name} is gone", hint=f"hvdcloud status --name {self.name}")
         session = Session(node, self.state)
         try:
             yield session
         finally:
             session.close()
+
+    def run_states(self, cluster: Cluster) -> list[RunState]:
+        """The state of every run of this cluster, newest last; from the bucket if its head is gone.
+
+        Raises:
+            NodeError: the head does not answer, or is gone and the bucket knows of no run.
+        """
+        from hvdcloud.cluster.nodes_gone import not_whole
+        from hvdcloud.runs import archive
+        from hvdcloud.runs.state import RunState
+
+        if cluster.is_headless:
+            if kept := archive.states(self.bucket(cluster), cluster=self.name, cluster_id=cluster.id):
+                return kept
+            raise not_whole(cluster, boot_log=self.provider.console)
+        self.record(cluster)
+        answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
+        return [RunState.from_json(each) for each in answer["runs"]]
 
     def keep(self, fleet: Fleet) -> None:
         """Use these sessions for the rest of the command."""
@@ -189,7 +210,7 @@ def owner_label() -> str:
 
 
 def node_progress(steps: Steps) -> OnProgress:
-    """What shows the progress of nodes that are created and of objects that are deleted."""
+    """Shows the progress of nodes that are created and of objects that are deleted."""
     from hvdcloud.providers.base import Stage
 
     def show(progress: NodeProgress) -> None:

@@ -46,9 +46,9 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     started = time.monotonic()
     spec = make_spec(context, image="", public_key="")
     checks = [
-        Check(name="configuration", look=lambda: _configuration(context)),
+        Check(name="configuration", run=lambda: _configuration(context)),
         *context.platform.checks(spec),
-        *machine_checks(context),
+        *machine_checks(context.config, context.platform, state_folder=context.state.dir),
     ]
     with context.console.steps() as steps:
 

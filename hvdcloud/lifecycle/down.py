@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
-from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError
+from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import NodeProgress
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 CUT_OFF_SECONDS = 60.0
-"""An `up` whose last request is longer ago than this has nothing on its way any more."""
-STRAGGLER_SECONDS, STRAGGLER_PAUSE_SECONDS = 3.0, 0.2
+"""After this long the last request of an `up` that was killed has no further effect."""
+LATE_SECONDS, LATE_PAUSE_SECONDS = 3.0, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class DownResult:
     nothing_to_do: bool
     seconds: float
     dollars: float | None = None
-    """What that had cost, by the price table; None: nothing, or it is not known."""
+    """What the cluster had cost, by the price table; None: nothing, or it is not known."""
     nodes_gone: int = 0
-    """Nodes that had gone before, which are not counted."""
+    """Nodes that were gone before, which are not counted."""
 
 
 def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
@@ -53,8 +53,8 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     started = time.monotonic()
     with context.state.lock("down", required=False):
         cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
-        late = time.monotonic() + STRAGGLER_SECONDS
-        cluster = found = context.look() or _straggler(context, cut_off, until=late)
+        late = time.monotonic() + LATE_SECONDS
+        cluster = found = context.query() or _late_arrival(context, cut_off, until=late)
         if cluster is not None and not force:
             _refuse_if_unsafe(context, cluster, checked)
         meter = Meter()
@@ -63,7 +63,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         deleted = []
         while found is not None:
             deleted += _delete(context, found)
-            found = _straggler(context, cut_off, until=late)
+            found = _late_arrival(context, cut_off, until=late)
         context.state.forget()
     cost = meter.read()
     return DownResult(
@@ -77,7 +77,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
 
 
 def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
-    """Delete every cluster of the provider, whoever made it; one that is refused does not keep the others.
+    """Delete every cluster of the provider, of all users; one that is refused does not keep the others.
 
     Raises:
         HvdcloudError: of the first cluster that was not deleted; its details name the others.
@@ -93,9 +93,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     if listing.unseen:
         errors.append(listing.unseen_error())
     if errors:
-        first, *others = errors
-        first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
-        raise first
+        raise first_of(errors)
     return results
 
 
@@ -121,21 +119,21 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     return deleted
 
 
-def _straggler(context: Context, cut_off: str | None, *, until: float) -> Cluster | None:
-    """What the killed `up` of cluster id `cut_off` had asked for may appear on the provider's side a moment later."""
+def _late_arrival(context: Context, cut_off: str | None, *, until: float) -> Cluster | None:
+    """The cluster with the id `cut_off`, if what its killed `up` had asked for appears a moment later."""
     if cut_off is None:
         return None
     while time.monotonic() < until:
         found = context.provider.cluster(context.name)
         if found is not None and found.id == cut_off:
             return found
-        time.sleep(STRAGGLER_PAUSE_SECONDS)
+        time.sleep(LATE_PAUSE_SECONDS)
     _note(context, "down-done", cut_off)
     return None
 
 
 def _note(context: Context, event: str, cluster_id: str) -> None:
-    """Into the journal, if it can be written: a full disk here is no reason to let machines cost money."""
+    """Write into the journal, if that is possible: a full disk is no reason to let machines cost money."""
     try:
         context.state.journal.record(event, cluster_id=cluster_id)
     except HvdcloudError as error:
@@ -144,13 +142,12 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     bucket = context.bucket(cluster)
     if not cluster.nodes and not cluster.unseen:
         # Its nodes have deleted themselves or were preempted; what is left holds no files.
-        _point_at_the_bucket(context, bucket, cluster)
+        _warn_of_unpulled(context, bucket, cluster)
         return
     record = context.state.record_of(cluster.id)
     gone, missing = _gone(cluster), record.lost_predecessors() if record is not None else set()
@@ -167,8 +164,8 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
             for item in unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files)
             if item.name not in lost
         ]
-    if unsafe and (now := _fewer_run(context, cluster)):
-        # Nodes end themselves when they like, also while they are asked.
+    if unsafe and (now := _if_nodes_ended(context, cluster)):
+        # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif unsafe:
         raise CheckpointError(
@@ -178,9 +175,9 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         )
 
 
-def _fewer_run(context: Context, cluster: Cluster) -> Cluster | None:
-    """The cluster as it is now, if nodes have ended since it was looked at and whatever is left was seen."""
-    now = context.look()
+def _if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
+    """The cluster as it is now, if nodes have ended since it was queried and everything left was seen."""
+    now = context.query()
     if now is None:
         return replace(cluster, nodes=(), unseen=())
     return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None
@@ -190,11 +187,10 @@ def _running(cluster: Cluster) -> set[str]:
     return {node.name for node in cluster.nodes if node.state is NodeState.RUNNING}
 
 
-def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> None:
-    """Nothing of a cluster without nodes can be lost; say what this disk has not."""
+def _warn_of_unpulled(context: Context, bucket: Bucket, cluster: Cluster) -> None:
+    """Warn of checkpoints that are not on this disk; of a cluster without nodes nothing can be lost."""
     from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-    from hvdcloud.checkpoints.verify import unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
@@ -206,5 +202,5 @@ def _point_at_the_bucket(context: Context, bucket: Bucket, cluster: Cluster) -> 
 
 
 def _gone(cluster: Cluster) -> set[int]:
-    """Nodes that were preempted or deleted; none where one of them may only be out of sight."""
+    """Nodes that were preempted or deleted; none where a place that did not answer may hold one."""
     return set() if cluster.unseen else set(range(cluster.expected_nodes)) - {node.index for node in cluster.nodes}

@@ -29,7 +29,7 @@ def init(folder: Path, *, template: str, name: str | None) -> InitResult:
         name: of the cluster; None: made from the folder's name.
 
     Raises:
-        UsageError: no such template, or a file is there already.
+        UsageError: no such template, or a file exists already.
     """
     if template not in TEMPLATES:
         raise UsageError(f"there is no template {template!r}", hint=f"one of: {', '.join(TEMPLATES)}")

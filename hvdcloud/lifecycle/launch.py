@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
-from hvdcloud.lifecycle.up import UpResult, look_ahead, up
+from hvdcloud.lifecycle.up import UpResult, confirm_before_build, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
-    """What was trained, where the checkpoints are, and that nothing is left."""
+    """The steps of a launch; nothing is left of its cluster."""
 
     build: BuildOutcome
     up: UpResult
@@ -37,13 +38,13 @@ class LaunchResult:
     down: DownResult
     seconds: float
     cost: Cost | None
-    """None: it costs nothing, or is not known."""
+    """None: the cluster costs nothing, or the price is not known."""
 
 
 def launch(
     context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False
 ) -> LaunchResult:
-    """Image if needed, up, run, pull, down. What it may cost is said, and asked for, before the image is built.
+    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
@@ -62,7 +63,7 @@ def launch(
     consent = Consent(given=confirmed)
     try:
         with _importing_ahead():
-            look_ahead(context, consent)
+            confirm_before_build(context, consent)
             built = ensure_image(context)
             cluster = up(context, consent=consent)
         result = run(context, options, meter=meter)
@@ -91,7 +92,7 @@ def launch(
 def finish(
     context: Context, result: RunResult, *, target: Path | None, meter: Meter
 ) -> tuple[PullResult, DownResult, Cost | None]:
-    """After a run: the checkpoints of the cluster's runs to this disk, then everything away.
+    """After a run, pull the checkpoints of the cluster's runs, then delete the cluster.
 
     Raises:
         CheckpointError: something could not be saved; the nodes stay.
@@ -107,8 +108,10 @@ def finish(
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
-        if cluster is not None and cluster.head is not None:
-            archive.wait(context, cluster, result.run)
+        # Nodes have lent credentials only until the checkpoints are in the bucket.
+        lent = context.platform.lends_credentials and bucket.url.startswith("gs://")
+        if cluster is not None and cluster.head is not None and not lent:
+            archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(
@@ -133,10 +136,10 @@ def _cost(
 
 
 def _give_up(context: Context) -> None:
-    """Ctrl-C after `up` and before the run was known to have begun.
+    """Delete the cluster after Ctrl-C between `up` and the start of the run.
 
     Raises:
-        InterruptedByUserError: always; it says what is left.
+        InterruptedByUserError: always; the message says what is left.
     """
     context.console.say(f"interrupted; deleting the nodes of {context.name}")
     try:
@@ -154,7 +157,7 @@ def _give_up(context: Context) -> None:
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
-    """The run could not be started or was lost: save what there is, then delete what still costs."""
+    """Pull the checkpoints and delete the nodes after a run that could not be started or was lost."""
     from hvdcloud.checkpoints.manifest import list_runs
 
     try:
@@ -168,17 +171,16 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         if cost := _cost(context, meter, bucket=bucket, runs=runs):
             context.console.say(cost.summary)
     except HvdcloudError as second:
-        error.details = "\n".join(filter(None, [error.details, second.message, second.details]))
+        error.add_details(second.message, second.details)
         error.hint = second.hint
 
 
 @contextmanager
 def _importing_ahead() -> Iterator[None]:
-    """Load the SSH client while the engine works: it takes longer than the containers take to boot."""
+    """Import the SSH client while the engine works: that takes longer than the containers take to boot."""
 
     def load() -> None:
-        import fabric  # noqa: F401
-        import paramiko  # noqa: F401
+        import_module("fabric")
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(load)

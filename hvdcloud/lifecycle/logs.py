@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
+from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
-from hvdcloud.runs.elastic import is_elastic, most_ranks
+from hvdcloud.runs.log_lines import RankLines
 from hvdcloud.runs.progress import LogReader, Progress
-from hvdcloud.runs.rank_lines import RankLines
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
 
 QUIET_SECONDS = 4.0
-"""After this long without output the head is asked whether it still lives."""
+"""After this long without output the head is asked whether it still answers."""
 ANSWER_SECONDS = 6.0
 """How long its answer may take."""
 RECONNECT_SECONDS = 600.0
@@ -33,55 +33,36 @@ STOP_SECONDS = 120.0
 class Followed:
     """A run that was followed to its end."""
 
-    state: dict[str, Any]
+    state: RunState
     last_line: str
     progress: Progress | None
-    """What the run did, if what it prints tells; the whole of its log was read."""
+    """What the run did, if its output tells; the whole log was read."""
 
 
-def find_run(context: Context, cluster: Cluster, run_id: str | None) -> str:
-    """The run that is meant: the given one, or the newest.
-
-    Raises:
-        UsageError: the cluster has no such run.
-    """
-    return str(find_run_state(context, cluster, run_id)["run"])
-
-
-def find_run_state(context: Context, cluster: Cluster, run_id: str | None) -> dict[str, Any]:
-    """The state of the run that `find_run` finds.
+def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
+    """The state of the given run, or of the newest.
 
     Raises:
         UsageError: the cluster has no such run.
     """
-    found = states(context, cluster)
-    state: dict[str, Any]
+    found = context.run_states(cluster)
     for state in reversed(found):
-        if run_id is None or run_id == state["run"]:
+        if run_id is None or run_id == state.run:
             return state
-    runs = [str(state["run"]) for state in found]
+    runs = [state.run for state in found]
     raise UsageError(
         f"cluster {cluster.name} has no run {run_id}" if run_id else f"cluster {cluster.name} has had no run yet",
         hint=f"its runs: {', '.join(runs)}" if runs else "hvdcloud run starts one",
     )
 
 
-def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
-    """The state of every run of this cluster, newest last.
-
-    Raises:
-        NodeError: the head does not answer, or is gone and has left no word in the bucket.
-    """
-    if archive.is_needed(cluster):
-        if kept := archive.states(context, cluster):
-            return kept
-        raise not_whole(cluster, boot_log=context.provider.console)
-    context.record(cluster)
-    found: list[dict[str, Any]] = context.fleet(cluster).head.call("state", timeout=20.0)["runs"]
-    return found
+def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> archive.KeptRun | None:
+    """One run, from the bucket; if the cluster is gone, of every cluster that had its name."""
+    cluster_id = cluster.id if cluster is not None else None
+    return archive.read(context.bucket(cluster), cluster=context.name, cluster_id=cluster_id, run_id=run_id)
 
 
-def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> dict[str, Any]:
+def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> RunState:
     """Write a run's output to the console; from the bucket if its nodes are gone. Returns the run's state.
 
     Args:
@@ -94,19 +75,17 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     """
     found = context.find()
     show = _shown(context, rank)
-    if archive.is_needed(found) and (kept := archive.read(context, found, run_id)) is not None:
+    if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
         _check_rank(kept.state, rank)
         show(kept.log)
         return kept.state
     cluster = found or context.cluster()
-    state = find_run_state(context, cluster, run_id)
+    state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
-    run_id = str(state["run"])
+    run_id, elastic = state.run, state.elastic is not None
     if follow_it:
-        from hvdcloud.lifecycle.replace import replacing
-
-        with replacing(context, run_id, elastic=is_elastic(state)):
-            return follow(context, cluster, run_id, rank=rank, elastic=is_elastic(state)).state
+        with replacing(context, run_id, elastic=elastic):
+            return follow(context, cluster, run_id, rank=rank, elastic=elastic).state
     answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
     show(answer.stdout)
     return _state_line(answer.stderr)
@@ -120,25 +99,25 @@ def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
     return lambda data: context.console.job_output(lines.feed(data))
 
 
-def _check_rank(state: Mapping[str, Any], rank: int | None) -> None:
+def _check_rank(state: RunState, rank: int | None) -> None:
     """
     Raises:
         UsageError: the run never had this rank.
     """
-    ranks = most_ranks(state)
+    ranks = state.most_ranks
     if rank is not None and ranks is not None and rank >= ranks:
-        are = "may be" if is_elastic(state) else "are"
+        are = "may be" if state.elastic else "are"
         raise UsageError(
-            f"run {state['run']} has no rank {rank}",
+            f"run {state.run} has no rank {rank}",
             hint=f"its ranks {are} 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
         )
 
 
-def stop(context: Context, run_id: str | None) -> dict[str, Any]:
+def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
-    run_id = find_run(context, cluster, run_id)
-    return context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS)
+    run_id = find_run(context, cluster, run_id).run
+    return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
 
 
 def follow(
@@ -161,12 +140,12 @@ def follow(
         try:
             state = _follow_once(context, cluster, run_id, offset, _both(show, reader.feed))
             return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
-        except _Cut as cut:
+        except _CutError as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
             if gone := _head_is_gone(context, cluster, run_id):
                 # It may have gone because the run had ended.
-                if (kept := archive.read(context, cluster, run_id)) is None:
+                if (kept := _kept(context, cluster, run_id)) is None:
                     raise gone from cut.cause
                 show(kept.log[offset:])
                 reader.feed(kept.log[offset:])
@@ -178,7 +157,9 @@ def follow(
             time.sleep(1.0)
 
 
-class _Cut(Exception):  # noqa: N818 - not an error: the run goes on
+class _CutError(Exception):
+    """The connection was lost; the run continues."""
+
     def __init__(self, cause: NodeError, offset: int) -> None:
         super().__init__(cause.message)
         self.cause = cause
@@ -195,7 +176,7 @@ def _both(first: Callable[[bytes], None], second: Callable[[bytes], None]) -> Ca
 
 def _follow_once(
     context: Context, cluster: Cluster, run_id: str, offset: int, take: Callable[[bytes], None]
-) -> dict[str, Any]:
+) -> RunState:
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
@@ -217,7 +198,7 @@ def _follow_once(
                 head.wait_readable(channel, deadline=heard + QUIET_SECONDS + ANSWER_SECONDS, what="logs")
             code = exit_code(channel)
     except NodeError as error:
-        raise _Cut(error, offset) from error
+        raise _CutError(error, offset) from error
     if code != 0:
         raise NodeError(
             f"the log of run {run_id} cannot be read: {stderr.decode(errors='replace').strip()}",
@@ -227,11 +208,11 @@ def _follow_once(
 
 
 def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError | None:
-    """The error for it; None while it runs, or nobody can tell."""
+    """The error for a head that is gone; None while it runs, or if the provider does not answer."""
     try:
         now = context.provider.cluster(cluster.name)
     except HvdcloudError as error:
-        # A laptop whose network is away reaches neither the head nor its provider.
+        # A laptop without a network reaches neither the head nor its provider.
         context.console.warn(error.message)
         return None
     head = now.head if now else None
@@ -246,7 +227,5 @@ def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError 
     )
 
 
-def _state_line(stderr: bytes) -> dict[str, Any]:
-    last = stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    state: dict[str, Any] = json.loads(last)
-    return state
+def _state_line(stderr: bytes) -> RunState:
+    return RunState.from_json(json.loads(stderr.decode(errors="replace").strip().rpartition("\n")[2]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import CheckpointError, UsageError
+from hvdcloud.errors import CheckpointError, UsageError, first_of
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.pull import Progress
@@ -44,7 +44,7 @@ class PullResult:
 
 
 def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullResult:
-    """Fetch what is not on this disk yet; what is, is verified where it stands.
+    """Fetch what is not on this disk yet, and verify what is.
 
     Args:
         run_id: one run; None: every run of the cluster that is up, else the newest run in the bucket.
@@ -79,9 +79,7 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
             except CheckpointError as error:
                 errors.append(error)
     if errors:
-        first, *others = errors
-        first.details = "\n".join(filter(None, [first.details, *(other.message for other in others)]))
-        raise first
+        raise first_of(errors)
     return PullResult(cluster=context.name, bucket=bucket.url, runs=pulled, seconds=time.monotonic() - started)
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
+from hvdcloud.lifecycle.context import STATE_SECONDS
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
 from hvdcloud.runs.replacement import CLIENT, Failure, Found, Pace, ReplacementPolicy, index_of
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-
-STATE_SECONDS = 20.0
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ class Replacer:
 
     def _check(self) -> bool:
         """Replace what is due. Returns False when there is nothing left to do for this run."""
-        cluster = self._context.look()
+        cluster = self._context.query()
         if cluster is None or cluster.unseen or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
             # The command that follows the run says so.
             return True
@@ -119,8 +119,8 @@ class Replacer:
         if not self._policy.due(now=time.monotonic()):
             return True
         state = self._state()
-        limits = state.get("elastic")
-        if state.get("state") == "done" or not limits:
+        limits = state.elastic
+        if state.done or limits is None:
             return False
         with contextlib.ExitStack() as stack:
             try:
@@ -128,13 +128,12 @@ class Replacer:
             except UsageError:
                 # Another command, such as `resize`, is changing the cluster.
                 return True
-            now = self._context.look()
+            now = self._context.query()
             if now is None:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            making = state.get("making") or ()
-            due = self._policy.due(now=time.monotonic(), most=int(limits["max"]), making=making)
+            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
             if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
@@ -152,15 +151,15 @@ class Replacer:
         certain = [there[index].name for index in lost if index in there]
         self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> RunState:
         """Of the run, as the head knows it; empty if it knows no such run."""
-        with self._context.head(self._context.name) as head:
-            states: list[dict[str, Any]] = head.call("state", timeout=STATE_SECONDS)["runs"]
-        return next((state for state in states if state["run"] == self._run), {})
+        with self._context.head_session() as head:
+            states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
+        return next((state for state in states if state.run == self._run), RunState())
 
-    def _replace(self, cluster: Cluster, lost: Sequence[int], state: Mapping[str, Any]) -> None:
+    def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:
         context = self._context
-        why = {str(member["name"]): str(member.get("why") or "") for member in state.get("members") or ()}
+        why = {member.name: member.why for member in state.members}
         there = {node.index: node for node in cluster.nodes}
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]

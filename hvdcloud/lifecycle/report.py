@@ -70,7 +70,7 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
 
 
 def _write(path: Path, content: str) -> None:
-    """In one move: a report that is looked at stays whole.
+    """Write in one move: a report that is open in a browser stays whole.
 
     Raises:
         UsageError: it cannot be written there.

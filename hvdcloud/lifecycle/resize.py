@@ -1,11 +1,11 @@
-"""`hvdcloud resize N`: nodes come and go, during an elastic run or between runs; those that are missing come back."""
+"""`hvdcloud resize N`: adds and removes nodes, during an elastic run or between runs; missing ones come back."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
@@ -15,6 +15,7 @@ from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard, unsaved
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
@@ -34,18 +35,18 @@ class ResizeResult:
     """Nodes that are new, or back."""
     removed: Sequence[str]
     run: str | None
-    """The elastic run that goes on with them."""
+    """The elastic run that continues with them."""
     dollars_per_hour_before: float
     dollars_per_hour: float
     worst_case_dollars: float | None
     """None: nothing ends it."""
     note: str
-    """What stands in hvdcloud.yaml, if that is another number; empty if it is not."""
+    """About `nodes` in hvdcloud.yaml, if that is another number; empty if it is not."""
     seconds: float
 
     @property
     def changed(self) -> bool:
-        """False: it was like that already."""
+        """False: the cluster had this size already."""
         return bool(self.made or self.removed)
 
 
@@ -55,18 +56,18 @@ class Change:
 
     make: tuple[int, ...]
     clear: tuple[int, ...]
-    """Of those to make: what stands there has never joined, and is deleted first."""
+    """Of those to make: nodes that exist and have never joined, and are deleted first."""
     remove: tuple[Node, ...]
 
 
 def resize(context: Context, nodes: int, *, consent: Consent | None = None, force: bool = False) -> ResizeResult:
-    """Make the cluster `nodes` nodes; those that are missing or stopped are made anew.
+    """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
     Args:
         force: also delete nodes that may hold checkpoints which are not in the bucket.
 
     Raises:
-        UsageError: there is no such cluster, a run stands in the way, or nobody agreed to what it costs.
+        UsageError: there is no such cluster, a run prevents it, or what it costs was not agreed to.
         CheckpointError: something would be lost; nothing was changed.
         CapacityError, ImageError, NodeError: new nodes could not be made; the cluster is as it was.
         TeardownError: something could not be deleted.
@@ -80,7 +81,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         change = plan_change(cluster, record, nodes)
         labelled = context.provider.cluster(cluster.name)
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
-        run: dict[str, Any] | None = None
+        run: RunState | None = None
         if not done:
             run = active_run(context, cluster)
             _check_run(run, nodes, cluster)
@@ -94,7 +95,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         nodes=nodes,
         made=[f"{cluster.name}-{index}" for index in change.make],
         removed=[node.name for node in change.remove],
-        run=str(run["run"]) if run else None,
+        run=run.run if run else None,
         dollars_per_hour_before=cluster.dollars_per_hour,
         dollars_per_hour=after.dollars_per_hour,
         worst_case_dollars=after.worst_case_dollars,
@@ -112,12 +113,12 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
         cluster: as it is known here.
 
     Raises:
-        NodeError: the head is not there; a node is frozen or on its way up; not everything can be seen.
+        NodeError: the head does not run; a node is frozen or starting; a place does not answer.
     """
     name = cluster.name
     if cluster.unseen:
         raise NodeError(
-            f"{', '.join(cluster.unseen)} did not answer, so nobody knows which nodes {name} has",
+            f"{', '.join(cluster.unseen)} did not answer, so it is not known which nodes {name} has",
             hint="run the command again in a minute; https://status.cloud.google.com says what is down",
         )
     there = {node.index: node for node in cluster.nodes}
@@ -149,35 +150,33 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     )
 
 
-def active_run(context: Context, cluster: Cluster) -> dict[str, Any] | None:
-    """The state of the run that goes on, if one does.
+def active_run(context: Context, cluster: Cluster) -> RunState | None:
+    """The state of the active run, if there is one.
 
     Raises:
         NodeError: the head does not answer.
     """
-    from hvdcloud.lifecycle.logs import states
-
-    return next((state for state in states(context, cluster) if state.get("state") != "done"), None)
+    return next((state for state in context.run_states(cluster) if not state.done), None)
 
 
-def _check_run(run: Mapping[str, Any] | None, nodes: int, cluster: Cluster) -> None:
+def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
     if run is None:
         return
-    limits = run.get("elastic")
-    if not limits:
+    limits = run.elastic
+    if limits is None:
         raise UsageError(
-            f"run {run['run']} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
+            f"run {run.run} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
             "with",
             hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one go on with more or fewer",
         )
-    if making := run.get("making"):
+    if run.making:
         raise NodeError(
-            f"the head is making {', '.join(making)} anew",
+            f"the head is replacing {', '.join(run.making)}",
             hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
         )
-    if not int(limits["min"]) <= nodes <= int(limits["max"]):
+    if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
-            f"run {run['run']} takes {limits['min']} to {limits['max']} node(s), not {nodes}",
+            f"run {run.run} takes {limits.min} to {limits.max} node(s), not {nodes}",
             hint="run.elastic says how many; what it says when a run begins holds for that run",
         )
 
@@ -191,7 +190,7 @@ def _grow(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     consent: Consent,
     force: bool,
 ) -> None:
@@ -222,17 +221,17 @@ def add_nodes(
     change: Change,
     stay: Sequence[Node],
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     on_progress: OnProgress,
     on_made: Callable[[], object] = lambda: None,
     on_ready: Callable[[], object] = lambda: None,
 ) -> None:
-    """Make nodes, bring them up, join them and admit them to the elastic run that goes on; or leave nothing of them.
+    """Make nodes, bring them up, join them and admit them to the active elastic run; or leave nothing of them.
 
     Args:
         spec: `nodes`: how many the cluster has afterwards.
-        stay: those that are there.
-        on_made: called when they are there and boot; from then on their deletion ends the wait for them.
+        stay: those that exist.
+        on_made: called when the new nodes exist and boot; from then on their deletion ends the wait for them.
         on_ready: called when that wait is over.
     """
     provider = context.provider
@@ -254,9 +253,9 @@ def add_nodes(
             spec,
             [*(node for node in stay if node.state is not NodeState.STOPPED), *made],
             made=made,
-            # A run goes on without a node that is lost; the head has to know its new peers, and they their peers.
+            # A run continues without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
         if run:
             admit(context, spec, run, names)
@@ -274,8 +273,8 @@ def add_nodes(
     context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
 
 
-def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Have an elastic run take nodes in that have joined.
+def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
+    """Add nodes that have joined to an elastic run.
 
     Raises:
         NodeError: the head does not answer, or refuses.
@@ -286,8 +285,8 @@ def admit(context: Context, spec: ClusterSpec, run: Mapping[str, Any], names: Se
         for node in context.record(spec).nodes
         if node.name in names
     ]
-    with context.head(spec.name) as head:
-        head.call(f"admit {run['run']}", payload={"hosts": hosts})
+    with context.head_session() as head:
+        head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
@@ -299,20 +298,18 @@ def _shrink(
     change: Change,
     nodes: int,
     *,
-    run: Mapping[str, Any] | None,
+    run: RunState | None,
     force: bool,
 ) -> None:
     if not change.remove and context.record(cluster).size == nodes:
         return
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
-        context.console.say(
-            f"run {run['run']} goes on without {', '.join(running)}; the checkpoints there are uploaded"
-        )
-        with context.head(cluster.name) as head:
-            head.call(f"dismiss {run['run']}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+        context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
+        with context.head_session() as head:
+            head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
-        _refuse_if_unsaved(context, cluster, change.remove, but=str(run["run"]) if run else None)
+        _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.journal.record(
             "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
@@ -327,7 +324,7 @@ def _shrink(
                 details=leftover_table(left),
             )
         context.state.update(lambda record: replace(record, size=nodes))
-        # Those that are left forget the others' pins. They run as well if they do not.
+        # The remaining nodes forget the pins of the others; a run does not depend on it.
         now = context.cluster()
         rest = [node for node in now.nodes if node.state is not NodeState.STOPPED]
         join(
@@ -335,7 +332,7 @@ def _shrink(
             spec_of(context.state, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
-            active_run=str(run["run"]) if run else None,
+            active_run=run.run if run else None,
         )
 
 
@@ -355,6 +352,6 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
     if problems:
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: {len(problems)} thing(s) would be lost",
-            hint="mend that, then resize again; --force deletes all the same",
+            hint="fix that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )

@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.runs.elastic import Member, members, restarts, world
+from hvdcloud.lifecycle.logs import follow
+from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.runs.horovod_args import (
     GLOO_TIMEOUT_SECONDS,
     GLOO_TIMEOUT_VARIABLE,
@@ -22,6 +23,7 @@ from hvdcloud.runs.horovod_args import (
     elastic_gloo_timeout,
     horovodrun_argv,
 )
+from hvdcloud.runs.state import About, Member, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
-"""What stands in a run's header instead of credentials where the nodes ask their metadata server."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
 
@@ -59,7 +60,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended, or that it goes on."""
+    """How a run ended, or that it is active."""
 
     run: str
     cluster: str
@@ -98,7 +99,7 @@ class RunResult:
         """Turn anything but success into an error.
 
         Args:
-            hint: instead of the one that fits while the cluster is there.
+            hint: instead of the one for a cluster that still exists.
             pulled: every checkpoint has been fetched and verified since.
 
         Raises:
@@ -111,7 +112,7 @@ class RunResult:
             if not self.checkpoints_complete and not pulled:
                 raise CheckpointError(
                     f"run {self.run} succeeded, but not every checkpoint is in the bucket; its nodes hold them",
-                    hint="mend the bucket; hvdcloud down then saves them before it deletes the nodes",
+                    hint="fix the bucket; hvdcloud down then saves them before it deletes the nodes",
                 )
             return
         code = self.exit_code if self.exit_code is not None else 1
@@ -131,7 +132,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     Raises:
         UsageError: no cluster, another run is active, a secret is not set.
         NodeError: a node cannot be reached.
-        InterruptedByUserError: Ctrl-C; the run goes on.
+        InterruptedByUserError: Ctrl-C; the run continues.
     """
     started = time.monotonic()
     with context.state.lock("run"):
@@ -151,9 +152,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             checkpoint_files=0,
             checkpoints_complete=False,
         )
-    from hvdcloud.lifecycle.logs import follow
-    from hvdcloud.lifecycle.replace import replacing
-
     elastic = context.config.run.elastic is not None
     try:
         with replacing(context, run_id, elastic=elastic):
@@ -169,24 +167,21 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         ) from None
 
 
-def result_of(cluster: str, state: Mapping[str, Any]) -> RunResult:
+def result_of(cluster: str, state: RunState) -> RunResult:
     """From the node program's state of a run."""
-    checkpoints = state.get("checkpoints") or {}
-    ended, began = state.get("ended"), state.get("started")
-    done = state.get("state") == "done"
     return RunResult(
-        run=str(state["run"]),
+        run=state.run,
         cluster=cluster,
-        state=str(state.get("result") or "running") if done else "running",
-        ranks=int(state.get("np") or len(state.get("ranks") or ())),
-        exit_code=state.get("exit_code"),
-        reason=str(state.get("reason") or ""),
-        seconds=float((ended or time.time()) - began) if began else 0.0,
-        checkpoint_files=int(checkpoints.get("files") or 0),
-        checkpoints_complete=bool(checkpoints.get("complete")),
-        world=None if done else world(state),
-        restarts=restarts(state),
-        members=members(state),
+        state=(state.result or "running") if state.done else "running",
+        ranks=state.np or len(state.ranks),
+        exit_code=state.exit_code,
+        reason=state.reason,
+        seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
+        checkpoint_files=state.checkpoints.files,
+        checkpoints_complete=state.checkpoints.complete,
+        world=None if state.done else state.world,
+        restarts=state.restarts,
+        members=state.members,
     )
 
 
@@ -262,7 +257,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(context.platform, cluster, command),
+        "about": about_cluster(context.platform, cluster, command).to_json(),
     }
     fleet = context.fleet(cluster)
     try:
@@ -295,19 +290,19 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     return run_id, ranks
 
 
-def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
-    """What a run's state says of its cluster, to be read after the nodes are gone. Holds no secret."""
-    return {
-        "provider": cluster.provider,
-        "machine": platform.machines(),
-        "image": cluster.image,
-        "command": shlex.join(command),
-        "dollars_per_hour": cluster.dollars_per_hour,
-        "dollars_before": cluster.dollars_so_far,
-        "costs_since": (cluster.costs_since or cluster.created).timestamp(),
-        "worst_case_dollars": cluster.worst_case_dollars,
-        "seen": time.time(),
-    }
+def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:
+    """What a run's state says of its cluster, to be read after the nodes are gone."""
+    return About(
+        provider=cluster.provider,
+        machine=platform.machines(),
+        image=cluster.image,
+        command=shlex.join(command),
+        dollars_per_hour=cluster.dollars_per_hour,
+        dollars_before=cluster.dollars_so_far,
+        costs_since=(cluster.costs_since or cluster.created).timestamp(),
+        worst_case_dollars=cluster.worst_case_dollars,
+        seen=time.time(),
+    )
 
 
 def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
@@ -330,14 +325,14 @@ def _elastic(config: Config) -> dict[str, Any] | None:
 
 
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
-    """What the head needs to make lost nodes anew while nobody follows the run, where it may."""
+    """What the head needs to replace lost nodes while no client follows the run; None where it cannot."""
     from hvdcloud.remote.join import spec_of
 
     try:
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         return context.provider.vm_templates(spec, cluster, range(1, context.config.most_nodes))
     except HvdcloudError as error:
-        context.console.warn(f"{error.message}; lost nodes are made anew only while somebody follows the run")
+        context.console.warn(f"{error.message}; lost nodes are replaced only while a client follows the run")
         return None
 
 
@@ -355,7 +350,7 @@ def check_tools(config: Config, options: RunOptions) -> None:
     """Whether the run can have those of Horovod's own tools that are asked for.
 
     Raises:
-        UsageError: Horovod's tools are wanted of an elastic run. Whenever nodes come or go, Horovod 0.28.1 begins anew
+        UsageError: Horovod's tools are wanted of an elastic run. Whenever nodes come or go, Horovod 0.28.1 starts again
             in every worker: the timeline is opened again and emptied (timeline.cc), on whichever node rank 0 is then;
             the autotuner's file is opened while it is open, which fails and ends what it writes
             (parameter_manager.cc).

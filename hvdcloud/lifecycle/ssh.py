@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
-    """The OpenSSH command line that the caller is to become.
+    """The OpenSSH command line, to be executed in place of this process.
 
     Args:
         node: its name or index.

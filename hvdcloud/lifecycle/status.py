@@ -48,9 +48,7 @@ def status(context: Context) -> StatusResult:
     runs: list[RunResult] = []
     unknown = ""
     try:
-        from hvdcloud.lifecycle.logs import states
-
-        runs = [result_of(cluster.name, state) for state in states(context, cluster)]
+        runs = [result_of(cluster.name, state) for state in context.run_states(cluster)]
     except HvdcloudError as error:
         unknown = error.message
     age = time.time() - cluster.created.timestamp()

@@ -1,7 +1,7 @@
 """A cluster as it is at every moment: its nodes, its newest run, what that costs. What `hvdcloud top` shows.
 
-Each node has a thread that asks it over one kept connection, and the provider has one. Whoever looks gets what is known
-by then, at once: a node that does not answer is waited for by its own thread only.
+Each node has a thread that asks it over one kept connection, and the provider has one. `view` returns what is known by
+then, at once: only its own thread waits for a node that does not answer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.remote.ssh import Session
-from hvdcloud.runs.elastic import Member, is_elastic, members, restarts, told, world
 from hvdcloud.runs.progress import LogReader, Position
+from hvdcloud.runs.state import Event, Member, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
@@ -43,7 +43,7 @@ class NodeView:
     """Why there is none, if that is known; or why there are no figures of its GPUs."""
     sample: Mapping[str, Any]
     member: Member | None = None
-    """What an elastic run that goes on says of it."""
+    """The node in an active elastic run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class RunView:
     position: Position | None
     numbers: Mapping[str, float]
     checkpoint_files: int | None
-    """In the bucket; None: the run goes on, and that is not counted before its end."""
+    """In the bucket; None: the run is active, and they are not counted before its end."""
     world: int | None = None
     """How many ranks train now; None: the run is not elastic, or has ended."""
     restarts: int = 0
     """How often horovodrun was started again."""
     members: Sequence[Member] = ()
-    """The nodes of an elastic run that goes on."""
+    """The nodes of an active elastic run."""
 
     @property
     def goes_on(self) -> bool:
@@ -100,7 +100,7 @@ class Observer:
     """Watches a cluster until it is closed.
 
     Args:
-        context: whose cluster; its provider is asked by a thread of ours alone.
+        context: of the cluster; only the observer's own thread asks its provider.
         cluster: as it is now.
     """
 
@@ -173,7 +173,7 @@ class Observer:
     def _ask_provider(self) -> None:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
-                found = self._context.look()
+                found = self._context.query()
             except HvdcloudError as error:
                 self._note(error.message)
             except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why
@@ -248,7 +248,7 @@ class _Watch:
             return
         if not self._offset:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
-            self._reader = LogReader(elastic=is_elastic(answer["state"]))
+            self._reader = LogReader(elastic=RunState.from_json(answer["state"]).elastic is not None)
         self._offset = int(log["offset"])
         self._lines += str(log["text"]).splitlines()
         self._reader.feed(str(log["text"]).encode())
@@ -271,29 +271,27 @@ class _Watch:
             answer, lines = self._answer, list(self._lines)
             position, numbers = self._reader.position, dict(self._reader.numbers)
             silent = time.monotonic() - self._heard
-        state = answer.get("state")
-        if not isinstance(state, dict):
+        state = RunState.from_json(answer.get("state"))
+        if not state.run:
             return None, [], lines
-        done = state["state"] == "done"
         now = float(answer["now"]) + silent
-        began, ended = float(state["started"]), state.get("ended")
-        checkpoints = state.get("checkpoints") or {}
+        began = state.started or now
         view = RunView(
-            run=str(state["run"]),
-            state=str(state.get("result")) if done else str(state["state"]),
-            reason=str(state.get("reason") or ""),
-            ranks=int(state["np"]),
-            seconds=max(0.0, float(ended or now) - began),
+            run=state.run,
+            state=state.result if state.done else state.state,
+            reason=state.reason,
+            ranks=state.np,
+            seconds=max(0.0, (state.ended or now) - began),
             position=position,
             numbers=numbers,
-            checkpoint_files=int(checkpoints.get("files") or 0) if done else None,
-            world=None if done else world(state),
-            restarts=restarts(state),
-            members=[] if done else members(state),
+            checkpoint_files=state.checkpoints.files if state.done else None,
+            world=None if state.done else state.world,
+            restarts=state.restarts,
+            members=() if state.done else state.members,
         )
         events = [(began, "started")]
-        events += [(float(event["t"]), told(event)) for event in answer.get("events") or ()]
-        if done and ended:
+        events += [(event.at, event.text) for event in Event.all_from_json(answer.get("events"))]
+        if state.done and state.ended:
             said = view.reason.startswith(view.state) or not view.reason
-            events.append((float(ended), view.state if said else f"{view.state}: {view.reason}"))
+            events.append((state.ended, view.state if said else f"{view.state}: {view.reason}"))
         return view, events, lines

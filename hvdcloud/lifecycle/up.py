@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MAKING_SECONDS = 120.0
-"""For a cluster's first node to be there after its firewall rules or network."""
+"""From the creation of a cluster's firewall rules or network to that of its first node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class UpResult:
     worst_case_dollars: float | None
     """None: nothing ends it."""
     created: bool
-    """False if it was there already."""
+    """False if it existed already."""
     seconds: float
 
 
@@ -79,8 +79,8 @@ def plan_up(context: Context) -> Plan:
     return context.provider.plan(spec)
 
 
-def look_ahead(context: Context, consent: Consent) -> None:
-    """What `up` would cost, said and agreed to before an image is built for it; what would stop `up` stops this too.
+def confirm_before_build(context: Context, consent: Consent) -> None:
+    """Confirm what `up` would cost before an image is built for it; what would stop `up` stops this too.
 
     Raises:
         HvdcloudError: the provider could not fulfil it.
@@ -88,7 +88,7 @@ def look_ahead(context: Context, consent: Consent) -> None:
     """
     from hvdcloud.lifecycle.build import image_to_be
 
-    # Here nothing costs money, and only the image tells whether the engine could fulfil it.
+    # Where nothing costs money, only the image tells whether the engine can create it.
     if not context.platform.costs_money or context.find() is not None:
         return
     spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
@@ -105,7 +105,7 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         consent: what the user has agreed to already.
 
     Raises:
-        UsageError: the name is taken, or nobody agreed to what it costs.
+        UsageError: the name is taken, or what it costs was not agreed to.
         CapacityError, ImageError, NodeError: it could not be made.
         TeardownError: it could not be made, and something of it could not be deleted.
         InterruptedByUserError: Ctrl-C; all that was made is deleted. Or the answer to what it costs was no.
@@ -130,16 +130,28 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         write_key_pair(context.state.key_file, login)
         with interrupted_once(), context.console.steps() as steps:
             nodes = _create(context, plan, steps)
+    return _result(context, spec, plan, nodes=nodes, created=True, started=started)
+
+
+def _result(
+    context: Context,
+    what: ClusterSpec | Cluster,
+    price: Plan | Cluster,
+    *,
+    nodes: Sequence[Node],
+    created: bool,
+    started: float,
+) -> UpResult:
     return UpResult(
-        cluster=spec.name,
-        id=spec.id,
+        cluster=what.name,
+        id=what.id,
         provider=context.provider.name,
         nodes=nodes,
-        image=spec.image,
-        bucket=spec.bucket,
-        dollars_per_hour=plan.dollars_per_hour,
-        worst_case_dollars=plan.worst_case_dollars,
-        created=True,
+        image=what.image,
+        bucket=what.bucket,
+        dollars_per_hour=price.dollars_per_hour,
+        worst_case_dollars=price.worst_case_dollars,
+        created=created,
         seconds=time.monotonic() - started,
     )
 
@@ -164,7 +176,7 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     if context.state.journal.unfinished_up(existing.id):
         context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
     elif existing.is_remnant:
-        _check_nobody_makes(context, existing)
+        _check_not_being_made(context, existing)
         others = ", ".join(existing.other_objects)
         context.console.say(f"the nodes of an earlier {existing.name} are gone; deleting what is left of it: {others}")
     else:
@@ -173,8 +185,8 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     return True
 
 
-def _check_nobody_makes(context: Context, existing: Cluster) -> None:
-    """A new cluster looks like what is left of an old one until its first node is there."""
+def _check_not_being_made(context: Context, existing: Cluster) -> None:
+    """Until its first node exists, a new cluster looks like what is left of an old one."""
     age = (datetime.now(timezone.utc) - existing.created).total_seconds()
     if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
         raise UsageError(
@@ -205,18 +217,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     image = image_of_nodes(context)
     if existing.image != image:
         raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
-    return UpResult(
-        cluster=name,
-        id=existing.id,
-        provider=context.provider.name,
-        nodes=existing.nodes,
-        image=existing.image,
-        bucket=existing.bucket,
-        dollars_per_hour=existing.dollars_per_hour,
-        worst_case_dollars=existing.worst_case_dollars,
-        created=False,
-        seconds=time.monotonic() - started,
-    )
+    return _result(context, existing, existing, nodes=existing.nodes, created=False, started=started)
 
 
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
@@ -250,7 +251,7 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
 
 
 def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster | None:
-    """What carries the cluster's name after a failed `create`.
+    """The cluster of this name after a failed `create`.
 
     Raises:
         TeardownError: the provider does not say.
@@ -264,7 +265,7 @@ def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster
         raise TeardownError(
             f"{plan.spec.name} did not come up ({_why(cause)}), and it is not proven that nothing is left: "
             f"{error.message}",
-            hint=f"hvdcloud down --name {plan.spec.name} as soon as that is mended{guard}",
+            hint=f"hvdcloud down --name {plan.spec.name} as soon as that is fixed{guard}",
             details="\n".join(filter(None, [getattr(cause, "details", ""), error.details])),
         ) from cause
 
@@ -274,7 +275,7 @@ def _why(cause: BaseException | None) -> str:
 
 
 def _roll_back(context: Context, cause: BaseException | None) -> None:
-    """Delete whatever carries the cluster's labels.
+    """Delete every object with the cluster's labels.
 
     Raises:
         TeardownError: something is left.

@@ -38,7 +38,7 @@ class Listing:
 
 
 class UnseenError(TeardownError):
-    """Nothing was found, but not every place answered: this is no proof that nothing is there."""
+    """Nothing was found, but not every place answered: this is no proof that nothing exists."""
 
 
 def unseen_error(listing: Listing) -> UnseenError:
@@ -166,14 +166,14 @@ class Platform(Protocol):
 
 
 class Provider(Protocol):
-    """Who makes nodes. Errors are those of `hvdcloud.errors`; each names the object, the cause and a remedy."""
+    """Makes nodes. Errors are those of `hvdcloud.errors`; each names the object, the cause and a remedy."""
 
     name: str
     ready_seconds: float
     """How long nodes may take from `create` to ready."""
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """What stands in the way of `spec`, found without changing anything. An empty list means go."""
+        """What prevents `spec`, found without changing anything; empty: nothing does."""
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """The exact requests for `spec`; nothing is changed by making them."""
@@ -181,8 +181,8 @@ class Provider(Protocol):
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all nodes or none.
 
-        The journal hears of every object before the call that makes it. On any failure, Ctrl-C included, what this
-        call made is deleted again before the exception goes on; what others made under the same name is not touched.
+        The journal hears of every object before the call that makes it. After any failure, Ctrl-C included, what this
+        call made is deleted before it raises; what others made under the same name is not touched.
 
         Raises:
             UsageError: a name is taken.  CapacityError: no room.  ImageError: the image is not there.
@@ -216,9 +216,9 @@ class Provider(Protocol):
         journal: Journal,
         on_progress: OnProgress = ignore_progress,
     ) -> Sequence[Node]:
-        """Make these nodes of a cluster that is there, all of them or none, beside those that it has.
+        """Make more nodes of a cluster that exists, all of them or none.
 
-        What stands stopped under one of their names is deleted first. They live no longer than the others. As with
+        A stopped node of one of their names is deleted first. They live no longer than the others. As with
         `create`, the journal hears of them first, and after a failure or Ctrl-C nothing that this call made is left.
 
         Args:
@@ -226,7 +226,7 @@ class Provider(Protocol):
 
         Raises:
             As `create` and `plan_growth`; UsageError also: there is a node of this name, and it is not stopped.
-            TeardownError: what stood stopped could not be deleted.
+            TeardownError: a stopped one could not be deleted.
         """
 
     def shrink(
@@ -239,7 +239,7 @@ class Provider(Protocol):
         """
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
-        """What the head needs to make these nodes anew by itself (node/elastic/replace.py). Holds no secret.
+        """What the head needs to make these nodes again by itself (node/elastic/replace.py). Holds no secret.
 
         Returns:
             None: here it cannot, or nothing ends the cluster.
@@ -249,7 +249,7 @@ class Provider(Protocol):
         """By name the host keys of those that say they are ready; from where only they and the provider can write."""
 
     def set_size(self, name: str, nodes: int) -> None:
-        """Have the labels of what is there say how many nodes the cluster has, where labels can be changed.
+        """Write into the labels how many nodes the cluster has, where labels can be changed.
 
         Raises:
             NodeError, CredentialsError: they could not be changed.
@@ -270,7 +270,7 @@ class Provider(Protocol):
         """
 
     def list(self) -> Listing:
-        """Every cluster of this project or engine, whoever made it."""
+        """Every cluster of this project or engine, of any user."""
 
     def console(self, node: Node) -> str:
         """The node's boot log."""

@@ -59,11 +59,13 @@ class OffersResult:
     """None: nothing has a price here."""
     offers: tuple[Offer, ...]
     notices: tuple[str, ...]
+    estimate_notice: str = ""
+    """That one of `notices` which says what `Offer.estimate` means; "" where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Offers that differ by their zones only, one of which stands for all."""
+    """Offers that differ by their zones only, shown by one of them."""
 
     offer: Offer
     zones: tuple[str, ...]
@@ -107,10 +109,10 @@ class PricesResult:
     source: Path | None
     """Where it is; None: it came with hvdcloud."""
     region: str
-    """Whose figures stand for those of regions that are not in it."""
+    """Whose figures are used for regions that are not in it."""
     regions: tuple[str, ...]
     kept: tuple[str, ...] = ()
-    """What the catalog did not have when it was made, so that older figures stand."""
+    """What the catalog did not have when it was made, so that older figures are used."""
     notices: tuple[str, ...] = ()
     skus: int = 0
     """Entries of the catalog that it was made from; 0: it was put together by hand."""

@@ -68,7 +68,7 @@ def list_code(folder: Path) -> list[CodeFile]:
         for path in _walk(folder, folder, []):
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
-                found.append(CodeFile(path=relative, link=os.readlink(path)))  # noqa: PTH115 - the text, not a path
+                found.append(CodeFile(path=relative, link=os.readlink(path)))
                 continue
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
@@ -110,7 +110,7 @@ def _spec(file: Path) -> GitIgnoreSpec:
     try:
         return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be used: {error}", hint=f"mend {file}") from error
+        raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
 
 
 def _ignored(path: Path, *, is_folder: bool, specs: list[tuple[Path, GitIgnoreSpec]]) -> bool:
@@ -132,7 +132,7 @@ def _sha256(path: Path) -> str:
 
 
 def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
-    """Make a node ready for a run: its code, its environment, the checkpoints to go on from.
+    """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
         header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
-from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.remote.keys import KeyPair, new_key_pair, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet
 
@@ -121,8 +121,7 @@ def join(
         elif needed is None or node.name in needed:
             failed.append(outcome)
     if failed:
-        failed[0].details = "\n".join(filter(None, [failed[0].details, *(other.message for other in failed[1:])]))
-        raise failed[0]
+        raise first_of(failed)
     _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
 
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.parallel import side_by_side
-from hvdcloud.remote.alive import answers, hanging_up_after
 
 if TYPE_CHECKING:
     from fabric import Connection
-    from paramiko import Channel
+    from paramiko import Channel, Transport
 
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
@@ -76,6 +75,38 @@ def has_ended(channel: Channel) -> bool:
     """
     over = channel.closed or (channel.exit_status_ready() and channel.eof_received)
     return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
+
+
+@contextlib.contextmanager
+def _hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
+    """Close the connection if the block takes longer: paramiko itself would wait for an hour, or without limit."""
+    overdue = threading.Timer(seconds, transport.close)
+    overdue.daemon = True
+    overdue.start()
+    try:
+        yield
+    finally:
+        overdue.cancel()
+
+
+def _answers(transport: Transport | None, *, within: float) -> bool:
+    """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
+
+    A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
+    would wait until its deadline. Here the connection is closed if there is no answer.
+
+    Args:
+        within: seconds.
+    """
+    from paramiko import SSHException
+
+    if transport is None:
+        return False
+    # What goes wrong in it ends the connection, and that is the answer.
+    with _hanging_up_after(within, transport), contextlib.suppress(SSHException, OSError, EOFError):
+        # sshd knows no such request, and says so.
+        transport.global_request("keepalive@openssh.com", wait=True)
+    return bool(transport.is_active())
 
 
 class Session:
@@ -152,7 +183,7 @@ class Session:
                 **self._socket(),
             },
         )
-        # Fabric has set a policy that trusts whoever answers; only the pinned keys count here.
+        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         connection.client.load_host_keys(str(self._state.known_hosts))
         return connection
@@ -202,7 +233,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Hang up; what was started on the node goes on only if it detached itself."""
+        """Close the connection; a program started on the node continues only if it has detached itself."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -226,7 +257,7 @@ class Session:
         self.open()
         assert self._connection is not None
         try:
-            with hanging_up_after(within, self._connection.transport):
+            with _hanging_up_after(within, self._connection.transport):
                 channel = self._connection.create_session()
                 channel.exec_command(command)
             self._heard = time.monotonic()
@@ -292,7 +323,7 @@ class Session:
             NodeError: it does not answer.
         """
         connection = self._connection
-        if connection is not None and answers(connection.transport, within=within):
+        if connection is not None and _answers(connection.transport, within=within):
             self._heard = time.monotonic()
             return
         raise NodeError(
@@ -367,12 +398,11 @@ class Fleet:
         results = self.each_outcome(call)
         failed = [result for result in results if isinstance(result, HvdcloudError)]
         if failed:
-            failed[0].details = "\n".join(filter(None, [failed[0].details, *(other.message for other in failed[1:])]))
-            raise failed[0]
+            raise first_of(failed)
         return [result for result in results if not isinstance(result, HvdcloudError)]
 
     def each_outcome(self, call: Callable[[Session], R]) -> list[R | HvdcloudError]:
-        """`call` for every node at once; an error of ours takes its result's place."""
+        """Call `call` for every node at once; an HvdcloudError takes its result's place."""
 
         def settled(session: Session) -> R | HvdcloudError:
             try:

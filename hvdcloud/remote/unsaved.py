@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import HvdcloudError
+from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +84,8 @@ def unsaved(
             if report.get("active"):
                 text = f"run {run} is still active (hvdcloud stop ends it)"
                 found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
-            pending = [f"{name} is not in the bucket yet" for name in report.get("pending", ())]
-            for text in (*pending, *report.get("errors", ())):
+            uploads = UploadReport.from_json(report)
+            for text in (*(f"{name} is not in the bucket yet" for name in uploads.pending), *uploads.errors):
                 found.append(Unsaved(hazard=Hazard.PENDING, run=run, text=f"{run}: {text}"))
     return list(dict.fromkeys(found))
 

@@ -5,16 +5,25 @@ Every text in it has gone through `markup.text`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series
 from hvdcloud.report.plot import Mark
 from hvdcloud.report.record import RunRecord
-from hvdcloud.runs.elastic import MARKED, is_elastic, restarts, told, whole, world_line, world_steps
+from hvdcloud.runs.state import Event
 from hvdcloud.units import seconds
 
 MOST_MARKS = 200
+MARKED = {
+    "lost a node": "lost",
+    "worker failed": "lost",
+    "preempted": "warned",
+    "node leaves": "warned",
+    "node joins": "joined",
+    "started again": "again",
+}
+"""The events that a plot over time shows, and how they are drawn."""
 _APART = 250.0
 """Marks of one kind that are closer than the plot's width by this are one."""
 _MEANING = {
@@ -27,19 +36,19 @@ _MEANING = {
 
 def changes_world(record: RunRecord) -> bool:
     """Whether ranks may have moved between nodes; where the state is missing, the events tell."""
-    return is_elastic(record.state) or any(event.get("event") == "world" for event in record.events)
+    return record.state.elastic is not None or any(event.name == "world" for event in record.events)
 
 
 def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
     """What is to be seen in every plot over time, oldest first; what happened at once to several nodes is one mark."""
     last: dict[str, Mark] = {}
     found: list[Mark] = []
-    for event in sorted(record.events, key=lambda each: float(each["t"])):
-        kind = MARKED.get(str(event.get("event")))
+    for event in sorted(record.events, key=lambda each: each.at):
+        kind = MARKED.get(event.name)
         if kind is None:
             continue
-        at = min(until, max(0.0, float(event["t"]) - started))
-        name = f"{told(event)}, {seconds(at)} into the run"
+        at = min(until, max(0.0, event.at - started))
+        name = f"{event.text}, {seconds(at)} into the run"
         before = last.get(kind)
         if before is not None and at - before.at < until / _APART:
             found.remove(before)
@@ -60,17 +69,29 @@ def key_of(shown: Sequence[Mark]) -> str:
 
 def world_series(record: RunRecord, *, started: float, until: float) -> list[Series]:
     """How many ranks there were; empty for a static run."""
-    line = world_line(_steps(record, started=started, until=until), until=until)
+    line: list[tuple[float, float]] = []
+    for at, ranks in _steps(record, started=started, until=until):
+        if line:
+            line.append((at, line[-1][1]))
+        line.append((at, float(ranks)))
+    if line and until > line[-1][0]:
+        line.append((until, line[-1][1]))
     return [Series(name="ranks", points=line)] if line else []
+
+
+def _all_steps(events: Iterable[Event], *, began: float, until: float) -> list[tuple[float, int]]:
+    """How many ranks there were from each moment on, in seconds since `began`; empty if no event says it."""
+    worlds = sorted((event.at, event.ranks) for event in events if event.name == "world" and event.ranks is not None)
+    return [(min(until, max(0.0, at - began)), ranks) for at, ranks in worlds]
 
 
 def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[float, int]]:
     """How many ranks there were from each moment on; that they end one by one when their work is done is no change."""
-    steps = world_steps(record.events, began=started, until=until)
-    if record.state.get("result") != "succeeded":
+    steps = _all_steps(record.events, began=started, until=until)
+    if record.state.result != "succeeded":
         return steps
     kinds = ("lost", "warned")
-    losses = [float(each["t"]) - started for each in record.events if MARKED.get(str(each.get("event"))) in kinds]
+    losses = [each.at - started for each in record.events if MARKED.get(each.name) in kinds]
     while len(steps) > 1 and steps[-1][1] < steps[-2][1] and not any(at >= steps[-2][0] for at in losses):
         steps.pop()
     return steps
@@ -109,10 +130,10 @@ def summary(record: RunRecord) -> list[tuple[str, object]]:
     if not changes_world(record):
         return []
     rows: list[tuple[str, object]] = []
-    limits = record.state.get("elastic")
-    if isinstance(limits, dict) and (least := whole(limits.get("min"))) is not None:
-        most = whole(limits.get("max"))
-        rows.append(("Elastic", f"{least} to {most} nodes" if most is not None else f"{least} nodes or more"))
+    limits = record.state.elastic
+    if limits is not None and limits.min is not None:
+        most = f" to {limits.max} nodes" if limits.max is not None else " nodes or more"
+        rows.append(("Elastic", f"{limits.min}{most}"))
     sizes = [ranks for _, ranks in _steps(record, started=0.0, until=float("inf"))]
     if sizes:
         rows.append(
@@ -125,10 +146,10 @@ def summary(record: RunRecord) -> list[tuple[str, object]]:
     }
     if any(happened.values()):
         rows.append(("Nodes came and went", ", ".join(f"{count} {what}" for what, count in happened.items() if count)))
-    if again := max(restarts(record.state), _count(record, "started again")):
+    if again := max(record.state.restarts, _count(record, "started again")):
         rows.append(("horovodrun started again", f"{again} time{'s' if again != 1 else ''}"))
     return rows
 
 
 def _count(record: RunRecord, name: str) -> int:
-    return sum(event.get("event") == name for event in record.events)
+    return sum(event.name == name for event in record.events)

@@ -6,23 +6,13 @@ seconds.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.runs.log_lines import Speaker, counted, rank_and_text
+from hvdcloud.runs.log_lines import Speaker, counted, numbers_in, rank_and_text
 
-_VALUE = r"""["']?\s*[:=]?\s*([-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?)\s*(%)?(?![\w.])"""
-_NAMED = {
-    "loss": re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE),
-    "accuracy": re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE),
-}
-_RATE = re.compile(
-    r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
-    re.IGNORECASE,
-)
 _LONGEST_LINE = 2000
 MOST_POINTS = 4000
 
@@ -81,34 +71,6 @@ def read_metrics(
             found.setdefault(name, []).append((at, value))
     series = [Series(name=name, points=thinned(points)) for name, points in found.items() if len(points) > 1]
     return Metrics(series=series, timed=clock.runs)
-
-
-def numbers_in(line: str) -> dict[str, float]:
-    """The numbers that one line names; of a progress bar that was drawn over itself, the last."""
-    line = line.rstrip("\r").rpartition("\r")[2]
-    values = {}
-    for name, pattern in _NAMED.items():
-        if match := pattern.search(line):
-            value = _number(match[1])
-            if value is not None:
-                values[name] = value / 100 if match[2] else value
-    if match := _RATE.search(line):
-        rate = _number(match[1])
-        if rate is not None:
-            values[f"{_unit(match[2])}/s"] = rate
-    return values
-
-
-def _unit(word: str) -> str:
-    word = word.lower().rstrip("s")
-    return "images" if word in ("image", "img") else f"{word}s"
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Sequence[tuple[float, float]]:

@@ -17,8 +17,8 @@ from hvdcloud.report import changes
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, read_metrics
 from hvdcloud.report.plot import plot
-from hvdcloud.report.record import RunRecord, instant, number
-from hvdcloud.runs.elastic import MARKED, told
+from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.state import number
 from hvdcloud.units import dollars, seconds, size
 
 LAST_LINES = 100
@@ -60,7 +60,7 @@ def _section(title: str, content: str) -> str:
 
 def outcome(record: RunRecord) -> str:
     """succeeded | failed | stopped | lost | not known to have ended."""
-    return str(record.state.get("result") or "not known to have ended")
+    return record.state.result or "not known to have ended"
 
 
 def _badge(record: RunRecord) -> str:
@@ -72,24 +72,21 @@ def _badge(record: RunRecord) -> str:
 def _summary(record: RunRecord) -> str:
     state, about = record.state, record.about
     rows: list[tuple[str, object]] = []
-    nodes = state.get("nodes") if isinstance(state.get("nodes"), list) else []
-    count = len(nodes or ()) or len(record.samples)
-    rows.append(("Cluster", record.cluster + (f" ({about['provider']})" if about.get("provider") else "")))
-    if count:
-        rows.append(("Nodes", f"{count}" + (f" of {about['machine']}" if about.get("machine") else "")))
-    if ranks := number(state.get("np")):
-        rows.append(("Ranks", f"{ranks:.0f}"))
+    rows.append(("Cluster", record.cluster + (f" ({about.provider})" if about.provider else "")))
+    if count := len(state.nodes) or len(record.samples):
+        rows.append(("Nodes", f"{count}" + (f" of {about.machine}" if about.machine else "")))
+    if state.np:
+        rows.append(("Ranks", state.np))
     rows += changes.summary(record)
     if gpus := gpu_count(record):
         rows.append(("GPUs", gpus))
-    if about.get("command"):
-        rows.append(("Command", about["command"]))
-    if about.get("image"):
-        rows.append(("Image", about["image"]))
-    code = state.get("exit_code")
-    rows.append(("Result", outcome(record) + (f", exit code {code}" if code else "")))
-    if state.get("reason"):
-        rows.append(("Reason", state["reason"]))
+    if about.command:
+        rows.append(("Command", about.command))
+    if about.image:
+        rows.append(("Image", about.image))
+    rows.append(("Result", outcome(record) + (f", exit code {state.exit_code}" if state.exit_code else "")))
+    if state.reason:
+        rows.append(("Reason", state.reason))
     if record.started:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
@@ -103,7 +100,7 @@ def _summary(record: RunRecord) -> str:
 
 
 def _costs(record: RunRecord) -> list[tuple[str, object]]:
-    rate = number(record.about.get("dollars_per_hour"))
+    rate = record.about.dollars_per_hour
     if rate is None:
         return []
     if not rate:
@@ -114,17 +111,16 @@ def _costs(record: RunRecord) -> list[tuple[str, object]]:
         rows.append(("Cost of this run", f"{dollars(spent)} at {dollars(rate)}/h"))
         if total := _total_before(record):
             rows.append(("Cost of the cluster until then", dollars(total + spent)))
-    if worst := number(record.about.get("worst_case_dollars")):
+    if worst := record.about.worst_case_dollars:
         rows.append(("At worst it would have cost", dollars(worst)))
     return rows
 
 
 def _total_before(record: RunRecord) -> float:
     """What the cluster had cost when the run began."""
-    before, seen = number(record.about.get("dollars_before")), number(record.about.get("seen"))
-    rate = number(record.about.get("dollars_per_hour")) or 0.0
-    late = max(0.0, (record.started or 0.0) - seen) if seen else 0.0
-    return (before or 0.0) + rate * late / 3600
+    about = record.about
+    late = max(0.0, (record.started or 0.0) - about.seen) if about.seen else 0.0
+    return (about.dollars_before or 0.0) + (about.dollars_per_hour or 0.0) * late / 3600
 
 
 def gpu_count(record: RunRecord) -> int:
@@ -209,7 +205,7 @@ def _plots(record: RunRecord) -> str:
     add("Network between the nodes", traffic, lambda value: f"{_bytes(value)}/s", gaps=True)
     if not with_gpus:
         add_metrics()
-    if rate := number(record.about.get("dollars_per_hour")):
+    if rate := record.about.dollars_per_hour:
         before = _total_before(record)
         line = Series(name="the cluster", points=[(0.0, before), (until, before + rate * until / 3600)])
         add("Cost", [line], lambda value: f"${value:,.2f}", course=True)
@@ -280,15 +276,13 @@ def _plain(value: float) -> str:
 
 def _events(record: RunRecord) -> str:
     found: list[tuple[float, str, str]] = []
-    if (began := instant(record.state.get("started"))) is not None:
-        found.append((began, "started", ""))
+    if record.state.started is not None:
+        found.append((record.state.started, "started", ""))
     for event in record.events:
-        found.append((float(event["t"]), told(event), MARKED.get(str(event.get("event")), "")))
-    ranks = record.state.get("ranks")
-    for rank in ranks if isinstance(ranks, list) else ():
-        if isinstance(rank, dict) and (at := instant(rank.get("ended"))) is not None and rank.get("exit_code"):
-            said = f"rank {rank.get('rank')} on {rank.get('node')} ended with {rank.get('exit_code')}"
-            found.append((at, said, ""))
+        found.append((event.at, event.text, changes.MARKED.get(event.name, "")))
+    for rank in record.state.ranks:
+        if rank.ended is not None and rank.exit_code:
+            found.append((rank.ended, f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}", ""))
     if record.ended is not None:
         found.append((record.ended, outcome(record), ""))
     if not found:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import NodeState
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster
-    from hvdcloud.lifecycle.context import Context
     from hvdcloud.storage.base import Bucket
 
 
@@ -23,72 +20,58 @@ _POLL_SECONDS = 0.1
 class KeptRun:
     """A run that has ended."""
 
-    state: dict[str, Any]
+    state: RunState
     log: bytes
 
 
-def is_needed(cluster: Cluster | None) -> bool:
-    """Whether there is no head to ask."""
-    head = cluster.head if cluster is not None else None
-    return head is None or head.state is NodeState.STOPPED
-
-
-def read(context: Context, cluster: Cluster | None, run_id: str | None) -> KeptRun | None:
-    """One run of the cluster, from the bucket.
+def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | None) -> KeptRun | None:
+    """One run of a cluster, from the bucket.
 
     Args:
-        cluster: None: it is gone altogether, and every cluster that had its name counts.
-        run_id: None: the newest of which there is a log.
+        bucket: of the cluster.
+        cluster: its name.
+        cluster_id: None: runs of every cluster that had this name count.
+        run_id: None: the newest that has a log.
 
     Returns:
         None: the bucket has no log of it.
     """
-    from hvdcloud.checkpoints.manifest import log_name
+    from hvdcloud.checkpoints.manifest import list_runs, log_name
     from hvdcloud.storage.base import ObjectMissingError
 
-    bucket = context.bucket(cluster)
-    for run in reversed(_runs(context, bucket, cluster)):
-        if run_id in (None, run) and (state := _state(context, bucket, run)) is not None:
+    for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
+        if run_id in (None, run) and (state := _state(bucket, cluster, run)) is not None:
             try:
-                return KeptRun(state=state, log=bucket.read(log_name(context.name, run)))
+                return KeptRun(state=state, log=bucket.read(log_name(cluster, run)))
             except ObjectMissingError:
                 continue
     return None
 
 
-def wait(context: Context, cluster: Cluster, run_id: str) -> None:
+def wait(bucket: Bucket, *, cluster: str, run_id: str) -> None:
     """Wait until a run that has just ended has its log in the bucket: its nodes are about to go, and hold the only one.
 
-    It is no checkpoint: what is not there after KEEP_SECONDS is done without.
+    It is no checkpoint: after KEEP_SECONDS the nodes go without it.
     """
-    if context.platform.lends_credentials and cluster.bucket.startswith("gs://"):
-        # The credentials that these nodes had were this machine's, and are gone when the checkpoints are there.
-        return
-    bucket = context.bucket(cluster)
     deadline = time.monotonic() + KEEP_SECONDS
-    while _state(context, bucket, run_id) is None and time.monotonic() < deadline:
+    while _state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
-def states(context: Context, cluster: Cluster) -> list[dict[str, Any]]:
-    """The last state of every run of this cluster that has ended, newest last."""
-    bucket = context.bucket(cluster)
-    found = (_state(context, bucket, run) for run in _runs(context, bucket, cluster))
+def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
+    """The last state of every run of a cluster that has ended, newest last."""
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    found = (_state(bucket, cluster, run) for run in list_runs(bucket, cluster, suffix=cluster_id))
     return [state for state in found if state is not None]
 
 
-def _runs(context: Context, bucket: Bucket, cluster: Cluster | None) -> list[str]:
-    from hvdcloud.checkpoints.manifest import list_runs
-
-    return list_runs(bucket, context.name, suffix=cluster.id if cluster is not None else None)
-
-
-def _state(context: Context, bucket: Bucket, run: str) -> dict[str, Any] | None:
+def _state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
     from hvdcloud.checkpoints.manifest import state_name
     from hvdcloud.storage.base import ObjectMissingError
 
     try:
-        value = json.loads(bucket.read(state_name(context.name, run)))
-    except (ObjectMissingError, ValueError):
+        state = RunState.parse(bucket.read(state_name(cluster, run)))
+    except ObjectMissingError:
         return None
-    return value if isinstance(value, dict) and "run" in value else None
+    return state if state.run else None

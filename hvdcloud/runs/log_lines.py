@@ -1,4 +1,4 @@
-"""A run's log, line by line: who wrote a line, where in the training it was written, and whether it speaks for the run.
+"""A run's log, line by line: its rank, where in the training it was written, and whether it speaks for the run.
 
 In a static run rank 0 speaks. In an elastic run rank 0 moves when nodes are lost, while the prefix of a line stays what
 it was: the rank that its worker had first. There whoever prints where the training is speaks, until another one is
@@ -19,6 +19,15 @@ _UNITS = {
 }
 # An epoch of earlier: "resumed from epoch 7", "best: epoch 3".
 _EARLIER = re.compile(r"\b(?:resum|restor|load|continu|reload|checkpoint|best|from|until|up to)", re.IGNORECASE)
+_VALUE = r"""["']?\s*[:=]?\s*([-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?)\s*(%)?(?![\w.])"""
+_NAMED = {
+    "loss": re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE),
+    "accuracy": re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE),
+}
+_RATE = re.compile(
+    r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
+    re.IGNORECASE,
+)
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
 LONGEST_PREFIX = 9
 """Bytes of the longest prefix that a rank's line can have."""
@@ -43,6 +52,34 @@ def counted(line: str) -> dict[str, tuple[int, int | None]]:
         if total is None or number <= total:
             found[unit] = (number, total)
     return found
+
+
+def numbers_in(line: str) -> dict[str, float]:
+    """The numbers that one line names; of a progress bar that was drawn over itself, the last."""
+    line = line.rstrip("\r").rpartition("\r")[2]
+    values = {}
+    for name, pattern in _NAMED.items():
+        if match := pattern.search(line):
+            value = _number(match[1])
+            if value is not None:
+                values[name] = value / 100 if match[2] else value
+    if match := _RATE.search(line):
+        rate = _number(match[1])
+        if rate is not None:
+            values[f"{_unit(match[2])}/s"] = rate
+    return values
+
+
+def _unit(word: str) -> str:
+    word = word.lower().rstrip("s")
+    return "images" if word in ("image", "img") else f"{word}s"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
 
 
 class Speaker:
@@ -85,3 +122,46 @@ class Speaker:
         if unit and (unit == "epoch" or self._unit != "epoch"):
             self._unit, self._at = unit, number
         return True
+
+
+class RankLines:
+    """Lets the lines through that begin with `[RANK] `, as soon as their beginning is known.
+
+    A line that has no end yet, such as a progress bar, goes through piece by piece as it came.
+
+    Args:
+        rank: whose lines.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._prefix = b"[%d] " % rank
+        self._start = b""
+        """The beginning of a line, while it may still become either."""
+        self._ours: bool | None = None
+        """Whether the line that goes on is this rank's; None: not known yet."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the next piece of the log is to be shown."""
+        shown = bytearray()
+        for piece in _lines(data):
+            line = self._start + piece
+            if self._ours is None:
+                if line.startswith(self._prefix):
+                    self._ours = True
+                elif self._prefix.startswith(line):
+                    self._start = line
+                    continue
+                else:
+                    self._ours = False
+            self._start = b""
+            if self._ours:
+                shown += line
+            if line.endswith(b"\n"):
+                self._ours = None
+        return bytes(shown)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Pieces that end at a newline; a carriage return, at which `splitlines` would cut too, is part of its line."""
+    lines = data.split(b"\n")
+    return [*(line + b"\n" for line in lines[:-1]), *filter(None, lines[-1:])]

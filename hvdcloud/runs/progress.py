@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvdcloud.report.metrics import numbers_in
-from hvdcloud.runs.log_lines import LONGEST_PREFIX, Speaker, counted, rank_and_text
+from hvdcloud.runs.log_lines import LONGEST_PREFIX, Speaker, counted, numbers_in, rank_and_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class ReplacementPolicy:
             for name, case in self._cases.items()
             if not case.given_up
             and now >= case.not_before
-            and 0 < index_of(name) < (most or float("inf"))
+            and 0 < index_of(name) < (most if most is not None else float("inf"))
             and name not in making
         }
         due = [name for name, case in open_cases.items() if case.certain or now - case.since >= self._pace.confirm]

@@ -43,7 +43,7 @@ def find_project(config: Config, named: str | None) -> str:
     """`--project`, else gce.project, else the credentials' own.
 
     Raises:
-        CredentialsError: there are no credentials.  UsageError: nobody names a project, or it can't be one.
+        CredentialsError: there are no credentials.  UsageError: no project is named, or it can't be one.
     """
     from hvdcloud.google.credentials import google_credentials
 

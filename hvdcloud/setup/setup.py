@@ -91,7 +91,7 @@ def setup(
     plan_only: bool = False,
     adopt: bool = False,
 ) -> SetupResult:
-    """Set the project up, or mend what is not as it should be, and write its names into hvdcloud.yaml.
+    """Set the project up, or correct what has changed since, and write its names into hvdcloud.yaml.
 
     Args:
         file: hvdcloud.yaml.
@@ -172,13 +172,15 @@ def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
 def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
     """Carry out a plan, saying each thing that is done."""
     verbs = {"create": "created", "update": "changed", "delete": "deleted"}
+    kinds = {change.address: change.type for change in plan.changes}
 
     def on_event(event: Mapping[str, Any]) -> None:
         hook = event.get("hook", {})
-        name = plan.names.get(hook.get("resource", {}).get("addr", ""), "")
+        address = hook.get("resource", {}).get("addr", "")
+        name = plan.names.get(address, "")
         seconds = int(hook.get("elapsed_seconds", 0))
         if event.get("type") == "apply_complete" and name:
-            verb = "switched on" if name.startswith("API ") else verbs.get(hook.get("action"), "done:")
+            verb = "switched on" if kinds.get(address) == API else verbs.get(hook.get("action"), "done:")
             console.say(f"{verb} {name}" + (f" ({seconds} s)" if seconds else ""))
         elif event.get("type") == "apply_progress" and name:
             (console.detail if seconds % 30 else console.say)(f"{name} takes {seconds} s so far")
@@ -190,7 +192,7 @@ def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
 def _apply_all(
     terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: Callable[[str], bool], confirm: Confirm
 ) -> None:
-    """Like `apply`, until it is done: what is there already is taken up, and an API that was switched on waited for.
+    """Like `apply`, until it is done: what exists is taken up, and an API that was switched on waited for.
 
     Switching one on takes a minute to reach all of Google's servers:
     https://cloud.google.com/service-usage/docs/enable-disable
@@ -269,7 +271,7 @@ def _check_file(config: Config, file: Path) -> None:
 
 def bucket_contents(bucket: str) -> Held | None:
     """What a bucket holds; None: nothing."""
-    from hvdcloud.storage.base import open_bucket
+    from hvdcloud.storage.open import open_bucket
 
     objects = total = 0
     try:

@@ -114,7 +114,7 @@ class WorkFolder:
     def _restore_state(self) -> None:
         """Put the state before the last apply back, if that apply's Terraform was killed as it wrote its state.
 
-        Terraform truncates the file and writes it anew, under a POSIX lock that goes with the process:
+        Terraform truncates and rewrites the file, under a POSIX lock that goes with the process:
         https://github.com/hashicorp/terraform/blob/main/internal/states/statemgr/filesystem.go
         """
         try:
@@ -190,7 +190,7 @@ class Terraform:
         return (self._folder / STATE_FILE).exists()
 
     def init(self, *, upgrade: bool) -> None:
-        """Install the provider that the module asks for. Quick if it is there.
+        """Install the provider that the module asks for. Quick if it is installed.
 
         Raises:
             HvdcloudError: it could not be.
@@ -226,12 +226,12 @@ class Terraform:
 
         Raises:
             InterruptedByUserError: Ctrl-C; Terraform has written down what it made.
-            HvdcloudError: something was refused. What was made before stays, and stands in the state.
+            HvdcloudError: something was refused. What was made before stays, also in the state.
         """
         self._run(["apply", "-json", PLAN_FILE], doing="set up the project", on_event=on_event)
 
     def take_up(self, address: str, identity: str) -> None:
-        """Make something that is there already a part of the state, as if it had been made from here.
+        """Add an existing object to the state, as if it had been made from here.
 
         Raises:
             HvdcloudError: it is not there, or may not be looked at.

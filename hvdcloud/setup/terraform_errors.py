@@ -24,7 +24,7 @@ class ApiOffError(CredentialsError):
 
 
 class AlreadyThereError(UsageError):
-    """What was to be made is there already, and not in Terraform's state.
+    """What was to be made exists already, and is not in Terraform's state.
 
     Args:
         addresses: Terraform's, of all of them.
@@ -49,7 +49,7 @@ class Diagnostic:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Diagnostic:
-        """As it stands in a line of `-json` output."""
+        """As a line of `-json` output has it."""
         return cls(
             severity=str(value.get("severity", "error")),
             summary=str(value.get("summary", "")),
@@ -79,7 +79,7 @@ class _Rule:
     hint: str
 
 
-# The provider's and Terraform's own words; they stand in their sources.
+# Messages of Terraform and of its provider, as in their sources.
 _RULES = (
     _Rule(
         words=r"could not find default credentials|No credentials loaded|Attempted to load application default "
@@ -175,7 +175,7 @@ def terraform_error(
         failures: what Terraform said; may be empty.
         doing: what was tried, as a verb and its object.
         ended: Terraform's exit code, negative for a signal.
-        names: of what stands at Terraform's addresses, for people.
+        names: what Terraform's addresses are, for people.
     """
     if not failures:
         how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
@@ -196,7 +196,7 @@ def terraform_error(
 def begun_here(events: Iterable[Mapping[str, Any]]) -> list[str]:
     """Addresses whose creation began in an apply, but for those that Google refused.
 
-    Of some, nobody knows how it ended: Terraform died, or its provider. Those that were made count too: Terraform
+    How some ended is unknown: Terraform died, or its provider. Those that were made count too: Terraform
     writes its state in place, so that one which is killed as it writes leaves none.
 
     Args:
@@ -244,7 +244,7 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
     answer = _api_error(failure, project=project)
     if answer is None:
         return UsageError(
-            f"cannot {doing}: {failure.line}", hint="mend what it names, then hvdcloud setup again: it goes on"
+            f"cannot {doing}: {failure.line}", hint="fix what it names, then hvdcloud setup again: it continues"
         )
     from hvdcloud.google.errors import ApiError
 
@@ -269,7 +269,7 @@ def _api_error(failure: Diagnostic, *, project: str) -> dict[str, Any] | None:
     assert quoted is not None
     message = quoted["message"].strip()
     info = _error_info(text)
-    # The older reason stands behind the message: `…, accessNotConfigured`.
+    # The older reason follows the message: `…, accessNotConfigured`.
     reason = re.search(r", (\w+)$", message)
     metadata = {str(key): str(value) for key, value in info.get("metadata", {}).items()}
     rpc_codes = {"PermissionDenied": 403, "ResourceExhausted": 429, "Unavailable": 503, "NotFound": 404}

@@ -74,7 +74,7 @@ class ResourceChange:
         address: Terraform's, such as `google_compute_network.this`.
         name: for people: `network hvdcloud`.
         fields: what of it changes, or makes it a new one.
-        drifted: somebody changed it since the last setup.
+        drifted: it was changed since the last setup.
     """
 
     address: str
@@ -93,7 +93,7 @@ class SetupPlan:
         names: address → name for people, of everything that there will be or was.
         import_ids: address → what `terraform import` calls it, of everything that is to be made and has a name of ours.
         outputs: those that are known before it is done.
-        there: what stands in the state now, after asking the cloud.
+        there: what is in the state now, after asking the cloud.
     """
 
     changes: Sequence[ResourceChange]

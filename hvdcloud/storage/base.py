@@ -1,4 +1,4 @@
-"""The one interface to where checkpoints are kept, and `open_bucket`, which picks the backend by URL.
+"""The interface to object storage; `open_bucket` (open.py) picks the backend by URL.
 
 A bucket holds named objects. An object is replaced as a whole or not at all, its generation grows each time it is
 replaced, and a write may be made to depend on the generation that is there. Both backends keep these promises:
@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
-from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError
+from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError
 from hvdcloud.storage.checksum import crc32c_of_file
 
 # Ending of a file that a download is still writing. A name with it never goes to a bucket, and what a killed
@@ -135,52 +134,6 @@ class Bucket(Protocol):
         what went wrong (ObjectMissingError, CorruptObjectError, BucketUnreachableError, CapacityError, …); one item's
         failure stops no other item.
         """
-
-
-def open_bucket(
-    url: str,
-    *,
-    endpoint: str | None = None,
-    credentials_file: Path | None = None,
-    retry_seconds: float = RETRY_SECONDS,
-) -> Bucket:
-    """The bucket that a URL names; no request is made yet.
-
-    Args:
-        url: `file:///DIR` or `gs://BUCKET[/PREFIX]`.
-        endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
-            Without `credentials_file` it is spoken to anonymously.
-        credentials_file: Google credentials as JSON, or `{"type": "metadata"}` for those of the service account of the
-            VM that this runs on; default: Application Default Credentials.
-        retry_seconds: how long each request is retried while the network or the service fails.
-
-    Raises:
-        UsageError: any other URL.
-        CredentialsError: no Google credentials, or not readable.
-    """
-    hint = "set checkpoints.bucket in hvdcloud.yaml to gs://BUCKET[/PREFIX] or file:///DIR"
-    if url.startswith("file:"):
-        parts = urlsplit(url)
-        path = unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
-            raise UsageError(f"{url!r} does not name a folder of this machine", hint=hint)
-        from hvdcloud.storage.folder import FolderBucket
-
-        return FolderBucket(Path(path))
-    if url.startswith("gs://"):
-        bucket, _, prefix = url.removeprefix("gs://").partition("/")
-        if not bucket:
-            raise UsageError(f"{url!r} names no bucket", hint=hint)
-        from hvdcloud.storage.gcs import GcsBucket
-
-        return GcsBucket(
-            bucket=bucket,
-            prefix=prefix.strip("/"),
-            endpoint=endpoint or os.environ.get("STORAGE_EMULATOR_HOST") or None,
-            credentials_file=credentials_file,
-            retry_seconds=retry_seconds,
-        )
-    raise UsageError(f"{url!r} is not a bucket", hint=hint)
 
 
 def check_name(name: str) -> tuple[str, ...]:

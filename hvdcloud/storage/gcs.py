@@ -381,7 +381,7 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
         if endpoint:
             from google.auth.credentials import AnonymousCredentials
 
-            anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call] # theirs
+            anonymous = AnonymousCredentials()
             return Client(project="none", credentials=anonymous, client_options=options)
         return Client(client_options=options)
     except (GoogleAuthError, OSError, ValueError) as error:
@@ -398,9 +398,9 @@ def _credentials(file: Path) -> tuple[Any, str | None]:
 
     if json.loads(file.read_bytes()) == {"type": "metadata"}:
         # Named, the universe is not asked for: nothing should be asked before the first request.
-        of_vm = compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN)  # type: ignore[no-untyped-call] # theirs
+        of_vm = compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN)
         return of_vm, None
-    credentials, project = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call] # theirs
+    credentials, project = google.auth.load_credentials_from_file(
         str(file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
     )
     return credentials, project

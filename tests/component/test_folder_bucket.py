@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CapacityError
-from hvdcloud.storage.base import open_bucket
 from hvdcloud.storage.folder import TEMPORARY
+from hvdcloud.storage.open import open_bucket
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -34,7 +34,8 @@ RACE = """
 import sys
 import tempfile
 from itertools import takewhile
-from hvdcloud.storage.base import ObjectMissingError, PreconditionError, open_bucket
+from hvdcloud.storage.base import ObjectMissingError, PreconditionError
+from hvdcloud.storage.open import open_bucket
 bucket = open_bucket(sys.argv[1])
 print("ready", flush=True)
 input()
@@ -82,7 +83,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = (
-        "import sys; from pathlib import Path; from hvdcloud.storage.base import open_bucket;"
+        "import sys; from pathlib import Path; from hvdcloud.storage.open import open_bucket;"
         "open_bucket(sys.argv[1]).upload(Path(sys.argv[2]), 'x')"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(fifo)])

@@ -167,7 +167,7 @@ def test_nobody_at_the_endpoint_is_an_api_error_with_the_plain_reason(monkeypatc
     assert "object at 0x" not in raised.value.message
 
 
-class BadCredentials(AnonymousCredentials):  # type: ignore[misc] # theirs is untyped
+class BadCredentials(AnonymousCredentials):
     def __init__(self, *errors: Exception) -> None:
         super().__init__()
         self.errors = list(errors)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.uploads import drain
+from hvdcloud.runs.state import UploadReport
 from tests.standins.metadata.preemption import Notices, notices
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
@@ -286,16 +287,17 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
     start(cluster)
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
-    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: {}}
+    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: None}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_log_says_of_the_checkpoints() -> None:
-    saved = {"files": 12, "seconds": 3.21, "pending": [], "errors": []}
+    saved = drain.Saved(UploadReport(files=12), 3.21, patient=True)
     assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
-    saved |= {"pending": ["a", "b", "c", "d"], "errors": ["the bucket is gone", "again"]}
+    report = UploadReport(files=12, pending=["a", "b", "c", "d"], errors=["the bucket is gone", "again"])
+    saved = drain.Saved(report, 3.21, patient=True)
     assert drain.saved_note("t-x-2", saved) == (
         "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
         "the bucket is gone"

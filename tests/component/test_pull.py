@@ -17,8 +17,9 @@ from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object
 from hvdcloud.checkpoints.pull import Progress, PullError, PullResult, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
-from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError, open_bucket
+from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -245,7 +246,7 @@ class MovingBucket:
 def test_a_running_node_that_overwrites_meanwhile_is_followed(world: Workers) -> None:
     world.put("latest", b"version 2")
     world.publish()
-    bucket: Bucket = MovingBucket(world)  # type: ignore[assignment]
+    bucket: Bucket = MovingBucket(world)
     result = pull(
         bucket, cluster=CLUSTER, run=RUN, target=world.target, verified_files=VerifiedFiles(world.ledger_path)
     )
@@ -333,7 +334,7 @@ def test_two_pulls_into_one_folder_do_not_meet(world: Workers) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull
 url, cluster, run, target, ledger = sys.argv[1:]
@@ -382,7 +383,7 @@ def _partial_sizes(world: Workers) -> list[int]:
 
 
 def test_pulling_from_a_folder_imports_nothing_of_googles() -> None:
-    code = "import hvdcloud.checkpoints.pull, hvdcloud.checkpoints.verify, sys; from hvdcloud.storage.base import *;"
+    code = "import hvdcloud.checkpoints.pull, sys; from hvdcloud.storage.open import open_bucket;"
     code += "open_bucket('file:///tmp'); print([name for name in sys.modules if name.startswith('google.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

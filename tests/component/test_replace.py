@@ -277,7 +277,7 @@ def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Repl
     until(lambda: replacer._lost, seconds=30, what="a look")
     replacer._ending.wait(0.5)
     assert scene.cloud.said == []
-    with pytest.raises(NodeError, match="the head is making digits-2 anew"):
+    with pytest.raises(NodeError, match="the head is replacing digits-2"):
         resize(scene.context, 4)
     scene.state["making"] = []
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")

@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def _hold(name: str, held: object, leave: object) -> None:
+def _hold(name: str, held: Event, leave: Event) -> None:
     with ClusterState(name).lock("up"):
-        held.set()  # type: ignore[attr-defined]
-        leave.wait(30)  # type: ignore[attr-defined]
+        held.set()
+        leave.wait(30)
 
 
 def test_two_commands_never_change_one_cluster_at_once() -> None:

@@ -9,18 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
-from hvdcloud.node.uploads.uploader import ScanResult, Uploader
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, open_bucket
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.runs.state import UploadReport
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -59,12 +62,36 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20.0) ->
         time.sleep(0.005)
 
 
-def nothing(result: ScanResult) -> bool:
+class Scanned(NamedTuple):
+    """What a scan came to, and which files it uploaded."""
+
+    uploaded: list[str]
+    report: UploadReport
+
+    @property
+    def pending(self) -> Sequence[str]:
+        return self.report.pending
+
+    @property
+    def errors(self) -> Sequence[str]:
+        return self.report.errors
+
+
+def scan(up: Uploader, *, final: bool = False) -> Scanned:
+    up.uploaded.clear()
+    report = up.scan(final=final)
+    assert report.files == len(up.uploaded)
+    return Scanned(sorted(up.uploaded), report)
+
+
+def nothing(result: Scanned) -> bool:
     return not (result.uploaded or result.pending or result.errors)
 
 
-def finish(up: Uploader, seconds: float = 30.0) -> ScanResult:
-    return up.finish(time.monotonic() + seconds)
+def finish(up: Uploader, seconds: float = 30.0) -> Scanned:
+    up.uploaded.clear()
+    report = up.finish(time.monotonic() + seconds)
+    return Scanned(sorted(up.uploaded), report)
 
 
 def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, directory: Path) -> None:
@@ -72,18 +99,18 @@ def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, dire
     (directory / "a.pt").write_bytes(b"one")
     (directory / "deep" / "er").mkdir(parents=True)
     (directory / "deep" / "er" / "b.pt").write_bytes(b"two")
-    assert up.scan().uploaded == ["a.pt", "deep/er/b.pt"]
+    assert scan(up).uploaded == ["a.pt", "deep/er/b.pt"]
     first = files_of(bucket)
     assert (first["a.pt"].size, first["a.pt"].crc32c) == (3, crc32c_of_bytes(b"one"))
     assert first["a.pt"].modified == (directory / "a.pt").stat().st_mtime
     stat = bucket.stat(PREFIX + "a.pt")
     assert stat is not None
     assert stat.generation == first["a.pt"].generation
-    assert nothing(up.scan())
+    assert nothing(scan(up))
     os.utime(directory / "a.pt")
-    assert nothing(up.scan()), "the same bytes with another time are the same checkpoint"
+    assert nothing(scan(up)), "the same bytes with another time are the same checkpoint"
     (directory / "a.pt").write_bytes(b"ONE")
-    assert up.scan().uploaded == ["a.pt"]
+    assert scan(up).uploaded == ["a.pt"]
     assert files_of(bucket)["a.pt"].generation > first["a.pt"].generation
     assert bucket.read(PREFIX + "a.pt") == b"ONE"
     assert not manifest_of(bucket).complete
@@ -91,7 +118,7 @@ def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, dire
 
 def test_the_first_scan_of_an_empty_directory_tells_the_bucket_of_this_node(bucket: Bucket, tmp_path: Path) -> None:
     up = uploader(bucket, tmp_path / "not there yet")
-    assert nothing(up.scan())
+    assert nothing(scan(up))
     assert manifest_of(bucket) == Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[])
     assert nothing(finish(up))
     assert manifest_of(bucket).complete
@@ -100,7 +127,7 @@ def test_the_first_scan_of_an_empty_directory_tells_the_bucket_of_this_node(buck
 def test_a_deleted_file_stays_in_the_bucket(bucket: Bucket, directory: Path) -> None:
     up = uploader(bucket, directory)
     (directory / "a").write_bytes(b"1")
-    up.scan()
+    scan(up)
     (directory / "a").unlink()
     assert nothing(finish(up))
     assert set(files_of(bucket)) == {"a"}
@@ -110,23 +137,23 @@ def test_a_deleted_file_stays_in_the_bucket(bucket: Bucket, directory: Path) -> 
 def test_a_file_that_changed_a_moment_ago_waits(bucket: Bucket, directory: Path) -> None:
     up = uploader(bucket, directory, quiet_seconds=0.5)
     (directory / "a").write_bytes(b"1")
-    assert up.scan().pending == ["a"]
+    assert scan(up).pending == ["a"]
     assert files_of(bucket) == {}
-    wait_for(lambda: up.scan().uploaded == ["a"], "the file to have rested")
+    wait_for(lambda: scan(up).uploaded == ["a"], "the file to have rested")
 
 
 def test_a_final_scan_does_not_wait_for_files_to_rest(bucket: Bucket, directory: Path) -> None:
     up = uploader(bucket, directory, quiet_seconds=3600)
     (directory / "a").write_bytes(b"1")
-    assert up.scan().pending == ["a"]
-    assert up.scan(final=True).uploaded == ["a"]
+    assert scan(up).pending == ["a"]
+    assert scan(up, final=True).uploaded == ["a"]
 
 
 def test_a_file_dated_in_the_future_goes_all_the_same(bucket: Bucket, directory: Path) -> None:
     up = uploader(bucket, directory, quiet_seconds=0.1)
     (directory / "a").write_bytes(b"1")
     os.utime(directory / "a", (4e9, 4e9))
-    wait_for(lambda: up.scan().uploaded == ["a"], "the file to have rested")
+    wait_for(lambda: scan(up).uploaded == ["a"], "the file to have rested")
 
 
 def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket: Bucket, directory: Path) -> None:
@@ -139,7 +166,7 @@ def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket
     assert writer.stdout is not None
     writer.stdout.readline()
     up = uploader(bucket, directory)
-    result = up.scan(final=True)
+    result = scan(up, final=True)
     assert (result.uploaded, result.pending) == (["done"], ["open"])
     result = finish(up, seconds=0.3)
     assert result.pending == ["open"]
@@ -172,8 +199,8 @@ def test_a_checkpoint_rewritten_all_the_time_is_never_torn(bucket: Bucket, direc
     up = uploader(bucket, directory)
     uploads: list[str] = []
 
-    def scan() -> int:
-        result = up.scan(final=final)
+    def scanned() -> int:
+        result = scan(up, final=final)
         assert result.errors == []
         uploads.extend(result.uploaded)
         if result.uploaded:
@@ -181,7 +208,7 @@ def test_a_checkpoint_rewritten_all_the_time_is_never_torn(bucket: Bucket, direc
             assert data == data[:1] * 8 * 65536, "half of one version and half of another"
         return len(uploads)
 
-    wait_for(lambda: scan() >= 3, "three versions in the bucket", seconds=120)
+    wait_for(lambda: scanned() >= 3, "three versions in the bucket", seconds=120)
     enough.touch()
     assert writer.wait(20) == 0
     finish(up)
@@ -206,8 +233,8 @@ def test_symbolic_links_are_followed_inside_the_directory_only(bucket: Bucket, d
     os.mkfifo(directory / "fifo")
     result = finish(uploader(bucket, directory))
     assert result.uploaded == ["epoch-1/w", "latest/w", "w"]
-    assert len(result.skipped) == 3
-    assert all("outside the checkpoint directory" in line for line in result.skipped)
+    assert len(result.report.skipped) == 3
+    assert all("outside the checkpoint directory" in line for line in result.report.skipped)
     assert manifest_of(bucket).complete
 
 
@@ -239,13 +266,13 @@ def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, director
         (directory / name).write_bytes(b"1")
     finish(uploader(bucket, directory))
     assert manifest_of(bucket).complete
-    assert nothing(uploader(bucket, directory).scan())
+    assert nothing(scan(uploader(bucket, directory)))
     assert manifest_of(bucket).complete, "looking at a finished run leaves it finished"
     uploaded_at = (directory / "changed").stat().st_mtime
     (directory / "changed").write_bytes(b"2")
     os.utime(directory / "changed", (uploaded_at + 1, uploaded_at + 1))
     up = uploader(bucket, directory)
-    assert up.scan().uploaded == ["changed"], "of the same size as before"
+    assert scan(up).uploaded == ["changed"], "of the same size as before"
     assert not manifest_of(bucket).complete
     assert set(files_of(bucket)) == {"same", "changed"}
     assert bucket.read(PREFIX + "changed") == b"2"
@@ -253,10 +280,10 @@ def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, director
 
 def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path) -> None:
     one, two = uploader(bucket, directory), uploader(bucket, directory)
-    one.scan()
-    two.scan()
+    scan(one)
+    scan(two)
     (directory / "a").write_bytes(b"1")
-    one.scan()
+    scan(one)
     # Only the manifest tells of it now: the other one can not find it in the directory.
     (directory / "a").unlink()
     (directory / "b").write_bytes(b"2")
@@ -271,14 +298,14 @@ def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path)
 def test_of_two_uploaders_of_one_node_the_later_upload_counts(bucket: Bucket, directory: Path) -> None:
     (directory / "a").write_bytes(b"1")
     one, two = uploader(bucket, directory), uploader(bucket, directory)
-    one.scan()
-    two.scan()
+    scan(one)
+    scan(two)
     (directory / "a").write_bytes(b"22")
-    two.scan()
+    scan(two)
     newest = files_of(bucket)["a"]
     (directory / "a").unlink()
     (directory / "b").write_bytes(b"3")
-    one.scan()
+    scan(one)
     assert files_of(bucket)["a"] == newest
     assert newest.size == 2
 
@@ -316,7 +343,7 @@ def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, direc
     for number in range(30):
         (directory / f"{number:02}").write_bytes(b"1")
     up = uploader(bucket, directory)
-    result = up.scan()
+    result = scan(up)
     assert result.uploaded == []
     assert result.errors[0] == "the network is down"
     assert len(result.errors) + len(result.pending) == 30
@@ -362,7 +389,7 @@ class LosingBucket(FolderBucket):
 def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled(tmp_path: Path, directory: Path) -> None:
     bucket = FolderBucket(tmp_path / "bucket")
     (directory / "latest").write_bytes(b"1")
-    uploader(bucket, directory).scan()
+    scan(uploader(bucket, directory))
     (directory / "latest").write_bytes(b"22")
     assert uploader(LosingBucket(tmp_path / "bucket"), directory).scan().errors == ["no answer"]
     # The node is lost now: the manifest has to match what is in the bucket.
@@ -385,7 +412,7 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_nex
         raise BucketUnreachableError("no answer", hint="wait")
 
     bucket.when["latest"] = lose_the_answer
-    assert up.scan().errors == ["no answer"]
+    assert scan(up).errors == ["no answer"]
     (directory / "latest").write_bytes(b"22")
     pulled: list[bytes] = []
 
@@ -395,7 +422,7 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_nex
         pulled.append((result.path / "latest").read_bytes())
 
     bucket.when["latest"] = the_node_is_lost
-    assert up.scan().uploaded == ["latest"]
+    assert scan(up).uploaded == ["latest"]
     assert pulled == [b"1"]
     assert not manifest_of(bucket).uploading
 
@@ -422,10 +449,10 @@ def test_a_file_that_changes_while_it_is_sent_is_not_replaced_in_the_bucket_and_
     meddling: MeddlingBucket, directory: Path
 ) -> None:
     up = uploader(meddling, directory)
-    up.scan()
+    scan(up)
     (directory / "first").write_bytes(b"22")
     meddling.when["first"] = lambda: (directory / "first").write_bytes(b"half")
-    result = up.scan(final=True)
+    result = scan(up, final=True)
     assert (result.uploaded, result.pending, result.errors) == ([], ["first"], [])
     assert meddling.read(PREFIX + "first") == b"1"
     assert files_of(meddling)["first"].size == 1
@@ -437,7 +464,7 @@ def test_a_file_that_changes_while_it_is_sent_is_not_replaced_in_the_bucket_and_
 def test_a_file_that_changes_before_it_is_read_is_pending(meddling: MeddlingBucket, directory: Path) -> None:
     meddling.when["first"] = lambda: (directory / "second").write_bytes(b"half")
     up = uploader(meddling, directory)
-    result = up.scan(final=True)
+    result = scan(up, final=True)
     assert (result.uploaded, result.pending, result.errors) == (["first"], ["second"], [])
     assert meddling.stat(PREFIX + "second") is None
     assert finish(up).uploaded == ["second"]
@@ -449,7 +476,7 @@ def test_a_file_that_is_opened_for_writing_after_the_first_look_is_pending(
 ) -> None:
     with contextlib.ExitStack() as writers:
         meddling.when["first"] = lambda: writers.enter_context((directory / "second").open("r+b"))
-        result = uploader(meddling, directory).scan(final=True)
+        result = scan(uploader(meddling, directory), final=True)
     assert (result.uploaded, result.pending, result.errors) == (["first"], ["second"], [])
     assert meddling.stat(PREFIX + "second") is None
 
@@ -489,7 +516,7 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
 PROCESS = """
 import sys, time
 from pathlib import Path
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)
@@ -503,7 +530,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
     bucket: Bucket, directory: Path, tmp_path: Path
 ) -> None:
     (directory / "latest.pt").write_bytes(b"good" * 1000)
-    uploader(bucket, directory).scan()
+    scan(uploader(bucket, directory))
     for number in range(300):
         (directory / f"{number:03}.pt").write_bytes(os.urandom(2000))
     (directory / "latest.pt").write_bytes(os.urandom(60_000_000))

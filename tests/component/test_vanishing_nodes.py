@@ -18,6 +18,7 @@ from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.down import down
 from hvdcloud.remote.ssh import Session
+from hvdcloud.runs.state import RunState
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
@@ -210,7 +211,7 @@ def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes
     with context:
         followed = logs.follow(context, cluster, RUN)
     assert time.monotonic() - began < SOON
-    assert followed.state == ENDED
+    assert followed.state == RunState.from_json(ENDED)
     assert (laptop.out.getvalue(), followed.last_line) == ("[0] epoch 1\n[0] epoch 2\n", "epoch 2")
 
 
@@ -236,7 +237,7 @@ def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
     when_asked(vm, lambda: threading.Thread(target=cut, daemon=True).start())
     with context:
         followed = logs.follow(context, cluster, RUN)
-    assert followed.state == ENDED
+    assert followed.state == RunState.from_json(ENDED)
     assert laptop.out.getvalue() == "[0] epoch 1\n[0] epoch 2\n"
     assert "the API is out of reach" in laptop.err.getvalue()
     assert "connecting again" in laptop.err.getvalue()

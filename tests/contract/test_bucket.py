@@ -22,9 +22,9 @@ from hvdcloud.storage.base import (
     Download,
     ObjectMissingError,
     PreconditionError,
-    open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 
 BACKENDS = ("folder", "folder-of-another-user", "strict", "strict-with-prefix", "emulator")
@@ -50,7 +50,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def emulator_server() -> Iterator[tuple[str, Any]]:
-    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
+    from gcp_storage_emulator.server import create_server
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -22,9 +22,9 @@ from hvdcloud.storage.base import (
     CorruptObjectError,
     Download,
     PreconditionError,
-    open_bucket,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.http import Request
 from tests.standins.storage.store import Version
@@ -203,7 +203,7 @@ def test_a_file_that_changes_on_its_way_is_refused_and_the_object_stays(
             changes[change]()
             return take(request, bucket)
 
-        server.uploads.resume = change_first  # type: ignore[method-assign]
+        server.uploads.resume = change_first
     if change == "longer":
         # What was promised is what is sent: bytes appended later are another checkpoint.
         assert bucket.upload(source, "x", crc32c=crc32c).size == len(data)

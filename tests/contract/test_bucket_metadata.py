@@ -23,7 +23,7 @@ TOKEN = "token-of-the-vm"
 _JOB = """
 import json, sys, time
 from pathlib import Path
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.errors import HvdcloudError
 
 time.sleep = lambda seconds: None  # between google-auth's attempts

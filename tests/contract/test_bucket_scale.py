@@ -19,7 +19,7 @@ FLAT = 200 << 20
 TRANSFER = """
 import json, sys, time
 from pathlib import Path
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.node.uploads.uploader import Uploader

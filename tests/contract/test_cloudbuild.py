@@ -31,8 +31,9 @@ from hvdcloud.image.cloudbuild.source import send
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.publish.registry import digest_at_registry
-from hvdcloud.storage.base import ObjectInfo, open_bucket
+from hvdcloud.storage.base import ObjectInfo
 from hvdcloud.storage.gcs import GcsBucket
+from hvdcloud.storage.open import open_bucket
 from tests.standins.cloudbuild import BUILDER
 from tests.standins.cloudbuild.errors import PERMISSION_DENIED, QUOTA_RESTRICTED, service_disabled
 from tests.standins.cloudbuild.place import PROJECT, Place, building_place

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from tests.standins.cloudbuild.build import DOCKER, OVER
 from tests.standins.cloudbuild.errors import service_disabled
 from tests.standins.cloudbuild.place import PROJECT, Place, building_place

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from hvdcloud.node.boot.compute import Deletion
+from hvdcloud.node.boot.compute import Compute
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT
@@ -54,16 +54,16 @@ def request_ids(emulator: Emulator) -> dict[str, set[str]]:
 
 def test_vms_are_deleted_by_their_own_service_account_where_it_may(emulator: Emulator, node: Path) -> None:
     emulator.access.allow(NODES_ACCOUNT, DELETE, resource="projects/test-project/zones/*/instances/vm-*")
-    assert Deletion().delete(["vm-1", "vm-2"]) == {}
-    assert Deletion().delete(["vm-0"]) == {}
+    assert Compute().delete_vms(["vm-1", "vm-2"]) == {}
+    assert Compute().delete_vms(["vm-0"]) == {}
     until(lambda: gone(emulator))
-    assert Deletion().delete(["vm-0", "vm-1"]) == {}, "gone already"
-    assert Deletion().delete([]) == {}
+    assert Compute().delete_vms(["vm-0", "vm-1"]) == {}, "gone already"
+    assert Compute().delete_vms([]) == {}
 
 
 def test_who_may_not_is_told_so_at_once_with_the_permission(emulator: Emulator, node: Path) -> None:
     emulator.access.allow(NODES_ACCOUNT, DELETE, resource="*/instances/vm-1")
-    refused = Deletion().delete(["vm-1", "vm-2", "never-was"])
+    refused = Compute().delete_vms(["vm-1", "vm-2", "never-was"])
     where = f"projects/test-project/zones/{ZONE}/instances"
     assert refused == {
         name: f"403 forbidden: Required '{DELETE}' permission for '{where}/{name}'" for name in ("vm-2", "never-was")
@@ -78,7 +78,7 @@ def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: E
     emulator.faults.add({"reset": "after"}, method=DELETE, instance="vm-1")
     emulator.faults.add({"status": 429, "reason": "rateLimitExceeded"}, method=DELETE, instance="vm-2")
     emulator.faults.add({"status": 403, "reason": "rateLimitExceeded"}, method=DELETE, instance="vm-2")
-    assert Deletion().delete(["vm-1", "vm-2"]) == {}
+    assert Compute().delete_vms(["vm-1", "vm-2"]) == {}
     until(lambda: {vm["name"] for vm in emulator.state.instances()} == {"vm-0"})
     assert [rule["hits"] for rule in emulator.faults.plain()["rules"]] == [1, 1, 1, 1]
     ids = request_ids(emulator)
@@ -90,18 +90,18 @@ def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: E
 
 def test_a_token_that_has_expired_is_replaced(emulator: Emulator, node: Path) -> None:
     emulator.access.allow(NODES_ACCOUNT, DELETE)
-    deletion = Deletion()
-    assert deletion.delete(["vm-1"]) == {}
+    compute = Compute()
+    assert compute.delete_vms(["vm-1"]) == {}
     emulator.keys.revoke()
-    assert deletion.delete(["vm-2"]) == {}
+    assert compute.delete_vms(["vm-2"]) == {}
 
 
 def test_an_api_that_stays_away_is_given_up_in_time(emulator: Emulator, node: Path) -> None:
     emulator.access.allow(NODES_ACCOUNT, DELETE)
     emulator.faults.add({"status": 503, "message": "away"}, method=DELETE, times=None)
-    assert Deletion().delete(["vm-1"], seconds=1.0) == {"vm-1": "503 backendError: away"}
+    assert Compute().delete_vms(["vm-1"], seconds=1.0) == {"vm-1": "503 backendError: away"}
     node.write_text(node.read_text().replace(emulator.url, "http://127.0.0.1:9"))
-    (reason,) = Deletion().delete(["vm-1"], seconds=1.0).values()
+    (reason,) = Compute().delete_vms(["vm-1"], seconds=1.0).values()
     assert "refused" in reason
 
 
@@ -114,4 +114,4 @@ def test_a_vm_without_a_service_account_cannot_ask(emulator: Emulator, node: Pat
 
     with answering(metadata) as server:
         node.write_text(json.dumps({**facts, "metadata": server}))
-        assert Deletion().delete(["vm-1"]) == {"vm-1": "the VM has no service account"}
+        assert Compute().delete_vms(["vm-1"]) == {"vm-1": "the VM has no service account"}

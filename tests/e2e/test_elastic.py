@@ -155,7 +155,7 @@ def test_the_others_go_on_and_the_node_comes_back(running: Shared, how: str) -> 
     alias = members(running.engine, running.project)[node]["alias"]
     assert re.fullmatch(rf"{node}-g\d+", alias)
     assert alias in joined["detail"]
-    print(f"{lost}; whole after {back - happened.at:.1f} s")  # noqa: T201 - pytest shows it with -s
+    print(f"{lost}; whole after {back - happened.at:.1f} s")
 
 
 def test_a_stopped_node_is_replaced_by_whoever_is_attached(running: Shared) -> None:
@@ -212,7 +212,7 @@ def test_after_all_that_every_sample_was_seen_once_and_the_result_is_that_of_an_
     result = elastic_run.pulled_result(running.project)
     undisturbed = elastic_run.reference(running.engine, running.image, epochs=result["epochs"])
     difference = elastic_run.same_result(result, undisturbed)
-    print(*running.recoveries, f"largest difference {difference:.1e}", sep="\n")  # noqa: T201 - as above
+    print(*running.recoveries, f"largest difference {difference:.1e}", sep="\n")
     for index in range(NODES):
         left = [line for word in LEFTOVERS for line in processes_in(running.engine, running.node(index), [word])]
         assert left == []

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hvdcloud.config.file import load_config
-from hvdcloud.image.build.builder import image_reference
+from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
 from tests.standins.compute import Emulator
@@ -362,7 +362,7 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
             Ended(process.returncode, "", screen.text),
             "t-gce did not come up",
             "it is not proven that nothing is left",
-            "hvdcloud down --name t-gce as soon as that is mended; what is left deletes itself 12 h after its start",
+            "hvdcloud down --name t-gce as soon as that is fixed; what is left deletes itself 12 h after its start",
         )
     assert len(cloud.left()) == 6
     at_home = cloud.project(tmp_path / "again")
@@ -664,7 +664,7 @@ def test_a_tag_that_somebody_moved(cloud: RecordsCloud, tmp_path: Path, engine: 
     # Nobody has such a project, so that a small image can stand for its own.
     project.write("requirements.txt", f"# {secrets.token_hex(8)}\n")
     config = load_config(project.folder / "hvdcloud.yaml")
-    reference = image_reference(config.image, project_dir=project.folder)
+    reference = find_plan(config.image, project_dir=project.folder).reference
     with small_image(engine, reference), small_image(engine) as theirs, pytest.MonkeyPatch.context() as patch:
         project.hvdcloud("push")
         assert "nothing was changed" in project.hvdcloud("up", "--dry-run").out

@@ -13,7 +13,7 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build.builder import BuildResult, build, image_reference
+from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from tests.support.wheels import make_wheel
 
@@ -34,7 +34,7 @@ def small(tmp_path: Path, engine: Any, image: str) -> Iterator[Build]:
         (tmp_path / "requirements.txt").write_text(requirements)
         image_config = ImageConfig(**(config or {}))
         # Before the build, so that what a failed one leaves is removed too.
-        built.append(image_reference(image_config, project_dir=tmp_path))
+        built.append(find_plan(image_config, project_dir=tmp_path).reference)
         return build(image_config, project_dir=tmp_path, **{"progress": ignore, **options})
 
     yield call

@@ -175,7 +175,7 @@ def test_a_build_that_is_interrupted_leaves_nothing(buildkit: None, engine: Any)
     )
     try:
         assert process.stdout is not None
-        until(lambda: process.stdout.readline() == "begun\n", seconds=60, what="the build")  # type: ignore[union-attr]
+        until(lambda: process.stdout.readline() == "begun\n", seconds=60, what="the build")
         until(lambda: running(seconds), seconds=10, what="the step's process")
         process.send_signal(signal.SIGINT)
         process.wait(timeout=20)

@@ -255,4 +255,4 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
 )
 def test_what_is_no_repository_is_refused_before_anything_is_built(option: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} '?{value}"):
-        build(ImageConfig(requirements=None), project_dir=tmp_path, progress=ignore, **{option: value})  # type: ignore[arg-type]
+        build(ImageConfig(requirements=None), project_dir=tmp_path, progress=ignore, **{option: value})

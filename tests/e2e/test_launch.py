@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hvdcloud.checkpoints.manifest import load_manifests
-from hvdcloud.storage.base import open_bucket
 from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
 
@@ -172,7 +172,7 @@ def test_checkpoints_travel_through_cloud_storage(project: Project, engine: Any,
 
 
 def test_checkpoints_travel_through_an_emulator_that_others_wrote(project: Project, engine: Any) -> None:
-    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
+    from gcp_storage_emulator.server import create_server
 
     with socket.socket() as probe:
         probe.bind(("0.0.0.0", 0))

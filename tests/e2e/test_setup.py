@@ -93,7 +93,7 @@ class Lab:
 
     def object(self, name: str, data: bytes) -> None:
         """Put something into the bucket."""
-        from hvdcloud.storage.base import open_bucket
+        from hvdcloud.storage.open import open_bucket
 
         open_bucket(f"gs://{LAB}-hvdcloud", endpoint=self.storage.url).write(name, data)
 

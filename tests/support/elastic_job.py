@@ -10,8 +10,6 @@ that were tried. The committed state holds which samples were really seen in eac
 SAMPLES is a multiple of BATCH and BATCH of every world's size up to six: ElasticSampler never pads.
 """
 
-# ruff: noqa: T201 - what a training prints is its log
-
 import argparse
 import hashlib
 import json

@@ -60,9 +60,9 @@ def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = serve  # noqa: N815 - the base class's names
+        do_GET = do_POST = do_PUT = serve
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
     with ThreadingHTTPServer((host, port), Handler) as server:

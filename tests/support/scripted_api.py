@@ -55,9 +55,9 @@ class Script:
             def answer(self) -> None:
                 script._serve(self)
 
-            do_GET = do_POST = do_DELETE = answer  # noqa: N815 (http.server's names)
+            do_GET = do_POST = do_DELETE = answer
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: Any) -> None:
                 """Quiet."""
 
         class Server(ThreadingHTTPServer):

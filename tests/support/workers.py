@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.run.outcome import Ended
+from hvdcloud.runs.state import RankRecord
 
 ADDRESSES = {f"d-{index}": f"10.0.0.{index + 2}" for index in range(4)}
 
@@ -31,4 +32,4 @@ def see_all(made: Workers, *, now: float) -> None:
 
 def end(made: Workers, node: str, exit_code: int, *, at: float) -> None:
     """The first worker of a node ends."""
-    made.processes[node, 7].ended = Ended({"exit_code": exit_code}, at)
+    made.processes[node, 7].ended = Ended(RankRecord(rank=0, exit_code=exit_code), at)

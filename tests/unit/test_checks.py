@@ -28,7 +28,7 @@ def test_checks_that_do_not_need_each_other_run_at_the_same_time() -> None:
         all_there.wait(timeout=10)
         return fine("met the others")
 
-    found = run_checks([Check(name=str(number), look=look) for number in range(8)])
+    found = run_checks([Check(name=str(number), run=look) for number in range(8)])
     assert [check.name for check in found] == [str(number) for number in range(8)]
     assert all(check.status is Status.OK for check in found)
 
@@ -48,9 +48,9 @@ def test_a_check_begins_when_what_it_needs_is_over_and_not_when_everything_is() 
         return fine("")
 
     checks = [
-        Check(name="slow", look=slow),
-        Check(name="second", look=second, needs=("first",)),
-        Check(name="first", look=lambda: fine("")),
+        Check(name="slow", run=slow),
+        Check(name="second", run=second, needs=("first",)),
+        Check(name="first", run=lambda: fine("")),
     ]
     assert [check.status for check in run_checks(checks)] == [Status.OK] * 3
     assert order == ["second", "slow"]
@@ -63,10 +63,10 @@ def test_what_needs_a_failed_check_is_not_done_and_neither_is_what_needs_that() 
     found = by_name(
         run_checks(
             [
-                Check(name="credentials", look=refuse(CredentialsError)),
-                Check(name="bucket", look=never, needs=("credentials",)),
-                Check(name="files", look=never, needs=("bucket",)),
-                Check(name="ssh", look=lambda: fine("there")),
+                Check(name="credentials", run=refuse(CredentialsError)),
+                Check(name="bucket", run=never, needs=("credentials",)),
+                Check(name="files", run=never, needs=("bucket",)),
+                Check(name="ssh", run=lambda: fine("there")),
             ]
         )
     )
@@ -78,8 +78,8 @@ def test_what_needs_a_failed_check_is_not_done_and_neither_is_what_needs_that() 
 
 def test_a_warning_keeps_nothing_from_being_checked() -> None:
     checks = [
-        Check(name="one", look=lambda: warning("so so", hint="look")),
-        Check(name="two", look=lambda: fine("done"), needs=("one",)),
+        Check(name="one", run=lambda: warning("so so", hint="look")),
+        Check(name="two", run=lambda: fine("done"), needs=("one",)),
     ]
     assert by_name(run_checks(checks))["two"].message == "done"
 
@@ -93,10 +93,10 @@ def test_a_check_that_does_not_answer_holds_nobody_up() -> None:
 
     began = time.monotonic()
     checks = [
-        Check(name="hangs", look=hang),
-        Check(name="hangs too", look=hang),
-        Check(name="well", look=lambda: fine("")),
-        Check(name="needs it", look=lambda: fine(""), needs=("hangs",)),
+        Check(name="hangs", run=hang),
+        Check(name="hangs too", run=hang),
+        Check(name="well", run=lambda: fine("")),
+        Check(name="needs it", run=lambda: fine(""), needs=("hangs",)),
     ]
     found = by_name(run_checks(checks, seconds=0.2))
     took = time.monotonic() - began
@@ -111,8 +111,8 @@ def test_a_check_that_does_not_answer_holds_nobody_up() -> None:
 def test_the_same_trouble_is_told_once() -> None:
     def looks_at_apis(error: type[CredentialsError | CapacityError]) -> Checked:
         checks = [
-            Check(name="APIs", look=refuse(CredentialsError)),
-            Check(name="zones", look=refuse(error), explained_by=("APIs",)),
+            Check(name="APIs", run=refuse(CredentialsError)),
+            Check(name="zones", run=refuse(error), explained_by=("APIs",)),
         ]
         return by_name(run_checks(checks))["zones"]
 
@@ -127,10 +127,10 @@ def test_without_the_thing_itself_nothing_that_is_said_of_it_counts() -> None:
     found = by_name(
         run_checks(
             [
-                Check(name="project", look=refuse(CredentialsError)),
-                Check(name="quota", look=refuse(CapacityError), moot_without=("project",)),
-                Check(name="billing", look=lambda: unknown("who?", error=UsageError), moot_without=("project",)),
-                Check(name="account", look=lambda: fine("there"), moot_without=("project",)),
+                Check(name="project", run=refuse(CredentialsError)),
+                Check(name="quota", run=refuse(CapacityError), moot_without=("project",)),
+                Check(name="billing", run=lambda: unknown("who?", error=UsageError), moot_without=("project",)),
+                Check(name="account", run=lambda: fine("there"), moot_without=("project",)),
             ]
         )
     )
@@ -145,7 +145,7 @@ def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_told_as_one() -> None:
     def breaks() -> Finding:
         raise KeyError("zone")
 
-    ours, bug = run_checks([Check(name="ours", look=raises), Check(name="bug", look=breaks)])
+    ours, bug = run_checks([Check(name="ours", run=raises), Check(name="bug", run=breaks)])
     assert (ours.message, ours.hint, ours.details, ours.exit_code) == (
         "no room",
         "make some",
@@ -168,19 +168,19 @@ def test_an_answer_that_several_need_is_asked_for_once_and_so_is_an_error() -> N
         raise UsageError("no", hint="mend it")
 
     once = Once(make)
-    found = run_checks([Check(name=str(number), look=lambda: fine(once())) for number in range(5)])
+    found = run_checks([Check(name=str(number), run=lambda: fine(once())) for number in range(5)])
     assert [check.message for check in found] == ["answer"] * 5
     assert len(asked) == 1
     never = Once(refused)
-    found = run_checks([Check(name=str(number), look=lambda: fine(never())) for number in range(5)])
+    found = run_checks([Check(name=str(number), run=lambda: fine(never())) for number in range(5)])
     assert [check.exit_code for check in found] == [ExitCode.USAGE] * 5
     assert len(asked) == 2
 
 
 def test_checks_that_wait_for_each_other_are_a_mistake_of_ours() -> None:
     checks = [
-        Check(name="a", look=lambda: fine(""), needs=("b",)),
-        Check(name="b", look=lambda: fine(""), needs=("a",)),
+        Check(name="a", run=lambda: fine(""), needs=("b",)),
+        Check(name="b", run=lambda: fine(""), needs=("a",)),
     ]
     with pytest.raises(AssertionError, match="wait for each other"):
         run_checks(checks)

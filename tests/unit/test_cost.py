@@ -11,7 +11,7 @@ import pytest
 from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.runs.progress import LogReader, Progress
-from hvdcloud.storage.base import open_bucket
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.units import dollars, small_dollars
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)

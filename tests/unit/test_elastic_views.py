@@ -20,7 +20,7 @@ from hvdcloud.lifecycle.run import result_of
 from hvdcloud.lifecycle.status import StatusResult, lasting_part
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.remote.ssh import Session
-from hvdcloud.runs.elastic import told
+from hvdcloud.runs.state import Event, RunState
 
 NAMES = ("digits-0", "digits-1", "digits-2", "digits-3")
 
@@ -61,7 +61,8 @@ def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
         worst_case_dollars=0.0,
     )  # fmt: skip
     return StatusResult(
-        cluster=cluster, whole=True, runs=[result_of("digits", state) for state in states], runs_unknown="",
+        cluster=cluster, whole=True, runs=[result_of("digits", RunState.from_json(state)) for state in states],
+        runs_unknown="",
         age_seconds=9.0, dollars_so_far=0.0, nodes_gone=0,
     )  # fmt: skip
 
@@ -97,7 +98,7 @@ def test_status_as_json_has_members_world_and_restarts() -> None:
     assert (run["world"], run["ranks"], run["restarts"]) == (4, 8, 1)
     assert [each["state"] for each in run["members"]] == ["listed", "listed", "lost", "joining"]
     assert run["members"][3]["alias"] == "digits-3-g2"
-    old = plain(result_of("digits", static()))
+    old = plain(result_of("digits", RunState.from_json(static())))
     assert (old["world"], old["restarts"], list(old["members"])) == (None, 0, [])
 
 
@@ -123,15 +124,15 @@ def test_a_member_that_changes_is_worth_showing_again() -> None:
 )
 def test_only_ranks_that_can_never_have_been_are_refused(state: dict[str, Any], first_wrong: int) -> None:
     for rank in (None, 0, first_wrong - 1):
-        _check_rank(state, rank)
+        _check_rank(RunState.from_json(state), rank)
     with pytest.raises(UsageError, match=f"has no rank {first_wrong}") as refused:
-        _check_rank(state, first_wrong)
+        _check_rank(RunState.from_json(state), first_wrong)
     assert f"0 to {first_wrong - 1}" in refused.value.hint
 
 
 def test_a_state_that_says_no_number_of_ranks_refuses_none() -> None:
-    _check_rank({"run": "r", "elastic": {"min": 1}}, 99)
-    _check_rank({"run": "r"}, 99)
+    _check_rank(RunState.from_json({"run": "r", "elastic": {"min": 1}}), 99)
+    _check_rank(RunState.from_json({"run": "r"}), 99)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,9 @@ def test_a_state_that_says_no_number_of_ranks_refuses_none() -> None:
     ],
 )  # fmt: skip
 def test_an_event_is_told_in_words(event: dict[str, Any], said: str) -> None:
-    assert told(event) == said
+    read = Event.from_json({"t": 1.0, **event})
+    assert read is not None
+    assert read.text == said
 
 
 def watched(*answers: dict[str, Any]) -> _Watch:

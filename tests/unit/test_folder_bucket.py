@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CheckpointError, UsageError
-from hvdcloud.storage.base import PreconditionError, open_bucket
+from hvdcloud.storage.base import PreconditionError
 from hvdcloud.storage.folder import TEMPORARY
+from hvdcloud.storage.open import open_bucket
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

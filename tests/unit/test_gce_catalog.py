@@ -122,8 +122,8 @@ def test_the_end_of_a_gpu_is_told_before_and_refused_from_that_day_on() -> None:
     eve, day = date(2027, 7, 31), date(2027, 8, 1)
     for gpu in ("nvidia-tesla-t4", "nvidia-tesla-p4"):
         [notice] = catalog.notices("n1-standard-8", gpu, 1, today=eve)
-        assert notice.startswith(f"{gpu} ends 2027-08-01")
-        assert "g2-standard-8" in notice
+        assert notice.message.startswith(f"{gpu} ends 2027-08-01")
+        assert "g2-standard-8" in notice.hint
         assert problems("n1-standard-8", gpu, 1, eve) == []
         assert problems("n1-standard-8", gpu, 1, day) == [f"Compute Engine switched {gpu} off on 2027-08-01"]
         assert catalog.notices("n1-standard-8", gpu, 1, today=day) == []

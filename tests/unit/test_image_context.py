@@ -14,7 +14,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
-from hvdcloud.image.build.builder import image_reference
+from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
 from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
@@ -71,16 +71,16 @@ def test_changed_requirements_change_the_name(tmp_path: Path) -> None:
 
 def test_changed_training_code_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("idna\n")
-    before = image_reference(ImageConfig(), project_dir=tmp_path)
+    before = find_plan(ImageConfig(), project_dir=tmp_path).reference
     (tmp_path / "train.py").write_text("print('new')\n")
-    assert image_reference(ImageConfig(), project_dir=tmp_path) == before
+    assert find_plan(ImageConfig(), project_dir=tmp_path).reference == before
     assert before.startswith("hvdcloud/project:")
 
 
 def test_a_requirements_file_of_comments_needs_no_layer(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("# nothing yet\n\n")
-    bare = image_reference(ImageConfig(requirements=None), project_dir=tmp_path)
-    assert image_reference(ImageConfig(), project_dir=tmp_path) == bare
+    bare = find_plan(ImageConfig(requirements=None), project_dir=tmp_path).reference
+    assert find_plan(ImageConfig(), project_dir=tmp_path).reference == bare
 
 
 def test_a_ca_bundle_is_sent_but_does_not_change_the_name(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_pa
         if name.startswith("hvdcloud/")
     ]
     assert {"hvdcloud/__init__.py", "hvdcloud/errors.py", "hvdcloud/node/__init__.py"} <= set(sent)
-    assert {"hvdcloud/runs/__init__.py", "hvdcloud/runs/replacement.py"} <= set(sent)
+    assert {f"hvdcloud/runs/{name}.py" for name in ("__init__", "replacement", "state")} <= set(sent)
     assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
 
 
@@ -186,12 +186,12 @@ def test_an_included_file_that_is_missing_or_outside_is_named(tmp_path: Path, li
 
 def test_a_missing_requirements_file_is_named_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"{tmp_path}/requirements.txt.*image\.requirements"):
-        image_reference(ImageConfig(), project_dir=tmp_path)
+        find_plan(ImageConfig(), project_dir=tmp_path)
 
 
 def test_a_version_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tensorflow 2\.16\.1 on cpu") as raised:
-        image_reference(ImageConfig(framework="tensorflow", version="2.16.1"), project_dir=tmp_path)
+        find_plan(ImageConfig(framework="tensorflow", version="2.16.1"), project_dir=tmp_path)
     assert "2.15.1, 2.21.0" in raised.value.hint
 
 

@@ -22,7 +22,8 @@ from hvdcloud.checkpoints.manifest import (
     to_json,
 )
 from hvdcloud.errors import CheckpointError
-from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.open import open_bucket
 
 RUN = "20261120-101500-abc123"
 ENTRY = Entry(name="a/b.pt", size=3, crc32c="AAAAAA==", generation=17, modified=1.5)

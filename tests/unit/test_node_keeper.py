@@ -11,7 +11,8 @@ import pytest
 from hvdcloud.node import paths
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import loop
-from hvdcloud.node.uploads.loop import Report, UploadLoop
+from hvdcloud.node.uploads.loop import UploadLoop
+from hvdcloud.runs.state import UploadReport
 
 RUN = "20261121-101112-abcdef"
 
@@ -52,7 +53,7 @@ class Node:
         with self:
             return self.upload_loop.gather()
 
-    def finish(self) -> Report:
+    def finish(self) -> UploadReport:
         with self:
             return self.upload_loop.finish()
 
@@ -102,7 +103,7 @@ def test_a_run_is_complete_once_everything_is_in_the_bucket(nodes: tuple[Node, N
     head, _ = nodes
     head.write("last", b"weights", modified=100)
     assert not head.is_complete()
-    assert head.finish() == Report(complete=True, files=1, pending=[], errors=[], skipped=[])
+    assert head.finish() == UploadReport(complete=True, files=1, pending=[], errors=[], skipped=[])
     assert head.is_complete()
 
 
@@ -141,7 +142,7 @@ def test_a_report_that_can_not_be_written_is_not_that_of_before(nodes: tuple[Nod
     with head:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
-            loop.write_report(RUN, Report(pending=["last"]))
+            loop.write_report(RUN, UploadReport(pending=["last"]))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not head.is_complete()

@@ -41,7 +41,7 @@ def started(nodes: int = 3, *, least: int = 1, most: int = 8) -> Membership:
 
 
 def places(made: Membership) -> dict[str, str]:
-    return {each["name"]: each["state"] for each in made.as_dicts()}
+    return {each.name: each.state for each in made.shown()}
 
 
 def test_the_first_list_has_every_node_under_its_own_name() -> None:
@@ -248,7 +248,7 @@ def test_a_new_driver_begins_with_an_empty_list_and_new_names() -> None:
 def test_the_state_has_the_head_first_and_what_people_want_to_know() -> None:
     made = started(2)
     made.lost("d-1", "no heartbeat for 8 s", now=1.0)
-    assert made.as_dicts() == [
+    assert [each.to_json() for each in made.shown()] == [
         {"name": "d-0", "alias": "d-0", "state": "listed", "since": 1000.0, "why": "", "slots": 2},
         {"name": "d-1", "alias": "d-1", "state": "lost", "since": 1000.0, "why": "no heartbeat for 8 s", "slots": 2},
     ]

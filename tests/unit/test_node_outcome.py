@@ -17,11 +17,11 @@ from hvdcloud.node.run.outcome import (
     judge_elastic,
     may_be_a_consequence,
 )
+from hvdcloud.runs.state import RankRecord
 
 
 def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None, terminated: bool = False) -> Ended:
-    record = {"rank": rank, "node": f"n{rank}", "exit_code": exit_code, "signal": signal, "ended": at}
-    record["terminated"] = terminated
+    record = RankRecord(rank=rank, node=f"n{rank}", exit_code=exit_code, signal=signal, terminated=terminated, ended=at)
     return Ended(record, at)
 
 

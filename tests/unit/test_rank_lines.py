@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.runs.rank_lines import RankLines
+from hvdcloud.runs.log_lines import RankLines
 
 LOG = (
     b"[launcher] starts\n[0] one\n[1] [0] quoted\n[10] ten\n[0] \xff\xfe not text\n[0] bar 10%\rbar 50%\x0c\rbar 100%\n"

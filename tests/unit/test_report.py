@@ -21,10 +21,12 @@ from hvdcloud.checkpoints.manifest import (
     state_name,
     to_json,
 )
-from hvdcloud.report.metrics import numbers_in, read_metrics
+from hvdcloud.report.metrics import read_metrics
 from hvdcloud.report.page import page
 from hvdcloud.report.plot import nice_ticks, short_time, time_ticks
 from hvdcloud.report.record import RunRecord, read_record
+from hvdcloud.runs.log_lines import numbers_in
+from hvdcloud.runs.state import Event, RunState
 from hvdcloud.storage.folder import FolderBucket
 
 CRC = "AAAAAA=="
@@ -84,7 +86,9 @@ def record(**changes: Any) -> RunRecord:
             for n in range(1, 11)
         ],
     }  # fmt: skip
-    return RunRecord(**{**values, **changes})
+    values |= changes
+    state, events = RunState.from_json(values["state"]), Event.all_from_json(values["events"])
+    return RunRecord(**{**values, "state": state, "events": events})
 
 
 WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
@@ -133,8 +137,8 @@ def elastic_record(**changes: Any) -> RunRecord:
     ]
     names = [f"digits-{node}" for node in range(4)]
     state = {
-        **record().state, "ended": BEGAN + 1200, "np": 8, "nodes": names, "elastic": {"min": 1, "max": 4}, "world": 8,
-        "restarts": 0,
+        **record().state.to_json(), "ended": BEGAN + 1200, "np": 8, "nodes": names,
+        "elastic": {"min": 1, "max": 4}, "world": 8, "restarts": 0,
         "members": [
             {"name": name, "alias": name + ("-g2" if name > "digits-1" else ""), "state": "listed",
              "since": BEGAN, "why": ""}
@@ -184,8 +188,8 @@ def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
 
 def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
     plain = {each.tag for each in parsed(page(record())).iter()}
-    state = {**record().state, "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}
-    state["about"] = {**record().about, "command": EVIL, "machine": EVIL, "provider": EVIL}
+    state = {**record().state.to_json(), "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}
+    state["about"] = {**record().state.about, "command": EVIL, "machine": EVIL, "provider": EVIL}
     state["ranks"] = [{"rank": EVIL, "node": EVIL, "exit_code": 1, "ended": BEGAN}]
     broken = [{**row, "trouble": EVIL} for row in samples(0)]
     html = page(
@@ -210,7 +214,7 @@ def test_whatever_stands_in_place_of_a_number_does_no_harm(value: Any) -> None:
     state = dict.fromkeys(("started", "ended", "np", "nodes", "ranks", "about", "exit_code", "result"), value)
     parsed(page(record(state=state, samples={0: rows}, events=[{"t": BEGAN, "event": value}])))
     about = dict.fromkeys(("dollars_per_hour", "dollars_before", "seen", "worst_case_dollars", "machine"), value)
-    parsed(page(record(state={**record().state, "about": about})))
+    parsed(page(record(state={**record().state.to_json(), "about": about})))
 
 
 def test_a_run_whose_head_was_lost_is_reported_from_what_is_there() -> None:
@@ -299,10 +303,10 @@ def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path
     bucket.write(state_name("digits", RUN), json.dumps({"result": "failed", "started": 1, "ended": 3}).encode())
     found = read_record(bucket, cluster="digits", run=RUN)
     assert found.samples == {0: [{"t": 1}, {"t": 2, "cpu": 1}]}
-    assert [event["event"] for event in found.events] == ["x"]
+    assert [event.name for event in found.events] == ["x"]
     assert (found.started, found.ended, found.log) == (1, 3, b"[0] hello\n")
     bucket.write(state_name("digits", RUN), b"[" * 100_000)
-    assert read_record(bucket, cluster="digits", run=RUN).state == {}
+    assert read_record(bucket, cluster="digits", run=RUN).state == RunState()
 
 
 def captions(html: str) -> list[str]:
@@ -370,7 +374,7 @@ def test_a_run_that_was_started_again_says_so_and_one_that_lost_everything_ends_
         {"t": BEGAN + 299, "event": "world", "ranks": "1", "nodes": "1"},
         {"t": BEGAN + 300, "event": "world", "ranks": "0", "nodes": "0"},
     ]
-    state = {**elastic_record().state, "restarts": 1, "ended": BEGAN + 302}
+    state = {**elastic_record().state.to_json(), "restarts": 1, "ended": BEGAN + 302}
     text = words(parsed(page(elastic_record(events=events, state=state))))
     assert "horovodrun started again1 time" in text
     # That the ranks of a run that succeeded are gone at its end is no loss.
@@ -388,7 +392,7 @@ def test_a_static_run_has_neither_world_nor_marks() -> None:
 
 @pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
 def test_whatever_an_elastic_runs_state_and_events_hold_does_no_harm(value: Any) -> None:
-    state = {**record().state, **dict.fromkeys(("elastic", "world", "restarts", "members"), value)}
+    state = {**record().state.to_json(), **dict.fromkeys(("elastic", "world", "restarts", "members"), value)}
     events = [
         {"t": BEGAN + at, "event": name, **dict.fromkeys(("ranks", "nodes", "node", "detail"), value)}
         for at, name in enumerate(("world", "world", "lost a node", "node joins", "started again", "preempted"))

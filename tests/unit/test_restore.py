@@ -19,9 +19,10 @@ from hvdcloud.checkpoints.manifest import (
 )
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node.uploads.restore import gather, restore
-from hvdcloud.node.uploads.uploader import ScanResult, Uploader
-from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]
@@ -45,10 +46,12 @@ class Workers:
         if modified is not None:
             os.utime(path, (modified, modified))
 
-    def finish(self, run: str, node: int = 0) -> ScanResult:
+    def finish(self, run: str, node: int = 0) -> list[str]:
+        """The files that had to be uploaded."""
         directory = self.directory(run, node)
         up = Uploader(self.bucket, cluster=CLUSTER, run=run, node=node, directory=directory, quiet_seconds=0)
-        return up.finish(time.monotonic() + 30)
+        up.finish(time.monotonic() + 30)
+        return sorted(up.uploaded)
 
     def restore(self, run_from: str, run: str, node: int = 0) -> int:
         return restore(self.bucket, cluster=CLUSTER, run_from=run_from, directory=self.directory(run, node))
@@ -89,9 +92,9 @@ def test_restored_files_are_not_uploaded_again_until_they_change(world: Workers)
     world.write(RUNS[0], "latest", b"1")
     world.finish(RUNS[0])
     world.restore(RUNS[0], RUNS[1])
-    assert world.finish(RUNS[1]).uploaded == []
+    assert world.finish(RUNS[1]) == []
     world.write(RUNS[1], "latest", b"2")
-    assert world.finish(RUNS[1]).uploaded == ["latest"]
+    assert world.finish(RUNS[1]) == ["latest"]
     manifest = load_manifests(world.bucket, cluster=CLUSTER, run=RUNS[1])[0]
     assert manifest.resumed == RUNS[0]
     assert [entry.name for entry in manifest.files] == ["latest"]
@@ -125,7 +128,7 @@ def test_repeating_a_restore_changes_nothing_and_never_undoes_new_work(world: Wo
         assert getattr(after, what) == getattr(before, what), what
     assert (world.directory(RUNS[1]) / "b").read_bytes() == b"this run's own"
     assert sorted(path.name for path in world.directory(RUNS[1]).iterdir()) == [".state", "a", "b"]
-    assert world.finish(RUNS[1]).uploaded == [".state", "b"]
+    assert world.finish(RUNS[1]) == [".state", "b"]
 
 
 def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: Workers) -> None:
@@ -210,7 +213,7 @@ def test_gathering_brings_every_node_to_the_newest_of_all(world: Workers) -> Non
     assert [world.files(RUNS[0], node) for node in range(3)] == [whole] * 3
     assert (world.directory(RUNS[0]) / "latest").stat().st_mtime == 300
     # What was fetched is not sent back, and not fetched again.
-    assert world.finish(RUNS[0]).uploaded == []
+    assert world.finish(RUNS[0]) == []
     assert world.gather(RUNS[0]) == 4
 
 

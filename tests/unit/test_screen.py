@@ -9,8 +9,8 @@ import pytest
 
 from hvdcloud.cli.screen import Looks, bar, draw
 from hvdcloud.lifecycle.top import NodeView, RunView, View
-from hvdcloud.runs.elastic import Member
 from hvdcloud.runs.progress import Position, ProgressReader
+from hvdcloud.runs.state import Member
 
 GB = 1_000_000_000
 

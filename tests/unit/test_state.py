@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_only_the_owner_can_read_keys(own_root: Path) -> None:
     write_private(state.key_file, "secret")
     assert state.dir.stat().st_mode & 0o777 == 0o700
     assert state.key_file.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(state.dir) == ["id_ed25519"]  # noqa: PTH208 - no temporary file stays behind
+    assert [path.name for path in state.dir.iterdir()] == ["id_ed25519"], "no temporary file stays behind"
 
 
 def test_the_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_read_is_no_record() -> None:
         assert state.load() is None
 
 
-EARLIER = {"id": "abc", "nodes": [{"name": "digits-0", "cores": 4, "gpus": 1, "interface": "eth0"}]}
+EARLIER: dict[str, Any] = {"id": "abc", "nodes": [{"name": "digits-0", "cores": 4, "gpus": 1, "interface": "eth0"}]}
 
 
 def test_a_record_of_an_earlier_version_says_what_it_can() -> None:
@@ -81,7 +81,7 @@ def test_a_record_of_an_earlier_version_says_what_it_can() -> None:
 def test_what_a_later_version_has_written_into_the_record_stays() -> None:
     state = ClusterState("digits")
     state.make()
-    node = {**EARLIER["nodes"][0], "made": "1", "made_after": ["r1"], "zone": "z"}  # type: ignore[dict-item] # JSON
+    node = {**EARLIER["nodes"][0], "made": "1", "made_after": ["r1"], "zone": "z"}
     later = {"id": "abc", "created": "c", "image": "i", "bucket": "b", "size": 2, "nodes": [node], "runs": [], "x": {}}
     (state.dir / "cluster.json").write_text(json.dumps(later))
     state.update(lambda record: replace(record, runs=("r1", "r2")))

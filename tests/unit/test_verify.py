@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checkpoints.pull import pull
-from hvdcloud.checkpoints.verified_files import VerifiedFiles
-from hvdcloud.checkpoints.verify import unverified
+from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.storage.base import Bucket, open_bucket
+from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.open import open_bucket
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,6 @@ from hvdcloud.errors import ImageError
 from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.build.lock import alone
 from hvdcloud.image.engine_stream import BuildEvent, Progress
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
@@ -23,6 +25,11 @@ from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
+
+
+LOCK_SECONDS = 3600.0
+"""How long a build may wait for another one."""
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,7 @@ def build(
     needs: custom_base.Needs | None = None,
     plan: ImagePlan | None = None,
 ) -> BuildResult:
-    """Builds the image, unless it is there already.
+    """Builds the image, unless the engine has it.
 
     Args:
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
@@ -129,7 +136,7 @@ def carry_out(
     image_id = _image_id(api, plan.reference)
     if image_id is None:
         # Not the engine's own ID: engines that share /etc/docker have the same.
-        with alone(progress, engine=os.environ.get("DOCKER_HOST", "")):
+        with _locked(progress, engine=os.environ.get("DOCKER_HOST", "")):
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference) or work.do(source)
     if target is not None:
@@ -142,11 +149,6 @@ def carry_out(
         seconds=time.monotonic() - started,
         steps=work.steps,
     )
-
-
-def image_reference(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> str:
-    """The reference that `build` gives the image; as `find_plan`."""
-    return find_plan(image_config, project_dir=project_dir, needs=needs).reference
 
 
 def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
@@ -166,6 +168,42 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
                 f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
             )
     return plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+
+
+@contextlib.contextmanager
+def _locked(progress: Progress, *, engine: str, deadline_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Keeps this user's other processes from building on the same engine; they then find the image built.
+
+    A killed process leaves no lock behind.
+
+    Args:
+        engine: its address, or whatever tells engines apart.
+
+    Raises:
+        ImageError: another build took longer than `deadline_seconds`.
+    """
+    key = hashlib.sha256(engine.encode()).hexdigest()[:8]
+    path = Path(tempfile.gettempdir()) / f"hvdcloud-build-{os.getuid()}-{key}.lock"
+    deadline = time.monotonic() + deadline_seconds
+    # All users share the folder: no other user's file is followed or truncated.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ImageError(
+                        f"another hvdcloud has been building an image for {deadline_seconds:.0f} s",
+                        hint=f"`fuser {path}` shows its process",
+                    ) from None
+                if not told:
+                    progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
+                    told = True
+                time.sleep(_POLL_SECONDS)
+        yield
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,7 +275,7 @@ def _digest(api: Any, image_id: str, *, repository: str | None) -> str | None:
 
 
 def _tagged(api: Any, image: str, reference: str) -> str:
-    """Gives an image that is there another name; returns its id."""
+    """Gives an image another name; returns its id."""
     repository, _, tag = reference.rpartition(":")
     api.tag(image, repository, tag)
     return str(api.inspect_image(reference)["Id"])

@@ -28,7 +28,7 @@ from hvdcloud.image.plan.sources import download_arguments
 from hvdcloud.image.plan.steps import Step
 
 BUILDER_VARIABLE = "HVDCLOUD_BUILDER"
-"""`classic` or `buildkit`: which of the engine's builders builds. Not set: BuildKit where it is there."""
+"""`classic` or `buildkit`: which of the engine's builders builds. Not set: BuildKit where it is available."""
 # The first engine whose own BuildKit understands cache mounts: Docker 20.10.
 _API_VERSION = "1.41"
 # Later commands have BuildKit in a plugin, buildx, and without it none at all.

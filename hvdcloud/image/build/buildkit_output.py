@@ -4,7 +4,7 @@
     #5 0.345 Get:1 http://deb.debian.org/debian bookworm InRelease
     #5 ERROR: process "/bin/sh -c apt-get update" did not complete successfully: exit code: 100
 
-The number is that of a piece of work; several go on at once. The form is the same in every version, from Docker 20.10's
+The number is that of a piece of work; several run at once. The form is the same in every version, from Docker 20.10's
 to buildx's: https://github.com/moby/buildkit/blob/v0.13.0/util/progress/progressui/printer.go
 """
 

@@ -7,9 +7,9 @@ so finding one of them at a registry is as good as having built it:
     REPOSITORY:base-ROW-HASH      the base image
     REPOSITORY:builder-ROW-HASH   the builder image, with which a changed requirement is installed
 
-Reading (`--cache-from`) and writing (`--cache-to`) are two options, as docker's are: a build of somebody's pull request
+Reading (`--cache-from`) and writing (`--cache-to`) are two options, as docker's are: the build of a pull request
 reads the cache without the right to write it, and `--push` sends what nodes run, not the gigabyte of the builder image.
-A cache only saves time: what can't be read is built, what can't be written is a warning. Whoever may write to the
+A cache only saves time: what can't be read is built, what can't be written is a warning. Anyone who may write to the
 repository decides what is in the images of those who read it.
 """
 
@@ -79,7 +79,7 @@ class Reader:
     Args:
         api: docker-py's low-level client.
         plan: whose images are wanted. The last one may also have the plan's tag there, or the cache's own.
-        progress: also hears why the cache is of no use.
+        progress: also called with the reason why the cache is not used.
     """
 
     def __init__(self, api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> None:
@@ -213,7 +213,7 @@ def _remove(api: Any, name: str) -> None:
     """Removes a name; the image stays if it has another."""
     from docker.errors import APIError
 
-    # Somebody may have removed it, or be using it.
+    # Another process may have removed it, or be using it.
     with contextlib.suppress(APIError):
         api.remove_image(name)
 

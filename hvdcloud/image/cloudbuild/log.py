@@ -7,7 +7,7 @@
     ERROR
     ERROR: build step 0 "gcr.io/cloud-builders/docker" failed: step exited with non-zero status: 1
 
-A build with one step has neither the lines around it nor what stands before its lines.
+A build with one step has neither the lines around it nor a prefix before its lines.
 """
 
 from __future__ import annotations

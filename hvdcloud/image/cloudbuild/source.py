@@ -41,7 +41,7 @@ def merged(contexts: Mapping[str, Context], *, keep_ca_bundle: bool) -> Context:
 
 
 def send(bucket: Bucket, context: Context, *, progress: Progress) -> ObjectInfo:
-    """Brings a context to the bucket as `.tar.gz`, unless it is there.
+    """Uploads a context to the bucket as `.tar.gz`, unless it has it.
 
     Raises:
         CredentialsError, BucketUnreachableError, UsageError: the bucket, see Bucket.
@@ -69,7 +69,7 @@ def send(bucket: Bucket, context: Context, *, progress: Progress) -> ObjectInfo:
         try:
             return bucket.upload(Path(file.name), name, if_generation=0)
         except PreconditionError:
-            # Somebody else was faster; the name stands for the content.
+            # Another process was faster; the name stands for the content.
             sent = bucket.stat(name)
             if sent is None:
                 raise

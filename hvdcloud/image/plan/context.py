@@ -1,6 +1,6 @@
 """What goes into an image, and the names that follow from it. Nothing here talks to the engine or changes a file.
 
-An image's tag holds a hash of everything that decides its content, so an image that is there need not be built. What
+An image's tag holds a hash of everything that decides its content, so an existing image need not be built. What
 only decides where things are downloaded from (CA bundle, package index, proxy) is not part of the hash.
 
 Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
@@ -22,7 +22,8 @@ from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
-NODE_PROGRAM = ("__init__.py", "errors.py", "runs/__init__.py", "runs/replacement.py", "storage", "checkpoints", "node")
+RUNS = ("runs/__init__.py", "runs/replacement.py", "runs/state.py")
+NODE_PROGRAM = ("__init__.py", "errors.py", *RUNS, "storage", "checkpoints", "node")
 BUILDER_DOCKERFILE = "dockerfiles/builder.Dockerfile"
 BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
 PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"
@@ -77,7 +78,7 @@ class Context:
         return total.hexdigest()[:12]
 
     def stream(self) -> Iterator[bytes]:
-        """The context as a tar file, the same bytes whoever sends it; files are read as they are sent."""
+        """The context as a tar file, the same bytes on every machine; files are read as they are sent."""
         entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
         for folder in sorted(
             {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}

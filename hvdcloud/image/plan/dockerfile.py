@@ -299,7 +299,7 @@ def _entry(full: Path, path: str) -> context.Entry | None:
     """
     try:
         if full.is_symlink():
-            return context.Entry(path=path, link=os.readlink(full))  # noqa: PTH115 - the text, not a path
+            return context.Entry(path=path, link=os.readlink(full))
         mode = full.stat().st_mode
         if stat.S_ISDIR(mode):
             return context.Entry(path=path)
@@ -310,5 +310,5 @@ def _entry(full: Path, path: str) -> context.Entry | None:
     except OSError as error:
         raise UsageError(
             f"{full} can't be read for image.dockerfile: {error.strerror}",
-            hint=f"mend its permissions, or add it to {IGNORE_FILE}",
+            hint=f"correct its permissions, or add it to {IGNORE_FILE}",
         ) from error

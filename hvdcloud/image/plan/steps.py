@@ -1,7 +1,7 @@
 """What has to be built for an image: a few Dockerfiles, one on top of the other. Nothing here asks an engine.
 
-Whoever carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and need not do those
-whose image is there: a reference's tag stands for the content.
+What carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and skips those whose
+image exists: a reference's tag stands for the content.
 """
 
 from __future__ import annotations

@@ -30,14 +30,14 @@ def found(root: str) -> Iterator[str]:
                 continue
             place = f"{folder.rstrip('/')}/{name}"
             for path in (f"{place}/{inside}", place):
-                if os.path.isfile(path):  # noqa: PTH113 - see above
+                if os.path.isfile(path):
                     yield path
                     break
 
 
 def header(path: str) -> str:
     """The fields of a metadata file, without the description after them."""
-    with open(path, "rb") as file:  # noqa: PTH123 - see above
+    with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace").replace("\r\n", "\n")
     return text.partition("\n\n")[0]
 
@@ -49,7 +49,7 @@ def _fail(error: OSError) -> None:
 def main(root: str) -> None:
     """Prints {path: fields} as JSON, in an order that the file system has no part in."""
     paths = {os.fsencode(path).decode("utf-8", "replace"): path for path in found(root)}
-    print(json.dumps({shown: header(paths[shown]) for shown in sorted(paths)}))  # noqa: T201 - a program of its own
+    print(json.dumps({shown: header(paths[shown]) for shown in sorted(paths)}))
 
 
 if __name__ == "__main__":

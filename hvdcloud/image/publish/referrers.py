@@ -1,6 +1,6 @@
 """A document beside an image at its registry: an OCI artifact that refers to the image by its digest.
 
-Whoever has the digest finds it there, for example with `oras discover REPOSITORY@DIGEST`. The engine can't push such
+It is found by the digest, for example with `oras discover REPOSITORY@DIGEST`. The engine can't push such
 things, so the registry is spoken to directly, with the credentials that a push has
 (https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md).
 """
@@ -30,7 +30,7 @@ OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
-# All of them: what is there but of another type than one asks for, registries call missing.
+# All of them: registries answer that a manifest of another type than requested is missing.
 _ANY = {"Accept": ", ".join((OCI_INDEX, OCI_MANIFEST, _DOCKER_LIST, _DOCKER_MANIFEST))}
 # What a manifest names as its configuration if it has none.
 _EMPTY = b"{}"
@@ -135,7 +135,7 @@ class _Repository:
         self._session.close()
 
     def image(self, digest: str) -> dict[str, Any]:
-        """The descriptor of an image that is there."""
+        """The descriptor of a pushed image."""
         answer = self._ask("GET", f"manifests/{digest}", headers=_ANY)
         return {
             "mediaType": answer.headers.get("Content-Type", _DOCKER_MANIFEST).partition(";")[0],
@@ -144,9 +144,9 @@ class _Repository:
         }
 
     def begin_upload(self) -> None:
-        """Begins to send a blob, and does not go on."""
+        """Begins to send a blob, and sends nothing."""
         started = self._ask("POST", "blobs/uploads/", fine=(202,))
-        # To end it may need another right than to begin it; the registry forgets by itself what nobody goes on with.
+        # To end it may need another permission than to begin it; the registry drops unfinished uploads by itself.
         with contextlib.suppress(CredentialsError, ImageError):
             self._ask("DELETE", urljoin(started.url, started.headers.get("Location", "")), fine=(204,))
 
@@ -175,7 +175,7 @@ class _Repository:
                 return
             body = json.dumps({**index, "manifests": [*listed, artifact]}).encode()
             tag = f"manifests/{referrers_tag(digest)}"
-            # 412: somebody else was faster. Registries that don't look at the condition are asked again above.
+            # 412: another process was faster. Registries that don't look at the condition are asked again above.
             self._ask("PUT", tag, body=body, headers={"Content-Type": OCI_INDEX, **headers}, fine=(201, 412))
         raise ImageError(
             f"{self.host} does not keep what is added to {self.path}:{referrers_tag(digest)}, the list of what refers "
@@ -254,7 +254,7 @@ class _Repository:
         if scheme.lower() == "basic" and user:
             self._credentials = HTTPBasicAuth(user, password)
         elif scheme.lower() == "bearer":
-            asked = parse_dict_header(parameters)  # type: ignore[no-untyped-call] # theirs
+            asked = parse_dict_header(parameters)
             self._credentials = _bearer(self._token(asked, user=user, password=password, identity=identity))
 
     def _token(self, asked: Mapping[str, str], *, user: str, password: str, identity: str) -> str:

@@ -40,7 +40,7 @@ def auth_config(host: str) -> dict[str, str] | None:
 
     try:
         credentials, _ = google.auth.default(scopes=_SCOPES)
-        credentials.refresh(Request())  # type: ignore[no-untyped-call] # theirs
+        credentials.refresh(Request())
     except (GoogleAuthError, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
@@ -61,14 +61,14 @@ def target_of(reference: str, repository: str) -> str:
 
 
 def pinned(reference: str, digest: str) -> str:
-    """`HOST/PATH@sha256:…`: the same bytes for ever, whatever becomes of the tag."""
+    """`HOST/PATH@sha256:…`: always the same bytes, whatever becomes of the tag."""
     from docker.utils import parse_repository_tag
 
     return f"{parse_repository_tag(reference)[0]}@{digest}"
 
 
 def digest_at_registry(reference: str) -> str | None:
-    """The digest that a tag stands for now, as the engine hears it from the registry.
+    """The digest that a tag stands for now, as the engine learns it from the registry.
 
     Args:
         reference: `HOST/PATH:TAG`.

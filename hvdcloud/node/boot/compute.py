@@ -103,6 +103,33 @@ class Compute:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def delete_vms(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
+        """Request the deletion of VMs, all at once; one that does not exist counts as deleted.
+
+        Allowed by `compute.instances.delete` alone, so an operation's end is not waited for.
+
+        Args:
+            names: of the VMs.
+            seconds: how long to repeat the requests.
+
+        Returns:
+            those that will not be deleted, each with the reason.
+        """
+        if not names:
+            return {}
+        deadline = time.monotonic() + seconds
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+            reasons = pool.map(lambda name: self._delete_vm(name, deadline), names)
+            return {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+
+    def _delete_vm(self, name: str, deadline: float) -> str:
+        """Why a VM will not be deleted; empty if it will."""
+        try:
+            self.call("DELETE", f"instances/{name}", query={"requestId": str(uuid.uuid4())}, deadline=deadline)
+        except (RefusedError, BusyError) as error:
+            return "" if isinstance(error, RefusedError) and error.is_gone else str(error)
+        return ""
+
     def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> dict[str, Any]:
@@ -157,42 +184,6 @@ class Compute:
                 if error.code == 404:
                     raise RefusedError("the VM has no service account") from None
                 raise BusyError(f"the metadata server says {error.code}") from None
-
-
-class Deletion:
-    """Deletes VMs in the zone of this one.
-
-    Allowed by `compute.instances.delete` alone, so an operation's end is not waited for.
-    """
-
-    def __init__(self, compute: Compute | None = None) -> None:
-        self._compute = compute or Compute()
-
-    def delete(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
-        """Request the deletion of VMs, all at once; one that does not exist counts as deleted.
-
-        Args:
-            names: of the VMs.
-            seconds: how long to repeat the requests.
-
-        Returns:
-            those that will not be deleted, each with the reason.
-        """
-        if not names:
-            return {}
-        deadline = time.monotonic() + seconds
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
-            reasons = pool.map(lambda name: self._delete(name, deadline), names)
-            return {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
-
-    def _delete(self, name: str, deadline: float) -> str:
-        try:
-            self._compute.call("DELETE", f"instances/{name}", query={"requestId": str(uuid.uuid4())}, deadline=deadline)
-        except RefusedError as error:
-            return "" if error.is_gone else str(error)
-        except BusyError as error:
-            return str(error)
-        return ""
 
 
 def _explained(body: bytes) -> tuple[str, str]:

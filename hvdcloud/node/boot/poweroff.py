@@ -88,9 +88,9 @@ def write_line(text: str) -> None:
 def _delete(nodes: Sequence[str]) -> dict[str, str]:
     try:
         # It imports HTTP and TLS, and most processes that import this module delete nothing.
-        from hvdcloud.node.boot.compute import Deletion
+        from hvdcloud.node.boot.compute import Compute
 
-        return Deletion().delete(nodes)
+        return Compute().delete_vms(nodes)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money are then switched off
         return dict.fromkeys(nodes, f"{type(error).__name__}: {error}")
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+
+from hvdcloud.runs import state
 
 LOSS_MARGIN_SECONDS = 15.0
 """Beyond Gloo's timeout, until the others have surely continued without a node that was lost."""
@@ -80,16 +81,16 @@ class Member:
     missed: int = 0
     """How often in a row it was listed and no worker came."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """As the run's state has it."""
-        return {
-            "name": self.name,
-            "alias": self.alias,
-            "state": self.place.value,
-            "since": self.since,
-            "why": self.why,
-            "slots": self.slots,
-        }
+    def shown(self) -> state.Member:
+        """The member as the run's state has it."""
+        return state.Member(
+            name=self.name,
+            alias=self.alias,
+            state=self.place.value,
+            since=self.since,
+            why=self.why,
+            slots=self.slots,
+        )
 
 
 class Membership:
@@ -263,9 +264,9 @@ class Membership:
         """Whether Horovod's list has this node now, under any name."""
         return name in self._listed.values()
 
-    def as_dicts(self) -> list[dict[str, Any]]:
+    def shown(self) -> list[state.Member]:
         """As the run's state has them, the head first."""
-        return [member.as_dict() for member in sorted(self.members.values(), key=lambda member: member.index)]
+        return [member.shown() for member in sorted(self.members.values(), key=lambda member: member.index)]
 
     def _candidates(self) -> list[Member]:
         found = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node.boot import poweroff
-from hvdcloud.node.boot.compute import BusyError, Compute, Deletion, RefusedError
+from hvdcloud.node.boot.compute import BusyError, Compute, RefusedError
 from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
@@ -237,7 +237,7 @@ class Replacer:
             self._wait(self._poll_seconds)
 
     def _delete(self, name: str) -> None:
-        if reason := Deletion(self._compute).delete([name], seconds=CALL_SECONDS).get(name):
+        if reason := self._compute.delete_vms([name], seconds=CALL_SECONDS).get(name):
             text = f"{name} is half-made and could not be deleted: {reason}; hvdcloud down deletes it"
             poweroff.write_line(text)
             self._say(text)

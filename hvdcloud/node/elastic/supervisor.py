@@ -27,13 +27,15 @@ from hvdcloud.node.elastic.rendezvous import Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.mesh import hosts, ssh
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.mailbox import Mailbox
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
+from hvdcloud.runs.state import ElasticLimits, RunState, UploadReport
+from hvdcloud.runs.state import Member as ShownMember
 
 if TYPE_CHECKING:
     from hvdcloud.node.elastic.replace import Replacer
@@ -59,7 +61,7 @@ class ElasticSupervisor(Supervisor):
         current: the run's state so far; completed and written at every step.
     """
 
-    def __init__(self, request: Request, current: state.State) -> None:
+    def __init__(self, request: Request, current: RunState) -> None:
         assert request.elastic is not None
         script = paths.run_dir(request.run) / "discover"
         self._hosts_file = paths.run_dir(request.run) / "hosts"
@@ -89,7 +91,7 @@ class ElasticSupervisor(Supervisor):
             prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
         )
         self._dismissals: list[Dismissal] = []
-        self._left_alone: dict[str, dict[str, Any]] = {}
+        self._left_alone: dict[str, UploadReport] = {}
         self._retired: list[Lease] = []
         self._opened = False
         self._restart: Restart | None = None
@@ -97,14 +99,11 @@ class ElasticSupervisor(Supervisor):
         self._disturbed_at = float("-inf")
         self._cannot_disconnect = False
         self._world_changed_at: float | None = None
-        self._shown: list[dict[str, Any]] = []
+        self._shown: list[ShownMember] = []
         self._replacer: Replacer | None = None
-        self._state |= {
-            "elastic": {"min": request.elastic.least, "max": request.elastic.most},
-            "world": 0,
-            "restarts": 0,
-            "members": self._membership.as_dicts(),
-        }
+        self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
+        self._state.world = 0
+        self._state.members = self._membership.shown()
 
     # -- the start -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +199,7 @@ class ElasticSupervisor(Supervisor):
         self._write_hosts(slots)
         self._world.disturbed(now=now)
         for member in in_use:
-            if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state["world"]):
+            if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
                 self._tell("node joins", member.name, f"as {member.alias}", f"node {member.name} joins")
 
@@ -251,8 +250,8 @@ class ElasticSupervisor(Supervisor):
             return
         lost = [member.name for member in self._membership.members.values() if member.place is Place.LOST]
         self._replacer.consider([name for name in lost if name != self._head])
-        if self._state.get("making", []) != self._replacer.making:
-            self._state["making"] = self._replacer.making
+        if list(self._state.making) != self._replacer.making:
+            self._state.making = self._replacer.making
             state.write(self._state)
 
     def _admit_anew(self, name: str) -> None:
@@ -263,26 +262,26 @@ class ElasticSupervisor(Supervisor):
     def _note_world(self, now: float) -> None:
         """Write down how many ranks train, once that has settled."""
         ranks = len(self._world.living())
-        if ranks == self._state["world"]:
+        if ranks == self._state.world:
             self._world_changed_at = None
             return
         self._world_changed_at = self._world_changed_at or now
         if now - self._world_changed_at < _SETTLED_SECONDS:
             return
         self._world_changed_at = None
-        self._state["world"] = ranks
-        events.record(self._request.run, "world", ranks=str(ranks), nodes=str(len(self._world.nodes())))
+        self._state.world = ranks
+        state.record_event(self._request.run, "world", ranks=ranks, nodes=len(self._world.nodes()))
         state.write(self._state)
 
     def _show_members(self) -> None:
-        members = self._membership.as_dicts()
+        members = self._membership.shown()
         if members != self._shown:
             self._shown = members
-            self._state["members"] = members
+            self._state.members = members
             state.write(self._state)
 
     def _tell(self, event: str, node: str, detail: str, note: str) -> None:
-        events.record(self._request.run, event, node=node, detail=detail)
+        state.record_event(self._request.run, event, node=node, detail=detail)
         self._log.note(note)
 
     # -- what the agents say -------------------------------------------------------------------------------------------
@@ -300,8 +299,8 @@ class ElasticSupervisor(Supervisor):
             alias = str(message.get("host") or node)
             process = Process(rank=int(message["rank"]), node=node, alias=alias, began=time.monotonic())
             self._world.processes[node, int(message["pid"])] = process
-            if self._state["state"] == "starting":
-                self._state["state"] = "running"
+            if self._state.state == "starting":
+                self._state.state = "running"
                 state.write(self._state)
         elif kind == "ended":
             self._worker_ended(member, message)
@@ -321,18 +320,17 @@ class ElasticSupervisor(Supervisor):
                 self._retired.append(lease)
 
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
-        record = message["record"]
         process = self._world.processes.get((member.name, int(message.get("pid") or 0)))
         ended = self._note_end(message)
         if ended is None or process is None:
             return
-        process.ended = ended
-        if self._ending or not record["exit_code"] or record.get("terminated"):
+        process.ended, record = ended, ended.record
+        if self._ending or not record.exit_code or record.terminated:
             return
         if member.place is Place.LISTED and process.alias == member.alias:
-            if record["signal"] is not None:
+            if record.signal is not None:
                 self._disturbed_at = ended.at
-            why = f"signal {record['signal']}" if record["signal"] is not None else f"exit code {record['exit_code']}"
+            why = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
             self._membership.failed(member.name, why, now=ended.at)
             self._tell("worker failed", member.name, why, f"the worker on node {member.name} ended with {why}")
             self._reunite(ended.at)
@@ -351,7 +349,7 @@ class ElasticSupervisor(Supervisor):
         """An agent has said its last word while the run goes on."""
         member = self._membership.members[lease.node]
         dismissed = member.place is Place.LEAVING and not lease.refusal
-        self._left_alone[lease.node] = lease.checkpoints or {}
+        self._left_alone[lease.node] = lease.checkpoints or UploadReport()
         if not dismissed:
             self._lose(lease, lease.refusal or "its agent ended")
             return
@@ -444,8 +442,8 @@ class ElasticSupervisor(Supervisor):
                 self._lose(lease, "it was made anew")
             self._membership.admit(name, index=int(host["index"]), slots=int(host["slots"]))
             self._returns.forget(name)
-            if name not in self._state["nodes"]:
-                self._state["nodes"] = [*self._state["nodes"], name]
+            if name not in self._state.nodes:
+                self._state.nodes = [*self._state.nodes, name]
         return ""
 
     def _dismissal_problem(self, message: dict[str, Any]) -> str:
@@ -470,8 +468,9 @@ class ElasticSupervisor(Supervisor):
                     lease.finish()
             if dismissal.nodes.isdisjoint(self._leases):
                 self._dismissals.remove(dismissal)
-                self._state["nodes"] = [name for name in self._state["nodes"] if name not in dismissal.nodes]
-                checkpoints = {node: self._left_alone.get(node, {}) for node in dismissal.nodes}
+                self._state.nodes = [name for name in self._state.nodes if name not in dismissal.nodes]
+                reports = {node: self._left_alone.get(node) for node in dismissal.nodes}
+                checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
                 dismissal.caller.answer({"checkpoints": checkpoints})
 
     # -- the end, or another start -------------------------------------------------------------------------------------
@@ -503,14 +502,14 @@ class ElasticSupervisor(Supervisor):
 
     def _died_over_a_loss(self, now: float) -> bool:
         """Whether Horovod can be started again with a prospect of going on."""
-        if self._launcher_code == 0 or self._state["restarts"] >= MOST_RESTARTS:
+        if self._launcher_code == 0 or self._state.restarts >= MOST_RESTARTS:
             return False
         if self._world.any_succeeded():
             return False
         return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
 
     def _start_over(self) -> None:
-        self._state["restarts"] += 1
+        self._state.restarts += 1
         self._log.note(
             f"Horovod did not get over a loss (exit code {self._launcher_code}); it is started again from the newest "
             "checkpoint"
@@ -537,19 +536,19 @@ class ElasticSupervisor(Supervisor):
         self._rendezvous.over()
         self._launcher_code = None
         self._membership.started_again(now=now)
-        events.record(self._request.run, "started again", detail="from the newest checkpoint")
+        state.record_event(self._request.run, "started again", detail="from the newest checkpoint")
         self._start_launcher()
 
     def _finish(self) -> None:
         if self._replacer is not None:
             self._replacer.abandon()
-        self._state.pop("making", None)
+        self._state.making = ()
         for dismissal in self._dismissals:
             dismissal.caller.answer({"error": "the run has ended"})
         self._selector.unregister(self._listener.fileno())
         self._listener.close()
         control_socket.socket_file(self._request.run).unlink(missing_ok=True)
-        self._state["world"] = 0
+        self._state.world = 0
         self._show_members()
         super()._finish()
         if self._replacer is not None:

@@ -45,7 +45,7 @@ class Process:
 
     @property
     def succeeded(self) -> bool:
-        return self.ended is not None and not self.ended.record["exit_code"]
+        return self.ended is not None and not self.ended.record.exit_code
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`join`: make this node a member of its cluster: keys, pinned peers, and what it has to offer."""
+"""`join`: makes this node a member of its cluster, with keys and pinned peers, and tells what it has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node.boot import activity, machine
@@ -23,8 +23,24 @@ JOIN_SECONDS = 60.0
 _joining = threading.Lock()
 
 
+class Peer(NamedTuple):
+    """A node of the cluster, as the payload of `join` and peers.json have it."""
+
+    name: str
+    address: str
+    """An IP address, or a DNS name; in peers.json resolved: the name of a VM that is gone could not be any more."""
+    port: int
+    host_key: str
+
+
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Write the mesh's key, peers and ssh configuration; may be repeated with other peers.
+
+    Args:
+        request: `private_key` and `public_key` of the mesh, and `hosts`, the head first.
+
+    Returns:
+        what this node has: `cores`, `gpus`, and the `interface` that leads to the others.
 
     Raises:
         UsageError: the request lacks something.
@@ -32,10 +48,10 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         private_key, public_key = str(request["private_key"]), str(request["public_key"]).strip()
-        hosts = [(str(h["name"]), str(h["address"]), int(h["port"]), str(h["host_key"])) for h in request["hosts"]]
+        hosts = [Peer(str(h["name"]), str(h["address"]), int(h["port"]), str(h["host_key"])) for h in request["hosts"]]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"join: {type(error).__name__}: {error}", hint="hvdcloud up again") from error
-    found = hosts_file.resolve({host: address for host, address, _, _ in hosts})
+    found = hosts_file.resolve({host.name: host.address for host in hosts})
     hosts_file.write(found)
     key = ssh.key_file()
     key.parent.mkdir(parents=True, exist_ok=True)
@@ -46,43 +62,39 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     lines = authorized.read_text().splitlines() if authorized.exists() else []
     if public_key not in lines:
         _write(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), 0o600)
-    _write(ssh.known_hosts_file(), "".join(_pin(*host) for host in hosts), 0o600)
+    _write(ssh.known_hosts_file(), "".join(_pin(host) for host in hosts), 0o600)
     _write(key.with_name("config"), ssh.config(), 0o600)
-    # With addresses that are resolved: a name of a VM that is gone could not be any more.
-    keys = ("name", "address", "port", "host_key")
-    peers = [(host, found.get(host, address), port, host_key) for host, address, port, host_key in hosts]
-    write_json(peers_file(), {"hosts": [dict(zip(keys, peer, strict=True)) for peer in peers]})
-    activity.remember_mesh([host for host, _, _, _ in hosts], found)
+    resolved = [host._replace(address=found.get(host.name, host.address)) for host in hosts]
+    write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
+    activity.remember_mesh([host.name for host in hosts], found)
     own = machine.name()
     return {
         "cores": machine.cores(),
         "gpus": machine.gpus(),
-        "interface": machine.mesh_interface([found.get(host, address) for host, address, _, _ in hosts if host != own]),
+        "interface": machine.mesh_interface([host.address for host in resolved if host.name != own]),
     }
 
 
-def peers() -> list[dict[str, Any]]:
-    """The nodes as `main` was told of them, with IP addresses; empty before."""
-    found = (read_json(peers_file()) or {}).get("hosts")
-    return list(found) if isinstance(found, list) else []
-
-
 def join_replacement(name: str, address: str, host_key: str) -> None:
-    """Make a new node known to this one, and this mesh to it; then to the others, as far as they answer.
+    """Join a new node to the mesh, and tell the other nodes its host key, as far as they answer.
 
     Raises:
         NodeError: the new one does not answer.
     """
     with _joining:
-        new = {"name": name, "address": address, "port": SSH_PORT, "host_key": host_key}
+        known = {str(host["name"]): host for host in (read_json(peers_file()) or {}).get("hosts") or ()}
         # In its predecessor's place: the head stays the first.
-        hosts = list({**{str(host["name"]): host for host in peers()}, name: new}.values())
+        known[name] = Peer(name, address, SSH_PORT, host_key)._asdict()
         key = ssh.key_file()
-        request = {"private_key": key.read_text(), "public_key": _public(key).read_text(), "hosts": hosts}
+        request = {
+            "private_key": key.read_text(),
+            "public_key": _public(key).read_text(),
+            "hosts": list(known.values()),
+        }
         main(request)
         ssh.forget_connection(name)
         _call_join(name, request)
-        others = [str(host["name"]) for host in hosts if host["name"] not in (name, machine.name())]
+        others = known.keys() - {name, machine.name()}
         threads = [threading.Thread(target=_join_if_reached, args=(other, request), daemon=True) for other in others]
         for thread in threads:
             thread.start()
@@ -114,11 +126,11 @@ def _public(key: Path) -> Path:
     return key.with_name(f"{key.name}.pub")
 
 
-def _pin(host: str, address: str, port: int, host_key: str) -> str:
-    names = dict.fromkeys([address, host])
-    if port != 22:
-        names = dict.fromkeys(f"[{each}]:{port}" for each in names)
-    return f"{','.join(names)} {host_key.strip()}\n"
+def _pin(host: Peer) -> str:
+    names = dict.fromkeys([host.address, host.name])
+    if host.port != 22:
+        names = dict.fromkeys(f"[{each}]:{host.port}" for each in names)
+    return f"{','.join(names)} {host.host_key.strip()}\n"
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -106,13 +106,13 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
                 if taken < 0:
                     error = ctypes.get_errno()
                     if error == errno.EBADF:
-                        # Closed since we looked.
+                        # Closed meanwhile.
                         continue
                     raise OSError(error, os.strerror(error))
             finally:
                 os.close(descriptor)
             with socket.socket(fileno=taken) as connection, contextlib.suppress(OSError):
-                # It may have been closed, or become something else, since we looked.
+                # It may have been closed meanwhile, or become something else.
                 connection.shutdown(socket.SHUT_RDWR)
                 broken += 1
     return broken
@@ -127,16 +127,13 @@ def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
         if each.peer is not None or not (":" in each.address or each.address.startswith("127."))
     }
     for pid in family(worker):
-        try:
-            numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names only, the fastest way
-        except OSError:
-            continue
-        for number in numbers:
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - the text, not a path
-                inode = target.removeprefix("socket:[").removesuffix("]")
-                if found := sockets.get(inode):
-                    yield pid, int(number), found
+        # A process or a descriptor may be gone by now.
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    target = str(Path(entry.path).readlink())
+                    if found := sockets.get(target.removeprefix("socket:[").removesuffix("]")):
+                        yield pid, int(entry.name), found
 
 
 def _address(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json
 from hvdcloud.node.monitor.sample import GpuReader, Sample, Sensors, newest_file
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
 
 _FRESH_SECONDS = 15.0
 """A sample that is older is of a run that has ended."""
@@ -29,9 +29,9 @@ def main(*, offset: int | None) -> dict[str, Any]:
     answer: dict[str, Any] = {"now": time.time(), "run": run, "sample": _sample(run)}
     if run is not None and state.state_file(run).exists():
         answer |= {
-            "state": state.read(run),
+            "state": state.read(run).to_json(),
             "log": _log(run, offset),
-            "events": events.read(run)[-_MOST_EVENTS:],
+            "events": [event.to_json() for event in state.events(run)[-_MOST_EVENTS:]],
         }
     return answer
 

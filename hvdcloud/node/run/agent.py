@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from dataclasses import replace
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
@@ -36,14 +36,14 @@ from hvdcloud.node.run.mailbox import Mailbox
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain
-from hvdcloud.node.uploads.loop import Report, UploadLoop
+from hvdcloud.node.uploads.loop import UploadLoop
+from hvdcloud.runs.state import RankRecord, UploadReport
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
 _LAST_WORDS_SECONDS = 2.0
-_KEPT = ("rank", "exit_code", "signal", "terminated", "ended")
 KILLED = 128 + signal.SIGKILL
 
 
@@ -76,7 +76,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._listener = self._listen()
         self._peers: set[_Peer] = set()
-        self._records: dict[int, dict[str, Any]] = {}
+        self._records: dict[int, RankRecord] = {}
         self._silence = SILENCE_SECONDS
         self._heard = time.monotonic()
         self._probe = probe
@@ -86,7 +86,7 @@ class Agent:
         self._resetting = False
         self._ending = False
         self._orphaned = ""
-        self._finished: Report | None = None
+        self._finished: UploadReport | None = None
         self._drain: drain.Drain | None = None
         self._askers: list[_Peer] = []
         self._told_to_finish = threading.Event()
@@ -192,7 +192,7 @@ class Agent:
                 peer.child = int(message["child"])
             elif kind == "ended":
                 peer.ended = True
-                self._record(peer, {key: message[key] for key in _KEPT})
+                self._record(peer, RankRecord.from_json(message))
             elif kind == "flush":
                 threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
             elif kind == "leave" and not self._ending:
@@ -203,8 +203,9 @@ class Agent:
         self._drop(peer)
         if peer.rank is not None and not peer.ended:
             # The rank itself was killed; what it started is not left behind.
-            killed = {"exit_code": KILLED, "signal": int(signal.SIGKILL), "terminated": False, "ended": time.time()}
-            self._record(peer, {"rank": peer.rank, **killed})
+            number = int(signal.SIGKILL)
+            end = RankRecord(rank=peer.rank, exit_code=KILLED, signal=number, terminated=False, ended=time.time())
+            self._record(peer, end)
             if peer.child is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(peer.child, signal.SIGKILL)
@@ -215,16 +216,17 @@ class Agent:
             self._selector.unregister(peer.connection)
             peer.connection.close()
 
-    def _record(self, peer: _Peer, record: dict[str, Any]) -> None:
-        record["node"] = self._spec.name
-        self._records[record["rank"]] = record
+    def _record(self, peer: _Peer, record: RankRecord) -> None:
+        record = replace(record, node=self._spec.name)
+        self._records[record.rank] = record
         reaped = self._ending or self._resetting
-        ago = max(0.0, time.time() - record["ended"])
-        self._lease.send({"type": "ended", "record": record, "pid": peer.pid, "reaped": reaped, "ago": ago})
+        now = time.time()
+        ago = max(0.0, now - (record.ended or now))
+        self._lease.send({"type": "ended", "record": record.to_json(), "pid": peer.pid, "reaped": reaped, "ago": ago})
 
     def _flush_for(self, peer: _Peer) -> None:
         report = self._upload_loop.flush_now()
-        self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.as_dict()}))
+        self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.to_json()}))
 
     def _say_connected(self) -> None:
         """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
@@ -300,7 +302,7 @@ class Agent:
         if self._drain is None or self._ending or not saved.settled:
             return
         if self._drain.is_news(saved):
-            self._lease.send({"type": "saved", **saved.as_dict()})
+            self._lease.send({"type": "saved", **saved.to_json()})
         if not self._drain.ending:
             self._answer_askers(saved)
         elif not (saved.patient and self._spec.elastic and self._has_ranks()):
@@ -310,7 +312,7 @@ class Agent:
     def _answer_askers(self, saved: drain.Saved) -> None:
         for peer in self._askers:
             if peer in self._peers:
-                peer.channel.send({"type": "left", **saved.as_dict()})
+                peer.channel.send({"type": "left", **saved.to_json()})
         self._askers.clear()
 
     def _has_ranks(self) -> bool:
@@ -348,15 +350,15 @@ class Agent:
         forget(self._spec.run, keep_credentials=not report.complete)
         self._mailbox.post(lambda: self._set_finished(report))
 
-    def _set_finished(self, report: Report) -> None:
+    def _set_finished(self, report: UploadReport) -> None:
         self._finished = report
 
-    def _say_goodbye(self, report: Report) -> None:
+    def _say_goodbye(self, report: UploadReport) -> None:
         self._turn(0.0)
         if self._drain is not None:
             # First, because the supervisor ends us when it has heard that we have finished.
             self._answer_askers(self._drain.saved(report))
-        self._lease.send({"type": "finished", "checkpoints": report.as_dict(), "orphaned": self._orphaned})
+        self._lease.send({"type": "finished", "checkpoints": report.to_json(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         # Who ends this node next ends its sshd too: wait until the head has heard us, and hangs up.
         while (self._lease.blocked or self._drain) and not self._lease.closed and time.monotonic() < deadline:
@@ -367,20 +369,19 @@ class Agent:
         if self._orphaned and self._spec.node == 0:
             self._record_orphaned_end(report)
 
-    def _record_orphaned_end(self, report: Report) -> None:
-        """On the head, and the supervisor is dead: say how the run ended, as far as this node knows."""
+    def _record_orphaned_end(self, report: UploadReport) -> None:
+        """Write down how the run ended, as far as this node knows: it is the head, and the supervisor is dead."""
         if state.supervised(self._spec.run) is not None:
             return
         current = state.read(self._spec.run)
-        if not current.pop("supervisor_dead", False):
+        if not current.supervisor_dead:
             return
-        known = {record["rank"]: record for record in current["ranks"]} | self._records
-        current |= {
-            "ended": time.time(),
-            "ranks": [known[rank] for rank in sorted(known)],
-            # The other nodes' agents finish by themselves and were not heard.
-            "checkpoints": {**report.as_dict(), "complete": report.complete and len(current["nodes"]) == 1},
-        }
+        known = {record.rank: record for record in current.ranks} | self._records
+        current.supervisor_dead = False
+        current.ended = time.time()
+        current.ranks = [known[rank] for rank in sorted(known)]
+        # The other nodes' agents finish by themselves and were not heard.
+        current.checkpoints = replace(report, complete=report.complete and len(current.nodes) == 1)
         state.write(current)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import events, processes, state
+from hvdcloud.node.run import processes, state
 from hvdcloud.node.uploads import archive
-from hvdcloud.node.uploads.loop import Report, is_complete
+from hvdcloud.node.uploads.loop import is_complete
+from hvdcloud.runs.state import UploadReport
 
 STOP_SECONDS = 600.0
 """A stopped run still uploads its checkpoints."""
@@ -28,7 +29,7 @@ def show(run: str | None) -> dict[str, Any]:
     Raises:
         UsageError: no such run.
     """
-    return {"runs": [state.read(run)] if run is not None else state.read_all()}
+    return {"runs": [each.to_json() for each in ([state.read(run)] if run is not None else state.read_all())]}
 
 
 def stop(run: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def stop(run: str) -> dict[str, Any]:
     """
     current = state.read(run)
     if pid := state.supervised(run):
-        events.record(run, "asked to stop")
+        state.record_event(run, "asked to stop")
         processes.send([pid], signal.SIGTERM)
         if not processes.wait_gone([pid], seconds=STOP_SECONDS):
             raise NodeError(
@@ -48,15 +49,16 @@ def stop(run: str) -> dict[str, Any]:
                 hint=f"hvdcloud logs -f {run}, or hvdcloud down --force",
             )
         current = state.read(run)
-    elif current.get("supervisor_dead"):
+    elif current.supervisor_dead:
         # The agents have ended the ranks when the supervisor died; this is for a node whose agent died as well.
         _wait_for_agent(run, seconds=STOP_SECONDS)
         left = processes.reap(run)
         current = state.read(run)
-        if current.pop("supervisor_dead", False):
-            current |= {"ended": time.time(), "left_behind": [f"process {pid}" for pid in left]}
+        if current.supervisor_dead:
+            current.supervisor_dead, current.ended = False, time.time()
+            current.left_behind = [f"process {pid}" for pid in left]
             state.write(current)
-    return current
+    return current.to_json()
 
 
 def flush() -> dict[str, Any]:
@@ -78,9 +80,9 @@ def flush() -> dict[str, Any]:
             if report is None:
                 # It may just be ending, and then says so in its report.
                 _wait_for_agent(run, seconds=max(1.0, deadline - time.monotonic()))
-                report = Report(complete=True) if is_complete(run) else finish_run(run)
+                report = UploadReport(complete=True) if is_complete(run) else finish_run(run)
         except (HvdcloudError, OSError) as error:
-            report = Report(errors=[str(error)])
+            report = UploadReport(errors=[str(error)])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
     _wait_for_logs()
     return {"runs": found}
@@ -89,8 +91,8 @@ def flush() -> dict[str, Any]:
 def _wait_for_logs() -> None:
     """On the head: a log goes to the bucket when its run has ended, and who asks to flush is about to delete us."""
     for ended in state.read_all():
-        if ended["state"] == "done" and ended["ended"]:
-            archive.wait_kept(ended["run"], seconds=ended["ended"] + LOG_SECONDS - time.time())
+        if ended.done and ended.ended:
+            archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:

@@ -12,21 +12,22 @@ from hvdcloud.node.boot import poweroff
 from hvdcloud.node.run import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
+from hvdcloud.runs.state import RunState
 
 GRACE_SECONDS = 5.0
 """For whoever follows the run: to read its end."""
 
 
-def announcements(ended: state.State) -> list[str]:
+def announcements(ended: RunState) -> list[str]:
     """What the log of a run that ends says of its nodes."""
-    if not ended.get("down_when_done"):
+    if not ended.down_when_done:
         return []
     if not _nodes_go(ended):
         return ["the nodes stay: they hold checkpoints that are not in the bucket"]
     return [f"{poweroff.way()} the nodes: the run has ended and its checkpoints are in the bucket"]
 
 
-def after(ended: state.State) -> None:
+def after(ended: RunState) -> None:
     """Do what is left to do after a run.
 
     Args:
@@ -39,8 +40,8 @@ def after(ended: state.State) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
     if state.active_run() is not None:
         return
-    poweroff.write_line(f"{poweroff.way()}: run {ended['run']} has ended and its checkpoints are in the bucket")
-    refusal = poweroff.end_others(ended["nodes"][1:])
+    poweroff.write_line(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")
+    refusal = poweroff.end_others(list(ended.nodes)[1:])
     if refusal:
         _note(ended, refusal)
     own = poweroff.delete_this_one()
@@ -51,22 +52,22 @@ def after(ended: state.State) -> None:
     poweroff.wait_for_the_end(own)
 
 
-def keep_log(ended: state.State) -> None:
+def keep_log(ended: RunState) -> None:
     """The log is no checkpoint: where it cannot be kept, the rest goes on."""
     try:
-        archive.keep(ended["run"])
+        archive.keep(ended.run)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go
-        sys.stderr.write(f"hvdcloud: the log of run {ended['run']} is not in the bucket: {error}\n")
+        sys.stderr.write(f"hvdcloud: the log of run {ended.run} is not in the bucket: {error}\n")
 
 
-def _nodes_go(ended: state.State) -> bool:
-    return bool(ended.get("down_when_done")) and bool(ended["checkpoints"]["complete"])
+def _nodes_go(ended: RunState) -> bool:
+    return ended.down_when_done and ended.checkpoints.complete
 
 
-def _note(ended: state.State, refusal: poweroff.Refusal) -> None:
+def _note(ended: RunState, refusal: poweroff.Refusal) -> None:
     poweroff.write_line(refusal.consequence)
-    ended.setdefault("not_deleted", []).append(refusal.consequence)
+    ended.not_deleted = [*ended.not_deleted, refusal.consequence]
     state.write(ended)
-    log = RunLog(state.log_file(ended["run"]))
+    log = RunLog(state.log_file(ended.run))
     log.note(refusal.consequence)
     log.close()

@@ -15,7 +15,8 @@ from typing import IO
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
+from hvdcloud.runs.state import RunState
 
 _POLL_SECONDS = 0.02
 """Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
@@ -39,7 +40,7 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
         descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
-    followed = follow and current["state"] != "done"
+    followed = follow and not current.done
     with _following(run) if followed else contextlib.nullcontext():
         return _copy(run, current, descriptor, offset=offset, follow=follow, followed=followed, output=output)
 
@@ -80,16 +81,16 @@ def _followers_file(run: str) -> Path:
 
 
 def _copy(
-    run: str, current: state.State, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
+    run: str, current: RunState, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
 ) -> int:
     if followed:
-        events.record(run, "somebody follows it")
+        state.record_event(run, "somebody follows it")
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)
         seen = _identity(run)
         checked = time.monotonic()
         while True:
-            ended = not follow or current["state"] == "done"
+            ended = not follow or current.done
             while data := os.read(descriptor, _READ_SIZE):
                 output.write(data)
                 output.flush()
@@ -105,11 +106,11 @@ def _copy(
     except BrokenPipeError:
         # Whoever followed has hung up; the run does not care.
         if followed:
-            events.record(run, "whoever followed it has hung up")
+            state.record_event(run, "whoever followed it has hung up")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         os.close(descriptor)
-    sys.stderr.write(json.dumps(current) + "\n")
+    sys.stderr.write(json.dumps(current.to_json()) + "\n")
     return 0
 
 

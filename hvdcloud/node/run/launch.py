@@ -14,12 +14,13 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.files import Lock
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
 from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.prepare import ActiveRunError
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import Supervisor
+from hvdcloud.runs.state import RunState
 
 START_SECONDS = 15.0
 
@@ -54,18 +55,19 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         raise ActiveRunError(state.active_run() or "?")
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
-    current = state.fresh(
+    current = RunState(
         run=run,
         cluster=wanted.cluster,
+        state="starting",
         np=wanted.np,
         controller=wanted.controller,
         nodes=list(wanted.hosts),
+        started=time.time(),
+        about=about if isinstance(about := request.get("about"), dict) else {},
+        down_when_done=bool(request.get("down_when_done", False)),
     )
-    # What the laptop knows of the cluster and what it costs, for whoever reads of this run when both are gone.
-    current["about"] = about if isinstance(about := request.get("about"), dict) else {}
     if request.get("detached"):
-        events.record(run, "left to run without anybody who follows it")
-    current["down_when_done"] = bool(request.get("down_when_done", False))
+        state.record_event(run, "left to run without anybody who follows it")
     _detach(wanted, current, lock)
     return {"ok": True}
 
@@ -80,7 +82,7 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
     )
 
 
-def _detach(request: Request, current: state.State, lock: Lock) -> None:
+def _detach(request: Request, current: RunState, lock: Lock) -> None:
     """Start the supervisor in a session of its own and wait until it is ready to be asked and stopped.
 
     Raises:
@@ -106,7 +108,7 @@ def _detach(request: Request, current: state.State, lock: Lock) -> None:
         )
 
 
-def _become_supervisor(request: Request, current: state.State, lock: Lock, writer: int) -> None:
+def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: int) -> None:
     code = 1
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -130,7 +132,7 @@ def _become_supervisor(request: Request, current: state.State, lock: Lock, write
         os._exit(code)
 
 
-def _supervise(request: Request, current: state.State) -> None:
+def _supervise(request: Request, current: RunState) -> None:
     """Be the supervisor of a run. Whatever fails in this process, the run's state says that it ended, and why."""
     try:
         kind: type[Supervisor] = Supervisor
@@ -141,12 +143,8 @@ def _supervise(request: Request, current: state.State) -> None:
         kind(request, current).run()
     except Exception as error:
         # The agents end the run when this process's pipes close; only the state is left to write.
-        current |= {
-            "state": "done",
-            "result": "lost",
-            "reason": f"the run's supervisor failed: {type(error).__name__}: {error}",
-            "ended": time.time(),
-        }
+        current.state, current.result, current.ended = "done", "lost", time.time()
+        current.reason = f"the run's supervisor failed: {type(error).__name__}: {error}"
         state.write(current)
         sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
         raise

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.run.channel import Channel
+from hvdcloud.runs.state import UploadReport
 
 _ERROR_TAIL = 2000
 
@@ -47,7 +47,7 @@ class Lease:
         self.ready = False
         self.left: list[int] = []
         """Processes of the run that could not be ended."""
-        self.checkpoints: dict[str, Any] | None = None
+        self.checkpoints: UploadReport | None = None
         """The agent's last report; it has finished when this is there."""
         self.refusal = ""
         """What the agent said instead of becoming ready."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hvdcloud.runs.state import RankRecord
 
 CONSEQUENCE_SECONDS = 2.5
 """A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
@@ -16,8 +18,7 @@ _PYTHON_ERROR = 1
 class Ended(NamedTuple):
     """A rank's end."""
 
-    record: Mapping[str, Any]
-    """rank, node, exit_code, signal, ended."""
+    record: RankRecord
     at: float
     """When it ended, in monotonic seconds on the head."""
 
@@ -61,7 +62,7 @@ def judge(evidence: Evidence) -> Outcome:
 
     A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
     """
-    codes = {ended.record["rank"]: ended.record["exit_code"] for ended in evidence.ended}
+    codes = {ended.record.rank: ended.record.exit_code for ended in evidence.ended}
     if len(codes) >= evidence.np and not any(codes.values()):
         return Outcome("succeeded", 0, "")
     failure = _first_failure(evidence.ended)
@@ -73,7 +74,7 @@ def judge(evidence: Evidence) -> Outcome:
         number = -evidence.launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
     if failure is not None:
-        return Outcome("failed", failure.record["exit_code"], describe(failure.record))
+        return Outcome("failed", failure.record.exit_code, describe(failure.record))
     if evidence.stopped:
         return Outcome("stopped", None, "stopped on request")
     if evidence.trouble:
@@ -90,11 +91,11 @@ def judge(evidence: Evidence) -> Outcome:
 
 
 def _first_failure(ended: Sequence[Ended]) -> Ended | None:
-    failures = [each for each in ended if each.record["exit_code"]]
+    failures = [each for each in ended if each.record.exit_code]
     if not failures:
         return None
     # The launcher ends a rank only because another one has failed.
-    failures.sort(key=lambda each: (bool(each.record.get("terminated")), each.at))
+    failures.sort(key=lambda each: (bool(each.record.terminated), each.at))
     first = failures[0]
     for other in failures[1:]:
         if other.at - first.at < CONSEQUENCE_SECONDS and _rather(other.record, first.record):
@@ -102,11 +103,11 @@ def _first_failure(ended: Sequence[Ended]) -> Ended | None:
     return first
 
 
-def _rather(other: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+def _rather(other: RankRecord, first: RankRecord) -> bool:
     """Whether a rank is more likely the cause than the one that ended first."""
     # The peers of a rank that exits with 3 raise as soon as its connections close, and may be gone before it.
-    chosen = other["signal"] is None and not other.get("terminated") and other["exit_code"] != _PYTHON_ERROR
-    return first["exit_code"] == _PYTHON_ERROR and chosen
+    chosen = other.signal is None and not other.terminated and other.exit_code != _PYTHON_ERROR
+    return first.exit_code == _PYTHON_ERROR and chosen
 
 
 class Worker(NamedTuple):
@@ -123,13 +124,13 @@ class Worker(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        return self.ended is not None and not self.ended.record["exit_code"]
+        return self.ended is not None and not self.ended.record.exit_code
 
     @property
     def failed(self) -> bool:
         """By itself, not because Horovod had asked it to end, and the others did not get over it."""
         ended = self.ended is not None and not self.succeeded
-        return ended and not self.got_over and not (self.ended and self.ended.record.get("terminated"))
+        return ended and not self.got_over and not (self.ended and self.ended.record.terminated)
 
 
 class ElasticEvidence(NamedTuple):
@@ -164,7 +165,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         if not evidence.stopped:
             one = next(worker for worker in done if worker.ended and worker.ended.at == first)
             failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
-            code = failures[0].record["exit_code"] if failures else None
+            code = failures[0].record.exit_code if failures else None
             return Outcome(
                 "failed",
                 code,
@@ -179,7 +180,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
     if failures:
         first_failure = _first_failure(failures)
         assert first_failure is not None
-        return Outcome("failed", first_failure.record["exit_code"], describe(first_failure.record))
+        return Outcome("failed", first_failure.record.exit_code, describe(first_failure.record))
     if evidence.lost:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
         return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
@@ -205,16 +206,16 @@ def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool
     first = _first_failure(ended)
     if first is None or len(ended) >= np:
         return False
-    doubtful = first.record.get("terminated") or first.record["exit_code"] == _PYTHON_ERROR
+    doubtful = first.record.terminated or first.record.exit_code == _PYTHON_ERROR
     return bool(doubtful) and now - first.at < CONSEQUENCE_SECONDS
 
 
-def describe(record: Mapping[str, Any]) -> str:
+def describe(record: RankRecord) -> str:
     """One rank's end in words."""
-    who = f"rank {record['rank']} on {record['node']}"
-    if record["signal"] is not None:
-        return f"{who} was killed by {_signal_name(record['signal'])}"
-    return f"{who} exited with {record['exit_code']}"
+    who = f"rank {record.rank} on {record.node}"
+    if record.signal is not None:
+        return f"{who} was killed by {_signal_name(record.signal)}"
+    return f"{who} exited with {record.exit_code}"
 
 
 def _signal_name(number: int) -> str:

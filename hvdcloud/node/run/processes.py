@@ -76,7 +76,7 @@ def find(run: str) -> list[int]:
 
 def _all() -> dict[int, _Process]:
     every = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - names only, the fastest way
+    for entry in os.listdir("/proc"):
         if entry.isdigit() and (process := _stat(int(entry))) is not None:
             every[process.pid] = process
     return every

@@ -25,6 +25,7 @@ from hvdcloud.node.run import keras_check, processes
 from hvdcloud.node.run.channel import Channel
 from hvdcloud.node.run.secrets_file import read_environment
 from hvdcloud.node.run.spec import Spec
+from hvdcloud.runs.state import RankRecord
 
 AGENT_SECONDS = 15.0
 """How long a rank waits for its node's agent: the launcher may be faster than the supervisor's ssh."""
@@ -56,16 +57,16 @@ class _Record:
         # In an elastic run several workers of one node may begin as the same rank, one after the other.
         self._path = paths.run_dir(run) / "ranks" / (f"{rank}-{os.getpid()}.json" if elastic else f"{rank}.json")
         self._rank = rank
-        self._write({"rank": rank, "exit_code": None, "signal": None, "ended": None, "pid": os.getpid()})
+        self._write({**RankRecord(rank=rank).to_json(), "pid": os.getpid()})
 
     def ended(self, end: _End) -> dict[str, Any]:
-        record = {
-            "rank": self._rank,
-            "exit_code": end.exit_code,
-            "signal": end.signal,
-            "terminated": end.terminated,
-            "ended": time.time(),
-        }
+        record = RankRecord(
+            rank=self._rank,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            terminated=end.terminated,
+            ended=time.time(),
+        ).to_json()
         self._write(record)
         return record
 

@@ -1,31 +1,36 @@
-"""What is known of a run, in one JSON file on the head.
+"""The files on the head that say what is known of a run: `state.json` and `events.jsonl`.
 
 `state.json` is written by the run's supervisor alone (by the head's agent if the supervisor was killed) and replaced in
-one move; the keys are those of `fresh`.
+one move. runs/state.py says what is in them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node.files import is_disk_full, lock_holder, read_json, write_json
 from hvdcloud.node.paths import run_dir, runs_dir, supervisor_lock
-
-State = dict[str, Any]
+from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
+_MOST_EVENT_BYTES = 1 << 17
 SUPERVISOR_GONE = "the run's supervisor on the head ended unexpectedly"
 
 
 def state_file(run: str) -> Path:
     """Of one run, on the head."""
     return run_dir(run) / "state.json"
+
+
+def events_file(run: str) -> Path:
+    """Of one run, on the head: a JSON object per line."""
+    return run_dir(run) / "events.jsonl"
 
 
 def log_file(run: str) -> Path:
@@ -35,26 +40,6 @@ def log_file(run: str) -> Path:
 
 def _ballast(run: str) -> Path:
     return run_dir(run) / ".ballast"
-
-
-def fresh(*, run: str, cluster: str, np: int, controller: str, nodes: list[str]) -> State:
-    """The state of a run that is about to start."""
-    return {
-        "run": run,
-        "cluster": cluster,
-        "state": "starting",
-        "result": None,
-        "exit_code": None,
-        "reason": "",
-        "np": np,
-        "controller": controller,
-        "nodes": nodes,
-        "started": time.time(),
-        "ended": None,
-        "ranks": [],
-        "nodes_lost": [],
-        "checkpoints": {"complete": False, "files": 0, "pending": [], "errors": [], "skipped": []},
-    }
 
 
 def reserve(run: str) -> None:
@@ -67,43 +52,49 @@ def reserve(run: str) -> None:
             os.close(descriptor)
 
 
-def write(state: State) -> bool:
+def write(state: RunState) -> bool:
     """Replace the run's state file; False, with a word on standard error, where even the reserve did not help."""
-    run = state["run"]
-    if state["state"] == "done":
+    run = state.run
+    if state.done:
         _ballast(run).unlink(missing_ok=True)
     try:
         try:
-            write_json(state_file(run), state)
+            write_json(state_file(run), state.to_json())
         except OSError as error:
             if not is_disk_full(error):
                 raise
             _ballast(run).unlink(missing_ok=True)
-            write_json(state_file(run), state)
+            write_json(state_file(run), state.to_json())
     except OSError as error:
         sys.stderr.write(f"hvdcloud: the state of run {run} could not be written: {error}\n")
         return False
     return True
 
 
-def read(run: str) -> State:
-    """The run's state as it really is: `lost` where its supervisor is gone without having said how the run ended.
+def read(run: str) -> RunState:
+    """The run's state as it really is: `lost` if its supervisor is gone and has not said how the run ended.
 
     Raises:
         UsageError: no such run on this node.
     """
-    state = read_json(state_file(run))
-    if state is not None and state["state"] != "done" and not supervised(run):
-        # It may have ended between the two looks.
-        state = read_json(state_file(run)) or state
-        if state["state"] != "done":
-            state |= {"state": "done", "result": "lost", "reason": SUPERVISOR_GONE, "supervisor_dead": True}
+    state = _stored(run)
+    if state is not None and not state.done and not supervised(run):
+        # It may have ended between the two reads.
+        state = _stored(run) or state
+        if not state.done:
+            state.state, state.result, state.reason = "done", "lost", SUPERVISOR_GONE
+            state.supervisor_dead = True
     if state is None:
         raise UsageError(f"run {run} is not known on this node", hint="`hvdcloud status` shows the runs")
     return state
 
 
-def read_all() -> list[State]:
+def _stored(run: str) -> RunState | None:
+    found = read_json(state_file(run))
+    return None if found is None else RunState.from_json(found)
+
+
+def read_all() -> list[RunState]:
     """Every run that was launched on this node, newest last."""
     try:
         names = sorted(entry.name for entry in runs_dir().iterdir())
@@ -128,3 +119,25 @@ def active_run() -> str | None:
     """The run that has a live supervisor on this node."""
     holder = lock_holder(supervisor_lock())
     return None if holder is None else str(holder.get("run", "?"))
+
+
+def record_event(
+    run: str, name: str, *, node: str = "", detail: str = "", ranks: int | None = None, nodes: int | None = None
+) -> None:
+    """Write an event down. It is only for people: a full disk, or very many events, prevent nothing else."""
+    event = Event(at=time.time(), name=name, node=node, detail=detail, ranks=ranks, nodes=nodes)
+    with contextlib.suppress(OSError):
+        descriptor = os.open(events_file(run), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < _MOST_EVENT_BYTES:
+                os.write(descriptor, json.dumps(event.to_json()).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+def events(run: str) -> list[Event]:
+    """The run's events, oldest first."""
+    try:
+        return Event.parse_lines(events_file(run).read_bytes())
+    except OSError:
+        return []

@@ -18,7 +18,7 @@ from typing import Any
 
 from hvdcloud.node import paths
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
-from hvdcloud.node.run import events, processes, state
+from hvdcloud.node.run import processes, state
 from hvdcloud.node.run.channel import BEAT_SECONDS
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
@@ -26,7 +26,8 @@ from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.uploads.drain import PREEMPTED, leaving_note, saved_note
+from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
+from hvdcloud.runs.state import RankRecord, RunState, UploadReport
 
 FAILURE_SECONDS = 2.0
 """How long horovodrun may take to end the other ranks when one has failed; then we do it."""
@@ -56,7 +57,7 @@ class Supervisor:
         current: the run's state so far; completed and written at every step.
     """
 
-    def __init__(self, request: Request, current: state.State) -> None:
+    def __init__(self, request: Request, current: RunState) -> None:
         self._request = request
         self._state = current
         self._silence = silence_limit(request.gloo_timeout)
@@ -227,9 +228,9 @@ class Supervisor:
         elif kind == "leaving":
             self._leaves(lease, str(message["why"]))
         elif kind == "saved":
-            self._log.note(saved_note(lease.node, message))
+            self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "finished":
-            lease.checkpoints = message["checkpoints"]
+            lease.checkpoints = UploadReport.from_json(message["checkpoints"])
             if message.get("orphaned"):
                 self._orphaned(lease, str(message["orphaned"]))
         elif "error" in message:
@@ -241,7 +242,7 @@ class Supervisor:
         It counts unless we brought it about: its agent ended the rank, or the launcher still ran when we asked for the
         end. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them.
         """
-        ended = Ended(message["record"], time.monotonic() - float(message.get("ago", 0.0)))
+        ended = Ended(RankRecord.from_json(message["record"]), time.monotonic() - float(message.get("ago", 0.0)))
         if message.get("reaped") or (self._ending and self._launcher_end is None):
             self._ended_by_us.append(ended)
             return None
@@ -251,7 +252,7 @@ class Supervisor:
     def _leaves(self, lease: Lease, why: str) -> None:
         """A node is about to go; its agent uploads what there is, and the run goes on until it is gone."""
         event = "preempted" if why == PREEMPTED else "node leaves"
-        events.record(self._request.run, event, node=lease.node, detail=why)
+        state.record_event(self._request.run, event, node=lease.node, detail=why)
         self._log.note(leaving_note(lease.node, why))
 
     def _orphaned(self, lease: Lease, why: str) -> None:
@@ -261,10 +262,10 @@ class Supervisor:
             self._trouble_is_loss = True
 
     def _note_running(self) -> None:
-        if self._state["state"] == "starting" and all(lease.ready for lease in self._leases.values()):
-            self._state["state"] = "running"
+        if self._state.state == "starting" and all(lease.ready for lease in self._leases.values()):
+            self._state.state = "running"
             state.write(self._state)
-            events.record(self._request.run, "every node is ready")
+            state.record_event(self._request.run, "every node is ready")
 
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
@@ -283,7 +284,7 @@ class Supervisor:
             self._leases[node].finish()
             return
         self._lost.append(self._broke.get(node, broke))
-        events.record(self._request.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
+        state.record_event(self._request.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
 
     def _release(self, lease: Lease) -> None:
         for descriptor in (lease.channel.read_fd, lease.error_fd):
@@ -320,7 +321,7 @@ class Supervisor:
 
     @property
     def _failed(self) -> bool:
-        return any(ended.record["exit_code"] for ended in self._ended)
+        return any(ended.record.exit_code for ended in self._ended)
 
     def _finish(self) -> None:
         """End the run on every node, collect what is to be known, and write it down.
@@ -330,19 +331,19 @@ class Supervisor:
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher_code
-        self._state["state"] = "finishing"
+        self._state.state = "finishing"
         state.write(self._state)
         for lease in self._leases.values():
             lease.finish()
         self._end_launcher(signal.SIGTERM)
         kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
-        checkpoints: dict[str, dict[str, Any]] = {}
+        checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
         while self._leases or (self._launcher is not None and self._launcher_code is None):
             self._turn(BEAT_SECONDS)
             for lease in list(self._leases.values()):
                 if lease.finished:
-                    checkpoints[lease.node] = lease.checkpoints or {}
+                    checkpoints[lease.node] = lease.checkpoints or UploadReport()
                     left += [f"{lease.node}: process {pid}" for pid in lease.left]
                     self._release(lease)
             if time.monotonic() >= kill_at:
@@ -354,21 +355,16 @@ class Supervisor:
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
         for node in self._unsaved():
-            checkpoints[node] = {"complete": False, "files": 0, "pending": [], "errors": ["the node was lost"]}
-        self._state["checkpoints"] = _merge(checkpoints)
+            checkpoints[node] = UploadReport(errors=["the node was lost"])
+        self._state.checkpoints = UploadReport.merged(checkpoints)
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
         self._log.close()
-        self._state |= {
-            "state": "done",
-            "result": outcome.result,
-            "exit_code": outcome.exit_code,
-            "reason": outcome.reason,
-            "ended": time.time(),
-            "ranks": self._rank_records(),
-            "nodes_lost": sorted({loss.node for loss in self._missing()}),
-            "left_behind": left,
-        }
+        self._state.state, self._state.ended = "done", time.time()
+        self._state.result, self._state.exit_code, self._state.reason = outcome
+        self._state.ranks = self._rank_records()
+        self._state.nodes_lost = sorted({loss.node for loss in self._missing()})
+        self._state.left_behind = left
         state.write(self._state)
 
     def _judge(self) -> Outcome:
@@ -405,21 +401,7 @@ class Supervisor:
             self._turn(_QUIET_SECONDS)
         self._close_output()
 
-    def _rank_records(self) -> list[dict[str, Any]]:
-        records: dict[int, dict[str, Any]] = {
-            rank: {"rank": rank, "node": node, "exit_code": None, "signal": None, "ended": None}
-            for rank, node in self._started.items()
-        }
-        records |= {ended.record["rank"]: dict(ended.record) for ended in [*self._ended, *self._ended_by_us]}
+    def _rank_records(self) -> list[RankRecord]:
+        records = {rank: RankRecord(rank=rank, node=node) for rank, node in self._started.items()}
+        records |= {ended.record.rank: ended.record for ended in [*self._ended, *self._ended_by_us]}
         return [records[rank] for rank in sorted(records)]
-
-
-def _merge(reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Every node's checkpoints as one."""
-    return {
-        "complete": bool(reports) and all(report.get("complete") for report in reports.values()),
-        "files": sum(int(report.get("files", 0)) for report in reports.values()),
-        "pending": [f"{node}: {name}" for node, report in reports.items() for name in report.get("pending", [])],
-        "errors": [f"{node}: {error}" for node, report in reports.items() for error in report.get("errors", [])],
-        "skipped": [f"{node}: {what}" for node, report in reports.items() for what in report.get("skipped", [])],
-    }

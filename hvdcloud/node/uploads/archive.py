@@ -13,7 +13,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.boot import machine
 from hvdcloud.node.files import write_json
-from hvdcloud.node.run import events, state
+from hvdcloud.node.run import state
 from hvdcloud.node.run.secrets_file import METADATA
 from hvdcloud.node.run.spec import Spec
 
@@ -59,8 +59,8 @@ def _done_file(run: str) -> Path:
 
 
 def _keep(run: str) -> None:
-    from hvdcloud.storage.base import open_bucket
     from hvdcloud.storage.checksum import crc32c_of_file
+    from hvdcloud.storage.open import open_bucket
 
     spec = Spec.load(run)
     if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
@@ -70,9 +70,9 @@ def _keep(run: str) -> None:
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
-    if (happened := events.events_file(run)).exists():
+    if (happened := state.events_file(run)).exists():
         bucket.write(events_name(spec.cluster, run), happened.read_bytes())
-    bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run)).encode())
+    bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
 
 
 def _credentials(run: str) -> Path | None:

@@ -17,7 +17,7 @@ def open_run_bucket(spec: Spec) -> Bucket:
     Raises:
         HvdcloudError: the URL is not one of a bucket, or the credentials cannot be used.
     """
-    from hvdcloud.storage.base import open_bucket
+    from hvdcloud.storage.open import open_bucket
 
     credentials = paths.credentials_file(spec.run)
     return open_bucket(

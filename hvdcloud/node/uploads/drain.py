@@ -26,7 +26,7 @@ from hvdcloud.node.boot import machine
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run import processes
 from hvdcloud.node.run.channel import Channel
-from hvdcloud.node.uploads.loop import Report
+from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -159,22 +159,34 @@ def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) ->
 class Saved(NamedTuple):
     """How far the checkpoints of a node that leaves are."""
 
-    files: int
+    report: UploadReport
     seconds: float
     """Since the notice."""
-    pending: Sequence[str]
-    errors: Sequence[str]
     patient: bool
     """What is being written is still waited for."""
 
     @property
+    def is_all(self) -> bool:
+        """Whether every file is in the bucket."""
+        return not (self.report.pending or self.report.errors)
+
+    @property
     def settled(self) -> bool:
         """Whether all is in the bucket, or there is no more waiting for the rest."""
-        return not self.patient or not (self.pending or self.errors)
+        return not self.patient or self.is_all
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return self._asdict()
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> Saved:
+        """What an agent said."""
+        return cls(UploadReport.from_json(message), float(message["seconds"]), bool(message.get("patient")))
+
+    def to_json(self) -> dict[str, Any]:
+        """What an agent says."""
+        report = self.report.to_json()
+        return {key: report[key] for key in ("files", "pending", "errors")} | {
+            "seconds": self.seconds,
+            "patient": self.patient,
+        }
 
 
 class Drain:
@@ -186,7 +198,7 @@ class Drain:
         looked: told of every look at the directory, in the thread.
     """
 
-    def __init__(self, why: str, *, flush: Callable[[], Report], looked: Callable[[Saved], None]) -> None:
+    def __init__(self, why: str, *, flush: Callable[[], UploadReport], looked: Callable[[Saved], None]) -> None:
         self.why = why
         self.ending = False
         """Whether its processes go too, as soon as it is settled."""
@@ -206,20 +218,14 @@ class Drain:
         """The run ends on this node, which has its own last uploads."""
         self._over.set()
 
-    def saved(self, report: Report) -> Saved:
+    def saved(self, report: UploadReport) -> Saved:
         """What a report means now."""
         seconds = time.monotonic() - self._began
-        return Saved(
-            files=report.files,
-            seconds=seconds,
-            pending=list(report.pending),
-            errors=list(report.errors),
-            patient=seconds < self._patience,
-        )
+        return Saved(report, seconds, patient=seconds < self._patience)
 
     def is_news(self, saved: Saved) -> bool:
         """Whether the run's log has to say so: at the first time that all is in the bucket, or that it will not be."""
-        told = "all" if not (saved.pending or saved.errors) else "some"
+        told = "all" if saved.is_all else "some"
         if not saved.settled or self._told in ("all", told):
             return False
         self._told = told
@@ -236,18 +242,18 @@ def leaving_note(node: str, why: str) -> str:
     return f"node {node} is being {why}: its checkpoints are being uploaded"
 
 
-def saved_note(node: str, message: Mapping[str, Any]) -> str:
-    """What the run's log says of the checkpoints of a node that leaves; of a `saved` message."""
-    when = f"({float(message['seconds']):.1f} s after the notice)"
-    files, missing = int(message["files"]), [str(name) for name in message["pending"]]
-    if not missing and not message["errors"]:
+def saved_note(node: str, saved: Saved) -> str:
+    """What the run's log says of the checkpoints of a node that leaves."""
+    when = f"({saved.seconds:.1f} s after the notice)"
+    files, missing = saved.report.files, saved.report.pending
+    if saved.is_all:
         return f"node {node}: all {files} files are in the bucket {when}"
     named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
-    causes = "; ".join([*([f"{named} being written"] if missing else []), *map(str, message["errors"][:1])])
+    causes = "; ".join([*([f"{named} being written"] if missing else []), *saved.report.errors[:1]])
     return f"node {node}: {files} files are in the bucket {when}, but not all: {causes}"
 
 
-def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any]]:
+def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None]:
     """Have the live agents of this node upload what there is, and wait for that; at once where there is none.
 
     Args:
@@ -256,7 +262,7 @@ def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str
         seconds: how long to wait.
 
     Returns:
-        What each run's agent said of its uploads (`Saved`); empty where it said nothing.
+        What each run's agent said of its uploads; None if it said nothing.
     """
     deadline = time.monotonic() + seconds
     agents = {}
@@ -273,22 +279,22 @@ def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str
     return found
 
 
-def _ask(run: str, why: str, *, ending: bool, deadline: float) -> dict[str, Any]:
+def _ask(run: str, why: str, *, ending: bool, deadline: float) -> Saved | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             connection.connect(str(paths.agent_socket(run)))
         except OSError:
             # It is just ending, and uploads by itself.
-            return {}
+            return None
         channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
         channel.send({"type": "leave", "why": why, "ending": ending})
         while not channel.closed and (left := deadline - time.monotonic()) > 0:
             select.select([connection], [], [], left)
             for message in channel.receive():
-                if message.pop("type", None) == "left":
-                    return message
-    return {}
+                if message.get("type") == "left":
+                    return Saved.from_json(message)
+    return None
 
 
 def main(words: Sequence[str]) -> dict[str, Any]:
@@ -300,7 +306,7 @@ def main(words: Sequence[str]) -> dict[str, Any]:
     for run, saved in found.items():
         if saved:
             poweroff.write_line(saved_note(machine.name(), saved) + f", run {run}")
-    return {"runs": found}
+    return {"runs": {run: saved.to_json() if saved else {} for run, saved in found.items()}}
 
 
 def before_the_end() -> None:

@@ -11,10 +11,11 @@ from hvdcloud.node import paths
 from hvdcloud.node.run.channel import Channel
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.uploads.loop import Report, UploadLoop
+from hvdcloud.node.uploads.loop import UploadLoop
+from hvdcloud.runs.state import UploadReport
 
 
-def ask_to_flush(run: str, *, seconds: float) -> Report | None:
+def ask_to_flush(run: str, *, seconds: float) -> UploadReport | None:
     """Have a live agent upload what it can now; None if there is none.
 
     Raises:
@@ -33,13 +34,13 @@ def ask_to_flush(run: str, *, seconds: float) -> Report | None:
             select.select([connection], [], [], left)
             for message in channel.receive():
                 if message.get("type") == "flushed":
-                    return Report(**message["checkpoints"])
+                    return UploadReport.from_json(message["checkpoints"])
             if channel.closed:
                 return None
     raise NodeError(f"the agent of run {run} did not upload its checkpoints in time", hint="hvdcloud pull tries again")
 
 
-def finish_run(run: str) -> Report:
+def finish_run(run: str) -> UploadReport:
     """Upload what is left of a run that has no agent on this node.
 
     Raises:

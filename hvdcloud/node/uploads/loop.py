@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.run.spec import Spec
+from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
     from hvdcloud.node.uploads.uploader import Uploader
@@ -26,22 +26,6 @@ FLUSH_STEP_SECONDS = 60.0
 FLUSH_SECONDS = 3600.0
 
 
-class Report(NamedTuple):
-    """How far the checkpoints of one node are in the bucket."""
-
-    complete: bool = False
-    files: int = 0
-    """How many files this agent has uploaded."""
-    pending: Sequence[str] = ()
-    errors: Sequence[str] = ()
-    skipped: Sequence[str] = ()
-    """What is not ours to upload, such as links that lead out of the directory."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return self._asdict()
-
-
 def report_file(run: str) -> Path:
     """uploads.json: the last report of this node's agent."""
     return paths.run_dir(run) / "uploads.json"
@@ -49,7 +33,7 @@ def report_file(run: str) -> Path:
 
 def is_complete(run: str) -> bool:
     """Whether all checkpoints of this node are in the bucket and its manifest says so."""
-    return bool((read_json(report_file(run)) or {}).get("complete"))
+    return UploadReport.from_json(read_json(report_file(run))).complete
 
 
 class UploadLoop:
@@ -81,7 +65,7 @@ class UploadLoop:
         except OSError:
             return None
 
-    def flush_now(self) -> Report:
+    def flush_now(self) -> UploadReport:
         """Upload everything that is not being written at this moment, while the run goes on. Blocks."""
         with self._working:
             return self._scan(final=True)
@@ -113,7 +97,7 @@ class UploadLoop:
                 self._uploader = None
             return ""
 
-    def finish(self) -> Report:
+    def finish(self) -> UploadReport:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress."""
         self._ending.set()
         with self._working:
@@ -146,28 +130,22 @@ class UploadLoop:
                 run=self._spec.run,
                 node=self._spec.node,
                 directory=paths.checkpoints_dir(self._spec.run),
+                uploaded=self._uploaded,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on, and its end reports it
             return f"{self._spec.bucket}: {error}"
         return None
 
-    def _scan(self, *, final: bool) -> Report:
+    def _scan(self, *, final: bool) -> UploadReport:
         if error := self._open():
             return self._unopened(error)
         assert self._uploader is not None
         try:
-            result = self._uploader.scan(final=final)
+            return self._uploader.scan(final=final)
         except Exception as error:  # noqa: BLE001 - as above: a failed scan is tried again, the end reports it
-            return Report(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
-        self._uploaded.update(result.uploaded)
-        return Report(
-            files=len(self._uploaded),
-            pending=list(result.pending),
-            errors=list(result.errors),
-            skipped=list(result.skipped),
-        )
+            return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
 
-    def _finish(self) -> Report:
+    def _finish(self) -> UploadReport:
         """Final uploads, as long as they get on."""
         deadline = time.monotonic() + FLUSH_SECONDS
         while True:
@@ -176,34 +154,25 @@ class UploadLoop:
             assert self._uploader is not None
             before = len(self._uploaded)
             try:
-                result = self._uploader.finish(min(deadline, time.monotonic() + FLUSH_STEP_SECONDS))
+                report = self._uploader.finish(min(deadline, time.monotonic() + FLUSH_STEP_SECONDS))
             except Exception as error:  # noqa: BLE001 - reported; `flush` tries again
-                return Report(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
-            self._uploaded.update(result.uploaded)
-            pending, errors = list(result.pending), list(result.errors)
-            report = Report(
-                complete=not pending and not errors,
-                files=len(self._uploaded),
-                pending=pending,
-                errors=errors,
-                skipped=list(result.skipped),
-            )
+                return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
             if report.complete or len(self._uploaded) == before or time.monotonic() >= deadline:
                 return report
 
-    def _unopened(self, error: str) -> Report:
+    def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""
         folder = paths.checkpoints_dir(self._spec.run)
         try:
             there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         except OSError:
             there = []
-        return Report(pending=there, errors=[error])
+        return UploadReport(pending=there, errors=[error])
 
 
-def write_report(run: str, report: Report) -> None:
+def write_report(run: str, report: UploadReport) -> None:
     """Remember how far the checkpoints are; on a full disk it is asked of the bucket again."""
     try:
-        write_json(report_file(run), report.as_dict())
+        write_json(report_file(run), report.to_json())
     except OSError:
         report_file(run).unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from hvdcloud.errors import CheckpointError, HvdcloudError
 from hvdcloud.node.uploads.open_files import being_written
 from hvdcloud.node.uploads.restore import read_baseline
 from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
+from hvdcloud.runs.state import UploadReport
 from hvdcloud.storage.base import (
     Bucket,
     BucketUnreachableError,
@@ -47,35 +48,15 @@ _BATCH_BYTES = 1 << 30
 _WAITS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanResult:
-    """What one look at the directory came to; file names are relative to it.
-
-    Args:
-        uploaded: in the bucket now, and were not before.
-        pending: still being written, or changed while they were read.
-        errors: sentences; one for each file, or for the bucket.
-        skipped: sentences about what is not ours to upload: symbolic links that lead out of the directory.
-    """
-
-    uploaded: Sequence[str]
-    pending: Sequence[str]
-    errors: Sequence[str]
-    skipped: Sequence[str] = ()
-
-
 @dataclass(slots=True)
 class _Found:
-    uploaded: list[str] = field(default_factory=list)
+    """What one scan of the directory has found so far; file names are relative to it."""
+
     pending: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    may_pass: bool = False  # an error that time may heal
-
-    def result(self) -> ScanResult:
-        return ScanResult(
-            uploaded=sorted(self.uploaded), pending=sorted(self.pending), errors=self.errors, skipped=self.skipped
-        )
+    may_pass: bool = False
+    """An error may be gone at the next try."""
 
 
 class _SkippedError(Exception):
@@ -88,12 +69,22 @@ class Uploader:
     Args:
         node: number of the node; 0 is the head.
         directory: HVDCLOUD_CHECKPOINT_DIR. It may appear later.
+        uploaded: files that were uploaded before; this uploader adds its own.
         quiet_seconds: how long a file has to rest before it goes; not applied in a final scan.
     """
 
     def __init__(
-        self, bucket: Bucket, *, cluster: str, run: str, node: int, directory: Path, quiet_seconds: float = 1.0
+        self,
+        bucket: Bucket,
+        *,
+        cluster: str,
+        run: str,
+        node: int,
+        directory: Path,
+        uploaded: set[str] | None = None,
+        quiet_seconds: float = 1.0,
     ) -> None:
+        self.uploaded = set() if uploaded is None else uploaded
         self._bucket = bucket
         self._cluster = cluster
         self._run = run
@@ -112,7 +103,7 @@ class Uploader:
         self._known: dict[str, Signature] = {}
         self._seen: dict[str, tuple[Signature, float]] = {}
 
-    def scan(self, *, final: bool = False) -> ScanResult:
+    def scan(self, *, final: bool = False) -> UploadReport:
         """Upload what is ready.
 
         Network and bucket errors are in the result, not raised: the next scan tries again.
@@ -123,7 +114,7 @@ class Uploader:
         with self._lock:
             found = _Found()
             self._scan(found, final=final)
-            return found.result()
+            return self._report(found)
 
     def waiting(self) -> int:
         """How many files are not in the bucket as they are; a look at the directory alone, beside any scan.
@@ -133,39 +124,37 @@ class Uploader:
         """
         return sum(1 for file in walk(self._directory, []) if self._known.get(file.name) != file.signature)
 
-    def finish(self, deadline: float) -> ScanResult:
+    def _report(self, found: _Found) -> UploadReport:
+        return UploadReport(
+            files=len(self.uploaded), pending=sorted(found.pending), errors=found.errors, skipped=found.skipped
+        )
+
+    def finish(self, deadline: float) -> UploadReport:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 
         Args:
             deadline: of time.monotonic(). It holds even while the bucket doesn't answer.
         """
-        total = _Found()
-        last: list[_Found] = []
-        thread = threading.Thread(
-            target=self._finish, args=(deadline, total, last), name="hvdcloud-finish", daemon=True
-        )
+        last: list[UploadReport] = []
+        thread = threading.Thread(target=self._finish, args=(deadline, last), name="hvdcloud-finish", daemon=True)
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             pending = [file.name for file in self._changed(_Found())]
-            return ScanResult(
-                uploaded=sorted(set(total.uploaded)),
-                pending=pending,
-                errors=[f"{self._bucket.url} did not take everything in time"],
-            )
+            errors = [f"{self._bucket.url} did not take everything in time"]
+            return UploadReport(files=len(self.uploaded), pending=pending, errors=errors)
         if not last:
-            return ScanResult(uploaded=[], pending=[], errors=["a bug ended the upload; the agent's log has it"])
-        return replace(last[-1].result(), uploaded=sorted(set(total.uploaded)))
+            return UploadReport(files=len(self.uploaded), errors=["a bug ended the upload; the agent's log has it"])
+        return replace(last[-1], complete=not (last[-1].pending or last[-1].errors))
 
-    def _finish(self, deadline: float, total: _Found, last: list[_Found]) -> None:
+    def _finish(self, deadline: float, last: list[UploadReport]) -> None:
         waits = iter(_WAITS)
         pause = threading.Event()
         while True:
             found = _Found()
             with self._lock:
                 self._scan(found, final=True, completing=True)
-            total.uploaded.extend(found.uploaded)
-            last.append(found)
+            last.append(self._report(found))
             hopeless = found.errors and not found.pending and not found.may_pass
             wait = next(waits, _WAITS[-1])
             # A scan that can't begin before the deadline is not begun.
@@ -319,7 +308,7 @@ class Uploader:
             self._entries[entry.name] = replace(entry, generation=info.generation)
             self._announced.pop(entry.name, None)
             self._known[file.name] = file.signature
-            found.uploaded.append(file.name)
+            self.uploaded.add(file.name)
         elif isinstance(error, (ChangedWhileUploadingError, _SkippedError)):
             # Not in the bucket for sure, so it is not announced any more.
             self._announced.pop(entry.name, None)

@@ -28,7 +28,7 @@ class Inventory:
     """With our labels, attached or not."""
     firewalls: tuple[Resource, ...] = ()
     operations: tuple[Resource, ...] = ()
-    """All of the project's that are not DONE, whoever began them."""
+    """All of the project's that are not DONE, also of other tools."""
     unseen: tuple[str, ...] = ()
     """`zone us-central1-f`."""
     failures: Mapping[str, ApiError | HvdcloudError] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Inventory:
         return tuple(disk for disk in self.disks if (zone_of(disk), disk["name"]) not in held)
 
     def creating(self, cluster: str) -> tuple[Resource, ...]:
-        """Operations that still make something for a cluster of this name, whoever asked for them."""
+        """Operations that still make something for a cluster of this name, also those of other machines."""
         return tuple(
             operation
             for operation in self.operations
@@ -96,7 +96,7 @@ class Inventory:
         return not any(_covers(place, zone) for place in self.unseen)
 
 
-def look(client: ComputeClient, cluster: str | None) -> Inventory:
+def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
     """Four questions at once; how many VMs there are does not change their number.
 
     Args:
@@ -109,14 +109,14 @@ def look(client: ComputeClient, cluster: str | None) -> Inventory:
         OPERATIONS: client.operations_in_flight,
     }
 
-    def ask(what: str) -> Aggregated | ApiError | HvdcloudError:
+    def answer(what: str) -> Aggregated | ApiError | HvdcloudError:
         try:
-            answer = questions[what]()
+            found = questions[what]()
         except (ApiError, HvdcloudError) as error:
             return error
-        return Aggregated(items=answer) if isinstance(answer, list) else answer
+        return Aggregated(items=found) if isinstance(found, list) else found
 
-    answers = dict(zip(questions, side_by_side(ask, list(questions), only_reads=True), strict=True))
+    answers = dict(zip(questions, side_by_side(answer, list(questions), only_reads=True), strict=True))
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
     return Inventory(
@@ -137,7 +137,7 @@ def why(error: ApiError | HvdcloudError) -> str:
 
 
 def described_labels(rule: Resource) -> dict[str, str]:
-    """A firewall rule's labels, which stand in its description: such rules have no others."""
+    """A firewall rule's labels, which are in its description: such rules have no others."""
     words = (word.partition("=") for word in str(rule.get("description", "")).split())
     return {key: value for key, equals, value in words if equals}
 

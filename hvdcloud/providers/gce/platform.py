@@ -116,6 +116,7 @@ class GcePlatform:
             image_problem=lambda name: image_problem(_gpu(name)),
         )
         mismatch = self.device_mismatch()
+        estimate_notice = _estimate_notice(found)
         return OffersResult(
             nodes=config.nodes,
             hours=hours,
@@ -126,8 +127,9 @@ class GcePlatform:
                 *unknown,
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),
-                *_price_notices(found),
+                *filter(None, [estimate_notice]),
             ),
+            estimate_notice=estimate_notice,
         )
 
     def _availability(self, kinds: Sequence[market.Kind]) -> tuple[candidates.Availability, list[str]]:
@@ -146,7 +148,7 @@ class GcePlatform:
         head = gce.head_machine_type
         machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
         gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
-        answers, failures = candidates.ask(
+        answers, failures = candidates.ask_all(
             candidates.questions(client, machines=machines, gpus=gpus),
             doing=lambda _: f"ask project {project} for its quotas and machines",
         )
@@ -155,7 +157,7 @@ class GcePlatform:
 
     @property
     def _settings(self) -> Settings:
-        """Without a question to anybody: this machine's own address decides nothing here."""
+        """Nothing is asked: this machine's own address decides nothing here."""
         gce = self._config.gce
         source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
         return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)
@@ -165,9 +167,9 @@ def _gpu(name: str) -> Gpu:
     return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)
 
 
-def _price_notices(found: Sequence[Offer]) -> list[str]:
+def _estimate_notice(found: Sequence[Offer]) -> str:
     if not any(offer.region and offer.estimate for offer in found):
-        return []
-    return [
+        return ""
+    return (
         f"~ the price is that of {prices.region()}, since this region's is not known; hvdcloud prices refresh gets them"
-    ]
+    )

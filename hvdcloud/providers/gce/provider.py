@@ -16,7 +16,7 @@ from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, Un
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
-from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, look
+from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
 from hvdcloud.providers.gce.ops.delete import Sweep
@@ -130,8 +130,8 @@ class GceProvider:
         return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
-        """A bulkInsert for each kind of node, in the zone where the cluster is; its firewall rules are there."""
-        return self._plan_growth(spec, indices, self._look(spec.name))
+        """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
+        return self._plan_growth(spec, indices, self._take_inventory(spec.name))
 
     def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
         settings = self._settings
@@ -148,8 +148,8 @@ class GceProvider:
         journal: Journal,
         on_progress: OnProgress = ignore_progress,
     ) -> Sequence[Node]:
-        """What stands stopped in the way goes first; then all VMs in the cluster's zone, or none."""
-        inventory = self._look(spec.name)
+        """Stopped VMs of the same names are deleted first; then all VMs in the cluster's zone, or none."""
+        inventory = self._take_inventory(spec.name)
         plan = self._plan_growth(spec, indices, inventory)
         if stopped := scale_out.in_the_way(spec, inventory, indices):
             sweep = Sweep(
@@ -162,13 +162,13 @@ class GceProvider:
                 on_progress=on_progress,
             )
             if left := sweep.run():
-                raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+                raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
         return self.create(plan, journal=journal, on_progress=on_progress)
 
     def set_size(self, name: str, nodes: int) -> None:
         """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
         with _explained(f"label the VMs of {name}"):
-            scale_out.set_size(self._client, name, self._look(name), nodes)
+            scale_out.set_size(self._client, name, self._take_inventory(name), nodes)
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -206,11 +206,11 @@ class GceProvider:
             found |= {name: str(each["host_key"]) for name, each in said.items() if each.get("status") == "ready"}
         return found
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- listing -------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
-        inventory = self._look(name)
+        inventory = self._take_inventory(name)
         if inventory.instances or inventory.disks or inventory.firewalls or inventory.creating(name):
             return self._mapper.cluster(name, inventory)
         if inventory.unseen:
@@ -224,22 +224,22 @@ class GceProvider:
     def list(self) -> Listing:
         """Every cluster of this project.
 
-        VMs that somebody has just asked for are waited for until they can be seen: before, nothing tells their name.
+        VMs that were asked for just now are waited for until they can be seen: before, nothing tells their name.
         """
         deadline = time.monotonic() + APPEAR_SECONDS
         while True:
-            inventory = self._look(None)
+            inventory = self._take_inventory(None)
             clusters = self._mapper.clusters(inventory)
             if not inventory.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
                 return Listing(clusters=tuple(clusters), unseen=inventory.unseen)
             time.sleep(APPEAR_PAUSE_SECONDS)
 
-    def _look(self, name: str | None) -> Inventory:
-        inventory = look(self._client, name)
+    def _take_inventory(self, name: str | None) -> Inventory:
+        inventory = take_inventory(self._client, name)
         with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
             if VMS in inventory.failures:
                 raise inventory.failures[VMS]
-        # Whoever may not see disks can still delete VMs.
+        # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
 
     def console(self, node: Node) -> str:

@@ -164,5 +164,5 @@ def _index(name: str) -> int:
 
 
 def _number(text: object) -> int:
-    """Somebody else may have changed a label."""
+    """0 for a label that another tool has changed."""
     return int(str(text)) if str(text).isdecimal() else 0

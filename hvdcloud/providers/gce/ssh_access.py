@@ -1,4 +1,4 @@
-"""Who may reach the nodes' sshd, and the way there through Identity-Aware Proxy."""
+"""From where the nodes' sshd can be reached, and the way there through Identity-Aware Proxy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> s
         A CIDR such as `198.51.100.7/32`, or `iap`.
 
     Raises:
-        UsageError: no range, one that lets everybody in, or the caller's address cannot be found out.
+        UsageError: no range, one that lets the whole internet in, or the caller's address cannot be found out.
     """
     if source == IAP:
         return IAP
@@ -93,15 +93,15 @@ def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddre
     """Ask all at once; the first that answers with an address is believed."""
     answers: queue.SimpleQueue[ipaddress.IPv4Address | str] = queue.SimpleQueue()
 
-    def ask(url: str) -> None:
+    def fetch_address(url: str) -> None:
         try:
             answers.put(ipaddress.IPv4Address(fetch(url)))
         except (OSError, ValueError) as error:
             answers.put(f"{urlsplit(url).netloc or url}: {error}")
 
     for url in urls:
-        # A slow one holds nobody up, neither here nor at the end of the program.
-        threading.Thread(target=ask, args=(url,), daemon=True).start()
+        # A slow one delays nothing, neither here nor at the end of the program.
+        threading.Thread(target=fetch_address, args=(url,), daemon=True).start()
     failures = []
     for _ in urls:
         answer = answers.get()

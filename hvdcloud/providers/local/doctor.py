@@ -25,9 +25,9 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """The check `engine`, on which some of these depend, is everybody's."""
     slots = config.run.slots_per_node or 1
     return [
-        Check(name="name", look=lambda: _name(spec), needs=("engine",)),
-        Check(name="machine", look=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",)),
-        Check(name="bucket", look=lambda: _bucket(spec.bucket)),
+        Check(name="name", run=lambda: _name(spec), needs=("engine",)),
+        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",)),
+        Check(name="bucket", run=lambda: _bucket(spec.bucket)),
     ]
 
 
@@ -67,7 +67,7 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
 def _bucket(url: str) -> Finding:
     """Whether checkpoints can be put there."""
     if not url.startswith("file://"):
-        from hvdcloud.storage.base import open_bucket
+        from hvdcloud.storage.open import open_bucket
 
         open_bucket(url, retry_seconds=5).prefixes("")
         return fine(f"{url} can be listed")

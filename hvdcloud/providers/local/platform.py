@@ -72,7 +72,7 @@ class LocalPlatform:
             ) from error
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
-        """None: the bucket is a folder, or somebody else's."""
+        """None: the bucket is a folder, or not of this provider."""
         return None
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:

@@ -112,11 +112,11 @@ class LocalProvider:
         journal: Journal,
         on_progress: OnProgress = ignore_progress,
     ) -> Sequence[Node]:
-        """What stands stopped in the way goes first, then all containers at once."""
+        """Stopped containers of the same names are deleted first, then all containers at once."""
         cluster = self.cluster(spec.name)
         stopped = [node.index for node in cluster.nodes if node.state is NodeState.STOPPED] if cluster else []
         if left := self.shrink(spec.name, sorted({*stopped} & {*indices}), on_progress=on_progress):
-            raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+            raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
         return self._make(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
@@ -148,11 +148,11 @@ class LocalProvider:
             journal.record(
                 "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
             )
-            # In a thread: Ctrl-C must not leave us without the answer to a request that the engine goes on with.
+            # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
             made = side_by_side(maker.container, containers)
         except BaseException as error:
-            # Only what this call made: a cluster of the same name that somebody else made meanwhile stays.
+            # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             left = maker.undo()
             if left and isinstance(error, HvdcloudError):
                 error.details = "\n".join([error.details, *left]).strip()
@@ -337,7 +337,7 @@ class LocalProvider:
         return Leftover(object=f"{kind} {name}", reason=reason, delete_with=f"{by_hand} {name}")
 
     def _detach_strangers(self, network_id: str) -> None:
-        """A foreign container that somebody attached to our network would keep it from being deleted."""
+        """A foreign container that is attached to our network would keep it from being deleted."""
         for container_id in self._api.inspect_network(network_id).get("Containers") or {}:
             self._api.disconnect_container_from_network(container_id, network_id, force=True)
 

@@ -94,4 +94,4 @@ def engine_refused(what: str, error: Any) -> HvdcloudError:
     if "ambiguous" in text:
         # The engine lets two networks of one name pass if both are asked for at the same moment.
         return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
-    return NodeError(f"{what}: the Docker engine refused: {text}", hint="mend the cause, then hvdcloud up again")
+    return NodeError(f"{what}: the Docker engine refused: {text}", hint="fix the cause, then hvdcloud up again")

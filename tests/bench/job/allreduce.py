@@ -4,12 +4,12 @@ import time
 
 STARTED = time.time()
 
-import os  # noqa: E402 - the clock starts before anything is loaded
-import sys  # noqa: E402
-from pathlib import Path  # noqa: E402
+import os
+import sys
+from pathlib import Path
 
-import horovod.torch as hvd  # noqa: E402
-import torch  # noqa: E402
+import horovod.torch as hvd
+import torch
 
 ROUNDS = 20
 NUMBERS = 1 << 18

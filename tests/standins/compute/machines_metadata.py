@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: _Server
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:
         """No log: machines ask every second."""
 
     def _serve(self) -> None:
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(content)
 
-    do_GET = do_PUT = do_DELETE = do_POST = _serve  # noqa: N815 - the base class's names
+    do_GET = do_PUT = do_DELETE = do_POST = _serve
 
     def version_string(self) -> str:
         """As google-auth and others look for."""

@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: _Server
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:
         """The record of requests is `Emulator.log`."""
 
     def _serve(self) -> None:
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
 
 def _price_list(owner: Emulator, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:

@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: _Server
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:
         """The record of requests is `StorageServer.requests`."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             if request is not None:
                 request.cut()
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
 
 def _authorize(owner: StorageServer, request: Request) -> None:
@@ -403,7 +403,7 @@ def _command(owner: StorageServer, request: Request) -> None:
 
 def _token(request: Request) -> str:
     try:
-        return json.loads(base64.urlsafe_b64decode(request.query["pageToken"]))["after"]  # type: ignore[no-any-return]
+        return json.loads(base64.urlsafe_b64decode(request.query["pageToken"]))["after"]
     except (ValueError, KeyError, TypeError):
         raise ApiError(400, "invalid", "Invalid pageToken") from None
 

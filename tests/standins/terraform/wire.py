@@ -73,14 +73,14 @@ class Servicer(rpc.ProviderServicer):
         self._schema = schema
         self._cloud = cloud
 
-    def GetMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the protocol's name
+    def GetMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.GetMetadata.Response(
             server_capabilities=_capabilities(),
             resources=[pb.GetMetadata.ResourceMetadata(type_name=name) for name in self._schema["resources"]],
             data_sources=[pb.GetMetadata.DataSourceMetadata(type_name=name) for name in self._schema["data"]],
         )
 
-    def GetProviderSchema(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def GetProviderSchema(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.GetProviderSchema.Response(
             server_capabilities=_capabilities(),
             provider=pb.Schema(block=_block(self._schema["provider"])),
@@ -88,31 +88,31 @@ class Servicer(rpc.ProviderServicer):
             data_source_schemas={name: pb.Schema(block=_block(each)) for name, each in self._schema["data"].items()},
         )
 
-    def ValidateProviderConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ValidateProviderConfig(self, request: Any, context: grpc.ServicerContext) -> Any:
         found = problems("provider", self._schema["provider"], read_dynamic_value(request.config))
         return pb.ValidateProviderConfig.Response(diagnostics=[_error(*each) for each in found])
 
-    def ValidateResourceConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ValidateResourceConfig(self, request: Any, context: grpc.ServicerContext) -> Any:
         schema = self._schema["resources"][request.type_name]
         found = problems(request.type_name, schema, read_dynamic_value(request.config))
         return pb.ValidateResourceConfig.Response(diagnostics=[_error(*each) for each in found])
 
-    def ValidateDataResourceConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ValidateDataResourceConfig(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.ValidateDataResourceConfig.Response()
 
-    def ConfigureProvider(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ConfigureProvider(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._cloud.configure(read_dynamic_value(request.config))
         return pb.ConfigureProvider.Response()
 
-    def UpgradeResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def UpgradeResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.UpgradeResourceState.Response(upgraded_state=to_dynamic_value(json.loads(request.raw_state.json)))
 
-    def ReadResource(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ReadResource(self, request: Any, context: grpc.ServicerContext) -> Any:
         state = read_dynamic_value(request.current_state)
         found = self._cloud.read(request.type_name, state)
         return pb.ReadResource.Response(new_state=to_dynamic_value(found and _whole(state, found)))
 
-    def PlanResourceChange(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PlanResourceChange(self, request: Any, context: grpc.ServicerContext) -> Any:
         prior = read_dynamic_value(request.prior_state)
         if (config := read_dynamic_value(request.config)) is None:
             return pb.PlanResourceChange.Response(legacy_type_system=True)
@@ -123,7 +123,7 @@ class Servicer(rpc.ProviderServicer):
             legacy_type_system=True,
         )
 
-    def ApplyResourceChange(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ApplyResourceChange(self, request: Any, context: grpc.ServicerContext) -> Any:
         prior, planned = read_dynamic_value(request.prior_state), read_dynamic_value(request.planned_state)
         answer = pb.ApplyResourceChange.Response
         try:
@@ -143,7 +143,7 @@ class Servicer(rpc.ProviderServicer):
             )
         return answer(new_state=to_dynamic_value(new), legacy_type_system=True)
 
-    def ImportResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ImportResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
         found = self._cloud.find(request.type_name, request.id)
         if found is None:
             detail = f"Cannot import non-existent remote object: {request.type_name} {request.id}"
@@ -151,11 +151,11 @@ class Servicer(rpc.ProviderServicer):
         imported = pb.ImportResourceState.ImportedResource(type_name=request.type_name, state=to_dynamic_value(found))
         return pb.ImportResourceState.Response(imported_resources=[imported])
 
-    def ReadDataSource(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ReadDataSource(self, request: Any, context: grpc.ServicerContext) -> Any:
         config = read_dynamic_value(request.config)
         return pb.ReadDataSource.Response(state=to_dynamic_value(self._cloud.data(request.type_name, config)))
 
-    def StopProvider(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def StopProvider(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.StopProvider.Response()
 
 

@@ -132,7 +132,7 @@ class ComputeClient:
         return self._aggregated("instances", _labels(cluster))
 
     def instances_named(self, names: Sequence[str]) -> Aggregated:
-        """VMs of these names, whoever made them. The names go into the request's URL: a few dozen at most."""
+        """VMs of these names, also those of other tools. The names go into the request's URL: a few dozen at most."""
         return self._aggregated("instances", _any_of("name", names))
 
     def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:
@@ -294,7 +294,7 @@ class ComputeClient:
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:  # noqa: A002
+    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def complete(page: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ class ComputeClient:
         pages = self._transport.pages(f"{self._home}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
-    def _aggregated(self, collection: str, filter: str) -> Aggregated:  # noqa: A002
+    def _aggregated(self, collection: str, filter: str) -> Aggregated:
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
         for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": filter}):

@@ -84,7 +84,7 @@ def questions(client: ComputeClient, *, machines: Sequence[str], gpus: Sequence[
     return asked
 
 
-def ask(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, HvdcloudError]]:
+def ask_all(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, HvdcloudError]]:
     """All questions at once. Returns the answers, None where there is none, and why there is none.
 
     Args:

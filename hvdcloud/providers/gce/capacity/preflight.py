@@ -80,7 +80,7 @@ class Outlook:
 def preflight(
     client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
 ) -> Preflight:
-    """What stands in the way of `spec`, and if nothing does, how to go about it.
+    """What prevents `spec`, and if nothing does, where and from which image to make it.
 
     Args:
         zones: `gce.zones`; empty: wherever the machine type and the GPU are.
@@ -95,7 +95,7 @@ def preflight(
     notices += found.closed + found.scarce
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
-        notices += [notice for notice in told if notice not in notices]
+        notices += [notice.summary for notice in told if notice.summary not in notices]
     image = image_path(found.answers["image"]) if found.answers["image"] else ""
     return Preflight(problems, found.roomy, notices, image)
 
@@ -105,7 +105,7 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     machines, gpus = _asked_for(settings, spec)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
     family = IMAGE_FAMILIES[settings.vm_image_profile]
-    answers, failures = candidates.ask(
+    answers, failures = candidates.ask_all(
         {
             **candidates.questions(client, machines=machines, gpus=gpus),
             "zones": client.zones,
@@ -134,7 +134,7 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
 
 
 def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
-    """What can be said without asking anybody."""
+    """Problems of the settings themselves; nothing is asked."""
     if problems := wrong_kinds(settings, today=today):
         return problems
     try:

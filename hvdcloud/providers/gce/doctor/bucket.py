@@ -20,7 +20,7 @@ _WIDE = {"US": ("us-",), "EU": ("europe-",), "ASIA": ("asia-",), "NAM4": ("us-",
 
 
 def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
-    """Whether it is there, whether we may use it, and what in its settings costs money.
+    """Whether it exists, whether we may use it, and what in its settings costs money.
 
     Args:
         url: `gs://BUCKET[/PREFIX]`.
@@ -35,7 +35,7 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
     name = url.removeprefix("gs://").partition("/")[0]
     api = _storage(login)
 
-    def ask(what: str) -> Any:
+    def answer(what: str) -> Any:
         try:
             if what == "rights":
                 return api.read(f"b/{name}/iam/testPermissions", {"permissions": _PERMISSIONS})
@@ -43,7 +43,7 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
         except ApiError as error:
             return error
 
-    rights, bucket = side_by_side(ask, ("rights", "bucket"), only_reads=True)
+    rights, bucket = side_by_side(answer, ("rights", "bucket"), only_reads=True)
     if isinstance(rights, ApiError):
         if rights.status == 404:
             place = f" --location={region}" if region else ""
@@ -91,5 +91,5 @@ def _storage(login: Login) -> Any:
     if endpoint:
         from google.auth.credentials import AnonymousCredentials
 
-        login = replace(login, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call] # theirs
+        login = replace(login, credentials=AnonymousCredentials())
     return login.api("storage", _BASE_PATH, endpoint=endpoint or "https://storage.googleapis.com")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
-"""Stands for our own public address where that does not matter (RFC 5737)."""
+"""In the place of our own public address where that does not matter (RFC 5737)."""
 _PLACES_NAMED = 4
 
 
@@ -51,22 +51,22 @@ class _Checks:
         after_login = {"needs": ("credentials",)}
         of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
         of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
-        yield Check(name="credentials", look=lambda: permissions.check_credentials(self._login))
-        yield Check(name="project", look=lambda: permissions.check_project(self._login()), needs=("credentials",))
-        yield Check(name="billing", look=lambda: permissions.check_billing(self._login()), **of_project)
-        yield Check(name="APIs", look=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
-        yield Check(name="permissions", look=self._permissions, **of_project)
-        yield Check(name="service account", look=self._service_account, **of_compute)
-        # The first of them needs no answer from anybody, and without it the others make no sense.
-        yield Check(name="machine", look=self._machine)
+        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login))
+        yield Check(name="project", run=lambda: permissions.check_project(self._login()), needs=("credentials",))
+        yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_project)
+        yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
+        yield Check(name="permissions", run=self._permissions, **of_project)
+        yield Check(name="service account", run=self._service_account, **of_compute)
+        # The first of them needs no answer, and without it the others make no sense.
+        yield Check(name="machine", run=self._machine)
         of_machine = {**of_compute, "needs": ("credentials", "machine")}
-        yield Check(name="zones", look=self._zones, **of_machine)
-        yield Check(name="quota", look=self._quota, **of_machine)
-        yield Check(name="name", look=self._name, **of_machine)
-        yield Check(name="VM image", look=self._vm_image, **of_machine)
-        yield Check(name="network", look=self._network, **of_compute)
-        yield Check(name="SSH", look=self._ssh, **of_compute)
-        yield Check(name="bucket", look=self._bucket, needs=("credentials",))
+        yield Check(name="zones", run=self._zones, **of_machine)
+        yield Check(name="quota", run=self._quota, **of_machine)
+        yield Check(name="name", run=self._name, **of_machine)
+        yield Check(name="VM image", run=self._vm_image, **of_machine)
+        yield Check(name="network", run=self._network, **of_compute)
+        yield Check(name="SSH", run=self._ssh, **of_compute)
+        yield Check(name="bucket", run=self._bucket, needs=("credentials",))
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -107,8 +107,7 @@ class _Checks:
         ]
         if not notices:
             return fine(message)
-        said, _, instead = notices[0].partition("; ")
-        return warning(f"{message}; {said}", hint=instead or "take another GPU")
+        return warning(f"{message}; {notices[0].message}", hint=notices[0].hint)
 
     def _zones(self) -> Finding:
         found = self._outlook()

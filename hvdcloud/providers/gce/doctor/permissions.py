@@ -1,4 +1,4 @@
-"""What `hvdcloud doctor` asks about us: who we are, whether the project is there and paid for, what we may do in it."""
+"""What `hvdcloud doctor` asks about the account: its name, its permissions, and the project with its billing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXTERNAL_ADDRESS = "compute.subnetworks.useExternalIp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Who asks, and in which project."""
+    """The account and the project."""
 
     credentials: Any = field(repr=False)
     project: str
@@ -121,13 +121,13 @@ def check_credentials(login: Once[Login]) -> Finding:
 
 
 def check_project(login: Login) -> Finding:
-    """Whether the project is there."""
+    """Whether the project exists."""
     try:
         found = login.api("cloudresourcemanager").read(f"projects/{login.project}")
     except ApiError as error:
         if error.status not in (403, 404):
             raise error.as_user_error(doing=f"look at project {login.project}") from error
-        # Whoever may not read projects, or has that API off, may still be allowed all that Compute Engine asks for.
+        # Even where projects cannot be read, or that API is off, all that Compute Engine asks for may be allowed.
         try:
             login.client().get_project()
         except ApiError as second:
@@ -150,7 +150,7 @@ def check_project(login: Login) -> Finding:
 
 
 def check_billing(login: Login) -> Finding:
-    """Whether somebody pays for the project."""
+    """Whether the project has a billing account."""
     try:
         found = login.api("cloudbilling").read(f"projects/{login.project}/billingInfo")
     except ApiError as error:

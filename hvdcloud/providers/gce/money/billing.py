@@ -1,7 +1,7 @@
 """What the Cloud Billing Catalog says things cost. Pure: its entries → a price table.
 
 An entry (a SKU) is a component, such as an hour of one vCPU of a series in some regions; what a machine costs is their
-sum. Which entry is whose stands in machines.yaml. https://cloud.google.com/billing/docs/how-to/get-pricing-information
+sum. machines.yaml says which entry is whose. https://cloud.google.com/billing/docs/how-to/get-pricing-information
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _USAGE = ({"OnDemand"}, {"OnDemand", "Preemptible"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Which of the catalog's entries is which component of ours."""
+    """Which of the catalog's entries is which of our components."""
 
     component: str
     name: str
@@ -141,7 +141,7 @@ class Reading:
         known = prices.get(region, dollars)
         if known != dollars:
             self.differing.add(where)
-        # Nobody is to pay more than was said.
+        # The user must not pay more than the estimate.
         prices[region] = max(known, dollars)
 
     def rate(self, component: str, *, spot: bool, region: str) -> Decimal | None:

@@ -163,8 +163,8 @@ def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: dat
     return problems
 
 
-def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[str]:
-    """What the user should know although the VM can be made today.
+def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
+    """Why the VM cannot be made any more from some day on.
 
     Raises:
         UsageError: the machine type or the GPU is not in the table.
@@ -173,7 +173,8 @@ def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: d
     found = gpu(node_gpu) if node_gpu else None
     if found is None or found.ends is None or found.ends <= today:
         return []
-    return [f"{found.name} ends {found.ends}: no VM with it can be made or started from then on; take {found.instead}"]
+    message = f"{found.name} ends {found.ends}: no VM with it can be made or started from then on"
+    return [Problem(message=message, hint=f"take {found.instead}")]
 
 
 def zones_with(gpu_type: str | None) -> tuple[str, ...]:

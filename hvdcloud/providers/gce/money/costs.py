@@ -37,7 +37,7 @@ class Costs:
     paid_until: datetime
     """Every VM's first minute counts whole; only what comes after that moment and after now comes to `so_far`."""
     worst_case: float | None
-    """None: something of it is there until somebody deletes it."""
+    """None: something of it exists until a person deletes it."""
     ends: datetime | None
     """When Compute Engine begins to delete the last of it."""
     since: datetime | None
@@ -48,7 +48,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One VM or loose disk: what is over, and what goes on as it is."""
+    """One VM or loose disk: what is over, and what continues as it is."""
 
     per_hour: float
     since: datetime
@@ -158,7 +158,7 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
 
 def moment(text: object) -> datetime | None:
     """RFC 3339 as the API writes it, `2026-11-20T04:05:06.789-08:00`, in UTC."""
-    # Whatever stands there, a cluster has to be seen to be deleted.
+    # Whatever the API writes, a cluster has to be seen to be deleted.
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)
     return None

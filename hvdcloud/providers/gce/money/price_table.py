@@ -24,7 +24,7 @@ HOURS_PER_MONTH = 730
 # No cluster's name has a dot in it, so no cluster's folder is called that.
 REFRESHED = "prices.json"
 _SHIPPED = Path(__file__).with_name("prices.yaml")
-_REFRESH = "hvdcloud prices refresh writes it anew"
+_REFRESH = "hvdcloud prices refresh writes a new one"
 
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
 CUSTOM_VCPU, CUSTOM_GB = "n1-custom-vcpu", "n1-custom-gb"
@@ -47,7 +47,7 @@ class Table(BaseModel):
     format: Literal[1]
     as_of: date
     region: str
-    """The main one: its figures stand for those of regions that are not in the table."""
+    """The main one: its figures are used for regions that are not in the table."""
     regions: dict[str, Rates]
     skus: int = 0
     """How many of the catalog's entries were read; 0: the table was put together in another way."""

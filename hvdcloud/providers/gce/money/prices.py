@@ -107,7 +107,7 @@ def as_of() -> date:
 
 
 def region() -> str:
-    """The region whose prices stand for those of regions that are not known."""
+    """The region whose prices are used for regions that are not known."""
     return _table().region
 
 

@@ -103,7 +103,7 @@ def _connect(*, project: str | None, endpoint: str | None, api_key: str | None) 
                 raise CredentialsError(error.message, hint=hint) from None
     if credentials is None:
         # Goes into a header, so that no address that is logged or quoted has it.
-        credentials = keys.Credentials(_checked(key or "", named))  # type: ignore[no-untyped-call] # theirs
+        credentials = keys.Credentials(_checked(key or "", named))
         with_key = True
     else:
         with_key = False

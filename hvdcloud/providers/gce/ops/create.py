@@ -55,7 +55,7 @@ class GcePlan(Plan):
     """Tried in this order."""
     vm_image: str
     indices: tuple[int, ...] | None = None
-    """Of the nodes to make, of a cluster that is there; None: all of a new one."""
+    """Of the nodes to make, of a cluster that exists; None: all of a new one."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -75,7 +75,7 @@ class GcePlan(Plan):
 
 
 class _AbortedError(Exception):
-    """Something else has failed or the user has had enough: nothing more is to be begun."""
+    """Something else failed or the user interrupted: nothing more may begin."""
 
 
 class Creation:
@@ -118,23 +118,23 @@ class Creation:
                 cluster=self._spec.name,
                 objects=[request.object for request in self._plan.requests],
             )
-            # In threads: Ctrl-C must not leave us without the answer to a request that the API goes on with.
+            # In threads: Ctrl-C must not leave us without the answer to a request that the API carries out.
             side_by_side(lambda job: job(), jobs, on_abort=self._abort.set)
         except BaseException as error:
             failure = error.as_user_error(doing=f"create {self._vms}") if isinstance(error, ApiError) else error
             if (left := self._undo()) and isinstance(failure, HvdcloudError):
-                failure.details = "\n".join(filter(None, [failure.details, leftover_table(left)]))
+                failure.add_details(leftover_table(left))
             if failure is error:
                 raise
             raise failure from error
         return self._instances
 
     def _undo(self) -> list[Leftover]:
-        """Delete what has this cluster's id: a cluster of the same name that somebody else made meanwhile stays."""
+        """Delete what has this cluster's id: a cluster of the same name that another user made meanwhile stays."""
         if not self._requests:
             return []
         if self._taken and self._only is not None:
-            # What is there has this cluster's id and was there before; Compute Engine takes back the others itself.
+            # What exists has this cluster's id and existed before; Compute Engine takes back the others itself.
             return []
         sweep = Sweep(
             self._client,
@@ -158,12 +158,12 @@ class Creation:
             region = region_of(zone)
             error = full.get(region) or self._in_zone(zone)
             if error is None:
-                self._say(zone, "created", stage=Stage.DONE)
+                self._report(zone, "created", stage=Stage.DONE)
                 return
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
                 full[region] = error
-            self._say(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
+            self._report(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
         raise self._nowhere(failed)
 
     def _in_zone(self, zone: str) -> ApiError | None:
@@ -178,7 +178,7 @@ class Creation:
             if error.action is not Action.RETRY:
                 break
             if attempt < ATTEMPTS:
-                self._say(zone, f"{_one_line(error)}; again in a moment")
+                self._report(zone, f"{_one_line(error)}; again in a moment")
                 self._abort.wait(random.uniform(0, BACKOFF_SECONDS * 2**attempt))
         return error
 
@@ -195,7 +195,7 @@ class Creation:
             raise _AbortedError
         request = self._new_request("bulkInsert", zone=zone)
         self._zones.add(zone)
-        self._say(zone, f"asking for {_some_vms(int(body['count']))}")
+        self._report(zone, f"asking for {_some_vms(int(body['count']))}")
         try:
             operation = self._client.bulk_insert(zone, body, request)
         except ApiError as error:
@@ -308,7 +308,7 @@ class Creation:
             self._requests.add(request)
         return request
 
-    def _say(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
+    def _report(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
         self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
 
 

@@ -12,13 +12,13 @@ from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, look, why
+from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, take_inventory, why
 from hvdcloud.providers.gce.names import request_id, zone_of
 from hvdcloud.providers.gce.resource_mapper import described_operation
 
 DESTROY_SECONDS = 300.0
 CREATING_SECONDS = 120.0
-"""How long an operation that still makes something is waited for: what it makes afterwards nobody would delete."""
+"""How long an operation that still makes something is waited for: what it makes afterwards would stay."""
 ATTEMPTS = 3
 """At deleting one thing whose deletion was begun and failed."""
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.05, 3.0, 1.5
@@ -52,7 +52,7 @@ class Sweep:
 
     Args:
         cluster: the name that the labels must have.
-        cluster_id: only of the cluster with this id; None: whichever has the name.
+        cluster_id: only of the cluster with this id; None: of any that has the name.
         names: only VMs and disks of these names; None: all.
         requests: only wait for operations with these requestIds; None: for all that make something for the name.
         zones: only these can hold something; None: any zone.
@@ -96,7 +96,7 @@ class Sweep:
         started = time.monotonic()
         pause = FIRST_PAUSE_SECONDS
         while True:
-            inventory = self._look()
+            inventory = self._take_inventory()
             listed = self._settle(inventory)
             creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
@@ -111,8 +111,8 @@ class Sweep:
             time.sleep(pause)
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
 
-    def _look(self) -> Inventory:
-        inventory = look(self._client, self._cluster)
+    def _take_inventory(self) -> Inventory:
+        inventory = take_inventory(self._client, self._cluster)
         if self._cluster_id is not None:
             inventory = inventory.only(self._cluster_id)
         if self._names is not None:
@@ -122,7 +122,7 @@ class Sweep:
         return inventory
 
     def _settle(self, inventory: Inventory) -> set[Target]:
-        """Take in what is there and note what is gone; returns what is to be deleted now."""
+        """Note what exists and what is gone; returns what to delete now."""
         vms = {Target(VMS, vm["name"], zone_of(vm)) for vm in inventory.instances}
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
         disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in inventory.loose_disks}
@@ -171,7 +171,7 @@ class Sweep:
             self._refused.add(target)
 
     def _find_failed_deletions(self, inventory: Inventory, listed: set[Target]) -> None:
-        """A deletion that is over while its object is there has failed, and its operation tells why.
+        """A deletion that is over while its object exists has failed, and its operation tells why.
 
         Lists are made one after the other, so it must look like that twice.
         """

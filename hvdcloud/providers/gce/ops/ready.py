@@ -20,11 +20,11 @@ FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32
 """VMs boot alike: as long as none of so many is ready, asking all would only use up the API's rate."""
 LIST_SECONDS = 10.0
-"""How often the VMs are listed to learn who is gone: a VM that is off does not tell."""
+"""How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
 NAMED_NODES = 20
 
-_AGAIN = "mend the cause, then hvdcloud up again"
+_AGAIN = "fix the cause, then hvdcloud up again"
 
 
 @dataclass
@@ -83,12 +83,12 @@ class Boots:
             if time.monotonic() >= self._deadline:
                 raise self._too_late(pending)
             if time.monotonic() >= listed + LIST_SECONDS:
-                self._look()
+                self._list_vms()
                 listed = time.monotonic()
             size = len(pending) if ask_all else SAMPLE
             asked = sorted(pending, key=lambda boot: boot.asked)[:size]
-            self._ask(asked)
-            # The first that is ready announces the others; when nobody follows, a sample will do again.
+            self._read_statuses(asked)
+            # The first that is ready announces the others; when none follows, a sample is enough again.
             ask_all = any(boot.host_key for boot in asked)
             if ask_all:
                 pause = FIRST_PAUSE_SECONDS
@@ -97,10 +97,10 @@ class Boots:
             time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
         # Addresses, and whether they all still run.
-        self._look()
+        self._list_vms()
         return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]
 
-    def _ask(self, boots: Iterable[_Boot]) -> None:
+    def _read_statuses(self, boots: Iterable[_Boot]) -> None:
         """Read the nodes' own words."""
         by_zone: dict[str, list[_Boot]] = defaultdict(list)
         for boot in boots:
@@ -127,8 +127,8 @@ class Boots:
             stage = Stage.DONE if word == "ready" else Stage.WORKING
             self._on_progress(NodeProgress(object=boot.node.name, step=step, stage=stage, percent=percent))
 
-    def _look(self) -> None:
-        """List the VMs: addresses of those that are there, and an error for one that is off or gone."""
+    def _list_vms(self) -> None:
+        """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
         answer = self._client.instances(self._cluster)
         seen = {node.id: node for node in map(self._mapper.node, answer.items)}
         for boot in self._boots:
@@ -151,14 +151,14 @@ class Boots:
     def _stopped(self, boot: _Boot) -> NodeError:
         return NodeError(
             f"node {boot.node.name} stopped while coming up (at step {boot.step})",
-            hint="hvdcloud up starts anew; a Spot VM may have been taken away",
+            hint="hvdcloud up starts again; a Spot VM may have been taken away",
             details=self._tail(boot),
         )
 
     def _gone(self, boot: _Boot) -> NodeError:
         return NodeError(
             f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})",
-            hint="hvdcloud up starts anew; gce.spot: none takes machines that nobody takes away",
+            hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted",
         )
 
     def _too_late(self, pending: Sequence[_Boot]) -> NodeError:

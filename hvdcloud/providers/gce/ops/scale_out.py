@@ -51,7 +51,7 @@ def plan_growth(
 
     Args:
         spec: `nodes`: how many the cluster will have.
-        inventory: all that is there of it.
+        inventory: all that exists of it.
         now: with its time zone.
 
     Raises:
@@ -93,7 +93,7 @@ def vm_templates(
     vm_image: str,
     ends: datetime,
 ) -> dict[str, Any]:
-    """What the head needs to make any of these nodes anew when nobody else does (node/elastic/replace.py). Pure.
+    """What the head needs to make any of these nodes again by itself (node/elastic/replace.py). Pure.
 
     Each new node takes the place of one that is gone, in the same zone and until the same moment, so all of them
     together cost no more than `limits.max_cost` has allowed.
@@ -153,7 +153,7 @@ def _share(
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
-    """What stands stopped under the wanted names, or has left its disk behind, and is to be deleted first.
+    """Stopped VMs of the wanted names, and disks that they left; to be deleted first.
 
     Raises:
         UsageError: something of such a name is not stopped.

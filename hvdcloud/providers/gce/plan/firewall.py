@@ -1,4 +1,4 @@
-"""The firewall rules that a cluster needs beside those that are there. Pure: bodies for `firewalls.insert`."""
+"""The firewall rules that a cluster needs beside the existing ones. Pure: bodies for `firewalls.insert`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def firewall_bodies(
     network = network_path(settings)
     tag = cluster_tag(spec)
     common = {
-        # Firewall rules have no labels: whoever cleans up reads the owner from here.
+        # Firewall rules have no labels: a cleanup reads the owner from here.
         "description": " ".join(f"{key}={value}" for key, value in spec.labels.items()),
         "network": network,
         "direction": "INGRESS",

@@ -158,7 +158,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
-        # Nobody but the holder of the cluster's own key gets in; OS Login would add the project's people.
+        # Only the holder of the cluster's own key gets in; OS Login would add the project's people.
         "block-project-ssh-keys": "TRUE",
         "enable-oslogin": "FALSE",
         # Without this the boot log is lost with the VM.

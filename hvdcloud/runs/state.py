@@ -1,0 +1,456 @@
+"""What is known of a run: its state, its events, its members and its uploads, read and written in one place.
+
+The head writes it as JSON; the laptop reads it over SSH, and later from the bucket. A reader may meet a writer of
+another version, and the content of a bucket is not trusted: keys may be unknown, missing or of another kind, and none
+of that is an error. Pure; copied into the image, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_MOST_WHOLE = 1_000_000_000
+_MOST = 1e15
+_END_OF_TIME = 250_000_000_000.0
+
+
+def whole(value: object) -> int | None:
+    """A number of ranks or nodes, also if it is written as text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MOST_WHOLE:
+        return None
+    return int(value)
+
+
+def number(value: object) -> float | None:
+    """A number of a plausible size; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < _MOST else None
+
+
+def instant(value: object) -> float | None:
+    """Seconds since the epoch that a calendar knows; None for anything else."""
+    found = number(value)
+    return found if found is not None and 0 <= found < _END_OF_TIME else None
+
+
+def _text(value: object) -> str:
+    return str(value) if value else ""
+
+
+def _texts(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def _mappings(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def json_lines(data: bytes) -> list[dict[str, Any]]:
+    """The JSON objects in a file with one on each line, without lines that are cut off or hold something else."""
+    found = []
+    for line in data.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return _mappings(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadReport:
+    """How far the checkpoints of a node, or of a whole run, are in the bucket."""
+
+    complete: bool = False
+    """Every file is there, and the manifests say so."""
+    files: int = 0
+    """How many were uploaded."""
+    pending: Sequence[str] = ()
+    """Still being written, or changed while they were read."""
+    errors: Sequence[str] = ()
+    """Sentences; one for each file, or for the bucket."""
+    skipped: Sequence[str] = ()
+    """Sentences about what is not uploaded: symbolic links that lead out of the checkpoint directory."""
+
+    @classmethod
+    def from_json(cls, value: object) -> UploadReport:
+        """A report as a node sent it."""
+        if not isinstance(value, dict):
+            return cls()
+        return cls(
+            complete=bool(value.get("complete")),
+            files=whole(value.get("files")) or 0,
+            pending=_texts(value.get("pending")),
+            errors=_texts(value.get("errors")),
+            skipped=_texts(value.get("skipped")),
+        )
+
+    @classmethod
+    def merged(cls, reports: Mapping[str, UploadReport]) -> UploadReport:
+        """The reports of several nodes as one.
+
+        Args:
+            reports: by the node's name.
+        """
+        return cls(
+            complete=bool(reports) and all(report.complete for report in reports.values()),
+            files=sum(report.files for report in reports.values()),
+            pending=[f"{node}: {name}" for node, report in reports.items() for name in report.pending],
+            errors=[f"{node}: {error}" for node, report in reports.items() for error in report.errors],
+            skipped=[f"{node}: {what}" for node, report in reports.items() for what in report.skipped],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "complete": self.complete,
+            "files": self.files,
+            "pending": list(self.pending),
+            "errors": list(self.errors),
+            "skipped": list(self.skipped),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """How a rank ended, if it has ended."""
+
+    rank: int
+    node: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    terminated: bool | None = None
+    """Whether the launcher had asked for its end, which is then not what made the run fail; None: not known."""
+    ended: float | None = None
+    """Seconds since the epoch."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
+        """A record as a rank, an agent or a supervisor wrote it."""
+        return cls(
+            rank=whole(value.get("rank")) or 0,
+            node=_text(value.get("node")),
+            exit_code=whole(value.get("exit_code")),
+            signal=whole(value.get("signal")),
+            terminated=bool(value["terminated"]) if "terminated" in value else None,
+            ended=instant(value.get("ended")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        found: dict[str, Any] = {"rank": self.rank, "exit_code": self.exit_code, "signal": self.signal}
+        if self.terminated is not None:
+            found["terminated"] = self.terminated
+        return {**found, "ended": self.ended, **({"node": self.node} if self.node else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A node of an elastic run."""
+
+    name: str
+    alias: str
+    """Under which Horovod knows it: another one each time that the node has come back."""
+    state: str
+    """preparing | joining | ready | listed | failed | lost | leaving | gone"""
+    since: float | None
+    """Seconds since the epoch."""
+    why: str
+    slots: int | None
+    """Ranks that it takes; 0: it only drives; None: not known."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it does its part: it trains (Horovod has it on its list), or drives the others."""
+        return self.state == "listed" or (self.slots == 0 and self.state == "ready")
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it failed, was lost or has left."""
+        return self.state in ("failed", "lost", "gone")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Member:
+        """A member as the head wrote it."""
+        name = _text(value.get("name"))
+        return cls(
+            name=name,
+            alias=_text(value.get("alias")) or name,
+            state=_text(value.get("state")) or "?",
+            since=instant(value.get("since")) or None,
+            why=_text(value.get("why")),
+            slots=whole(value.get("slots")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The member as a JSON object."""
+        return {
+            "name": self.name,
+            "alias": self.alias,
+            "state": self.state,
+            "since": self.since,
+            "why": self.why,
+            "slots": self.slots,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a run."""
+
+    at: float
+    """Seconds since the epoch."""
+    name: str
+    node: str = ""
+    detail: str = ""
+    ranks: int | None = None
+    """Of a `world` event: how many train from then on."""
+    nodes: int | None = None
+    """Likewise: on how many nodes."""
+
+    @classmethod
+    def from_json(cls, value: object) -> Event | None:
+        """An event as the head wrote it; None if it does not say when it happened."""
+        if not isinstance(value, dict) or (at := instant(value.get("t"))) is None:
+            return None
+        return cls(
+            at=at,
+            name=_text(value.get("event")),
+            node=_text(value.get("node")),
+            detail=_text(value.get("detail")),
+            ranks=whole(value.get("ranks")),
+            nodes=whole(value.get("nodes")),
+        )
+
+    @classmethod
+    def all_from_json(cls, values: object) -> list[Event]:
+        """The events in a JSON list, in its order."""
+        found = map(cls.from_json, values if isinstance(values, list) else ())
+        return [event for event in found if event is not None]
+
+    @classmethod
+    def parse_lines(cls, data: bytes) -> list[Event]:
+        """The events in a file with one on each line, in its order."""
+        return cls.all_from_json(json_lines(data))
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as a JSON object."""
+        counts = {key: str(count) for key, count in (("ranks", self.ranks), ("nodes", self.nodes)) if count is not None}
+        texts = {key: text for key, text in (("node", self.node), ("detail", self.detail)) if text}
+        return {"t": self.at, "event": self.name, **texts, **counts}
+
+    @property
+    def text(self) -> str:
+        """The event in words."""
+        if self.name == "world" and self.ranks is not None:
+            on = f" on {self.nodes} node{'s' if self.nodes != 1 else ''}" if self.nodes is not None else ""
+            return f"world: {self.ranks} rank{'s' if self.ranks != 1 else ''}{on}"
+        node = "" if self.detail.startswith(self.node) else self.node
+        return f"{self.name}{f': {node}' if node else ''}{f': {self.detail}' if self.detail else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the laptop knew of the cluster when it started the run. Holds no secret."""
+
+    provider: str = ""
+    machine: str | None = None
+    image: str = ""
+    command: str = ""
+    dollars_per_hour: float | None = None
+    dollars_before: float | None = None
+    """What the cluster had cost at `seen`."""
+    costs_since: float | None = None
+    """Seconds since the epoch."""
+    worst_case_dollars: float | None = None
+    seen: float | None = None
+    """Seconds since the epoch."""
+
+    @classmethod
+    def from_json(cls, value: object) -> About:
+        """What a laptop sent."""
+        if not isinstance(value, dict):
+            return cls()
+        return cls(
+            provider=_text(value.get("provider")),
+            machine=_text(value.get("machine")),
+            image=_text(value.get("image")),
+            command=_text(value.get("command")),
+            dollars_per_hour=number(value.get("dollars_per_hour")),
+            dollars_before=number(value.get("dollars_before")),
+            costs_since=number(value.get("costs_since")),
+            worst_case_dollars=number(value.get("worst_case_dollars")),
+            seen=number(value.get("seen")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What the laptop sends."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticLimits:
+    """Between how many nodes an elastic run may have; a head that only drives is one of them."""
+
+    min: int | None
+    max: int | None
+
+    @classmethod
+    def from_json(cls, value: object) -> ElasticLimits | None:
+        """None: the run is not elastic."""
+        return cls(min=whole(value.get("min")), max=whole(value.get("max"))) if isinstance(value, dict) else None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """The state of a run. Its supervisor on the head changes it and writes it; everyone else only reads it."""
+
+    run: str = ""
+    cluster: str = ""
+    state: str = ""
+    """starting | running | finishing | done"""
+    result: str = ""
+    """succeeded | failed | stopped | lost; empty while it runs"""
+    exit_code: int | None = None
+    reason: str = ""
+    np: int = 0
+    """How many ranks it started with; 0: not known."""
+    controller: str = ""
+    nodes: Sequence[str] = ()
+    started: float | None = None
+    """Seconds since the epoch."""
+    ended: float | None = None
+    ranks: Sequence[RankRecord] = ()
+    nodes_lost: Sequence[str] = ()
+    checkpoints: UploadReport = UploadReport()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """As the laptop sent it; `About` reads it."""
+    down_when_done: bool = False
+    left_behind: Sequence[str] | None = None
+    """Processes that could not be ended; None: the run has not ended."""
+    elastic: ElasticLimits | None = None
+    """None: nodes cannot leave or join while it runs."""
+    world: int | None = None
+    """How many ranks of an elastic run train now; None: the run is static, or has not begun."""
+    restarts: int = 0
+    """How often horovodrun was started again."""
+    members: Sequence[Member] = ()
+    """The nodes of an elastic run."""
+    making: Sequence[str] = ()
+    """Nodes that the head replaces at this moment."""
+    not_deleted: Sequence[str] = ()
+    """What went wrong when the head deleted the nodes after the run."""
+    supervisor_dead: bool = False
+    """The supervisor was killed; how the run ended is not written down yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended."""
+        return self.state == "done"
+
+    @property
+    def most_ranks(self) -> int | None:
+        """The most ranks that the run can have had at a time; None: not known."""
+        if not self.np or self.elastic is None:
+            return self.np or None
+        known = [member.slots for member in self.members if member.slots is not None]
+        slots = max(known, default=-(-self.np // max(1, len(self.nodes))))
+        return max(self.np, (self.elastic.max or 0) * slots, self.world or 0)
+
+    @classmethod
+    def parse(cls, data: bytes) -> RunState:
+        """The state in a file or an object of a bucket; without `run` where the bytes are none."""
+        try:
+            return cls.from_json(json.loads(data))
+        except (ValueError, RecursionError):
+            return cls()
+
+    @classmethod
+    def from_json(cls, value: object) -> RunState:
+        """A state as a head wrote it."""
+        if not isinstance(value, dict):
+            return cls()
+        elastic = ElasticLimits.from_json(value.get("elastic"))
+        members = [Member.from_json(each) for each in _mappings(value.get("members")) if _text(each.get("name"))]
+        left_behind, about = value.get("left_behind"), value.get("about")
+        return cls(
+            run=_text(value.get("run")),
+            cluster=_text(value.get("cluster")),
+            state=_text(value.get("state")),
+            result=_text(value.get("result")),
+            exit_code=whole(value.get("exit_code")),
+            reason=_text(value.get("reason")),
+            np=whole(value.get("np")) or 0,
+            controller=_text(value.get("controller")),
+            nodes=_texts(value.get("nodes")),
+            started=instant(value.get("started")),
+            ended=instant(value.get("ended")),
+            ranks=[RankRecord.from_json(each) for each in _mappings(value.get("ranks"))],
+            nodes_lost=_texts(value.get("nodes_lost")),
+            checkpoints=UploadReport.from_json(value.get("checkpoints")),
+            about=about if isinstance(about, dict) else {},
+            down_when_done=bool(value.get("down_when_done")),
+            left_behind=_texts(left_behind) if left_behind is not None else None,
+            elastic=elastic,
+            world=whole(value.get("world")) if elastic is not None else None,
+            restarts=whole(value.get("restarts")) or 0,
+            members=sorted(members, key=lambda member: (len(member.name), member.name)),
+            making=_texts(value.get("making")),
+            not_deleted=_texts(value.get("not_deleted")),
+            supervisor_dead=bool(value.get("supervisor_dead")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as a JSON object."""
+        found: dict[str, Any] = {
+            "run": self.run,
+            "cluster": self.cluster,
+            "state": self.state,
+            "result": self.result or None,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "np": self.np,
+            "controller": self.controller,
+            "nodes": list(self.nodes),
+            "started": self.started,
+            "ended": self.ended,
+            "ranks": [record.to_json() for record in self.ranks],
+            "nodes_lost": list(self.nodes_lost),
+            "checkpoints": self.checkpoints.to_json(),
+            "about": self.about,
+            "down_when_done": self.down_when_done,
+        }
+        if self.elastic is not None:
+            found |= {
+                "elastic": {"min": self.elastic.min, "max": self.elastic.max},
+                "world": self.world,
+                "restarts": self.restarts,
+                "members": [member.to_json() for member in self.members],
+            }
+        if self.left_behind is not None:
+            found["left_behind"] = list(self.left_behind)
+        if self.making:
+            found["making"] = list(self.making)
+        if self.not_deleted:
+            found["not_deleted"] = list(self.not_deleted)
+        if self.supervisor_dead:
+            found["supervisor_dead"] = True
+        return found
+
+
+def ranks_text(*, ranks: int, now: int | None) -> str:
+    """`4 ranks`; `3 of 4 ranks` where some are missing."""
+    if now is None or now == ranks:
+        return f"{ranks} rank{'s' if ranks != 1 else ''}"
+    return f"{now} of {ranks} ranks" if now < ranks else f"{now} ranks"
+
+
+def restarts_text(count: int) -> str:
+    """`; horovodrun was started again twice`, after other words; empty where it was not."""
+    if not count:
+        return ""
+    return f"; horovodrun was started again {({1: 'once', 2: 'twice'}).get(count, f'{count} times')}"
