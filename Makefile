@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# What starts containers stays in one process; the rest runs beside it.
-PYTEST_PARALLEL ?= -n 2 --dist loadscope
+# Two processes for the tests that use the engine, one for the rest.
+PYTEST_PARALLEL ?= -n 3 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list

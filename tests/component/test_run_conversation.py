@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from hvdcloud.runs.state import RunState
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster
-from tests.support.vanishing import Laptop, Program, Vm
+from tests.support.vanishing import Laptop, NewVm, Program
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).parents[1].joinpath("golden/run-conversation.json").read_text())
 ABOUT = {"provider": "local", "command": "python train.py", "dollars_per_hour": 0.0}
@@ -149,9 +149,7 @@ def hears(said: list[Any], *answers: str) -> Program:
 
 
 @pytest.mark.parametrize("kind", ["static", "elastic"])
-def test_a_laptop_sends_a_run_as_it_did(
-    laptop: Laptop, new_vm: Callable[[dict[str, Program]], Vm], tmp_path: Path, kind: str
-) -> None:
+def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path: Path, kind: str) -> None:
     said: list[Any] = []
     programs = {
         "hvdcloud-node prepare": hears(said, '{"want": []}', '{"ok": true, "restored": 0}'),

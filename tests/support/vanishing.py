@@ -106,7 +106,7 @@ class Vm(paramiko.ServerInterface):
             if self._gone.is_set():
                 connection.close()
                 continue
-            transport = paramiko.Transport(Wire(connection, self._gone))  # type: ignore[arg-type] # all that it uses
+            transport = paramiko.Transport(Wire(connection, self._gone))
             transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
             transport.start_server(event=threading.Event(), server=self)
             self._transports.append(transport)
