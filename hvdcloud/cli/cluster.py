@@ -113,10 +113,10 @@ def down(
 
 
 def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
-    """What is gone, and what it had cost.
+    """What was deleted, and what it cost.
 
     Args:
-        with_cost: False: that is said elsewhere.
+        with_cost: False: the cost is shown elsewhere.
     """
     if result.nothing_to_do:
         console.answer(f"there is no cluster {result.cluster}; nothing to delete")
@@ -281,7 +281,7 @@ def _clock(at: float | None) -> str:
 
 
 def _at_worst(cluster: Cluster) -> str:
-    """What comes to it; nothing where nothing costs."""
+    """The most that it may cost; nothing where it costs nothing."""
     if cluster.worst_case_dollars is None:
         return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
     if not cluster.worst_case_dollars:
@@ -289,7 +289,7 @@ def _at_worst(cluster: Cluster) -> str:
     by = ""
     if cluster.ends is not None:
         ends = cluster.ends.astimezone(timezone.utc)
-        # A day that is not today's has to be said.
+        # A day other than today is shown.
         day = "" if ends - datetime.now(timezone.utc) < timedelta(hours=12) else f"{ends:%Y-%m-%d} "
         by = f" (deleted by Compute Engine at {day}{ends:%H:%M:%S}Z if nothing else does)"
     return f", at worst {dollars(cluster.worst_case_dollars)}{by}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 CHANGES_SHOWN = 12
 NOTABLE = 0.001
-"""What changed by less than this part of it is only counted."""
+"""Changes by less than this fraction are only counted."""
 
 prices_app = typer.Typer(rich_markup_mode=None)
 
@@ -107,7 +107,7 @@ def refresh(
 
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
-    """A table of at most 100 columns, what the numbers in it mean, and what could not be found out."""
+    """A table of at most 100 columns, what its numbers mean, and what is not known."""
     from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
@@ -184,7 +184,7 @@ def _zones(row: Row) -> str:
 
 
 def render_prices(console: Console, result: PricesResult) -> None:
-    """Which table, and what it lacks."""
+    """Which table is used, and what it lacks."""
     where = f"from the Cloud Billing Catalog, in {result.source}" if result.source else "shipped with hvdcloud"
     console.answer(f"prices as of {result.as_of}, {where}")
     if len(result.regions) == 1:
@@ -200,7 +200,7 @@ def render_prices(console: Console, result: PricesResult) -> None:
 
 
 def render_refresh(console: Console, result: RefreshResult) -> None:
-    """What is dearer or cheaper than before."""
+    """Which prices changed."""
     table = result.prices
     console.answer(f"{table.skus} prices read; {len(table.regions)} regions, as of {table.as_of}, in {table.source}")
     shown = [change for change in result.changes if abs(change.after / change.before - 1) >= NOTABLE][:CHANGES_SHOWN]
@@ -220,7 +220,7 @@ def render_refresh(console: Console, result: RefreshResult) -> None:
 
 
 def _exactly(before: float, after: float) -> str:
-    """With as many digits as it takes to see the difference, two at least."""
+    """Two prices, with enough digits to show the difference."""
     for digits in range(2, 9):
         if f"{before:.{digits}f}" != f"{after:.{digits}f}":
             break

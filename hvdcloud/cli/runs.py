@@ -96,7 +96,7 @@ def run(
 
 
 def _show_run(console: Console, result: RunResult) -> None:
-    """How the run ended; a run that was followed has said so already."""
+    """That the run continues; how a run ended that was followed is shown already."""
     if result.state == "running":
         console.answer(f"run {result.run} goes on; hvdcloud logs -f {result.run} follows it")
 
@@ -137,7 +137,7 @@ def launch(
 
 
 def _show_launch(console: Console, result: LaunchResult) -> None:
-    """What was trained, how fast, where the checkpoints are, and that nothing is left."""
+    """What was trained, where the checkpoints are, and that nothing is left."""
     if result.run.last_line:
         console.answer(f"trained: {result.run.last_line}")
     show_pull(console, result.pull)
@@ -147,7 +147,7 @@ def _show_launch(console: Console, result: LaunchResult) -> None:
 
 
 def _show_cost(console: Console, what: Cost | None) -> None:
-    """What a run came to; nothing where it came to nothing."""
+    """What a run cost; nothing where it cost nothing."""
     if what is not None:
         console.answer(what.summary)
 

@@ -1,4 +1,4 @@
-"""How `hvdcloud top` looks: lines for a terminal of any size. Pure."""
+"""The screen of `hvdcloud top`: lines for a terminal of any size. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BAR = 12
 _NAME, _STATE = 16, 9
 _WIDE = 92
-"""From this width on there is room for more."""
+"""From this width on more is shown."""
 _MOST_EVENTS = 4
 _LEAST_LOG = 3
 _GOOD, _BAD, _SOFT, _STRONG = "green", "bold red", "dim", "bold"
@@ -27,7 +27,7 @@ _RESULTS = {"succeeded": _GOOD, "failed": _BAD, "lost": _BAD, "stopped": "yellow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """What the user has chosen, and what there is to say below.
+    """What the user has chosen, and the message below.
 
     Args:
         width: columns.
@@ -70,7 +70,7 @@ def _line(text: str = "", style: str = "") -> Text:
 
 
 def _spread(left: Text, right: str, *, width: int, style: str = "") -> Text:
-    """Something at the left and something at the right, where both fit; else the left gives way."""
+    """A text at the left and one at the right, where both fit; else the left is cut off."""
     space = width - len(right)
     if space < 8:
         return left
@@ -160,7 +160,7 @@ def bar(share: float, *, width: int, blocks: bool = True) -> Text:
 
 
 def _nodes(view: View, looks: Looks, *, room: int) -> list[Text]:
-    """A line per node and one per GPU; where that is too much, one per node with all its GPUs."""
+    """A line per node and one per GPU; where there is no room for that, one per node for all its GPUs."""
     whole = [_node_lines(node, looks, each_gpu=True) for node in view.nodes]
     if sum(map(len, whole)) + 1 > room:
         whole = [_node_lines(node, looks, each_gpu=False) for node in view.nodes]
@@ -212,7 +212,7 @@ def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
 
 
 def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
-    """With what its elastic run says of it, unless that is that it takes part."""
+    """With the node's state in its elastic run, unless it takes part."""
     member = node.member
     if member is None or member.takes_part:
         return lines
@@ -225,7 +225,7 @@ def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
 
 
 def _short(name: str) -> str:
-    """The end of a name, which tells nodes apart, is always there."""
+    """The name, or its end, which tells nodes apart."""
     return name if len(name) <= _NAME else "…" + name[1 - _NAME :]
 
 

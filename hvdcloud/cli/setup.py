@@ -113,7 +113,7 @@ def setup(
 
 
 def _confirm(*, yes: bool) -> Confirm:
-    """Asks on the terminal; without one, `--yes` has to have said so."""
+    """Asks on the terminal; without one, `--yes` is required."""
 
     def ask(question: str) -> bool:
         if yes:
@@ -148,7 +148,7 @@ def _show_setup(console: Console, result: SetupResult) -> None:
 
 
 def _show_destroy(console: Console, result: DestroyResult) -> None:
-    """What is gone, what is left, and what that costs."""
+    """What was deleted, what is left, and what that costs."""
     if result.planned and result.done:
         console.answer(f"{len(result.done)} thing(s) above would be deleted from {result.project}; nothing was changed")
     elif result.nothing_to_do:

@@ -40,7 +40,7 @@ def top(context: typer.Context) -> None:
         raise UsageError("top needs a terminal", hint="hvdcloud status --watch, or hvdcloud status --json for programs")
     with invocation.context() as experiment:
         cluster = experiment.cluster()
-        # Whatever is said meanwhile, such as that a request is made again, would be said into the screen.
+        # Progress, such as that a request is repeated, would be printed into the screen.
         quiet, console.quiet = console.quiet, True
         try:
             with Observer(experiment, cluster) as observer, contextlib.suppress(KeyboardInterrupt):
@@ -51,11 +51,11 @@ def top(context: typer.Context) -> None:
 
 
 class _Screen:
-    """Draws until it is told to quit.
+    """Draws the screen until a key quits it.
 
     Args:
         console: a terminal.
-        observer: what there is to see.
+        observer: what is shown.
         context: whose run may be stopped.
     """
 
@@ -140,7 +140,7 @@ class _Screen:
 
 @contextlib.contextmanager
 def _keys_at_once(keyboard: TextIO) -> Iterator[int]:
-    """In this block keys are read as they are pressed, unseen; Ctrl-C still interrupts. Yields what to read from."""
+    """Read keys as they are pressed, without echo; Ctrl-C still interrupts. Yields the descriptor to read from."""
     import termios
     import tty
 

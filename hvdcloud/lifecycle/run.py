@@ -67,11 +67,11 @@ class RunResult:
     state: str
     """running | succeeded | failed | stopped | lost"""
     ranks: int
-    exit_code: int | None
-    reason: str
+    exit_code: int | None = None
+    reason: str = ""
     seconds: float
-    checkpoint_files: int
-    checkpoints_complete: bool
+    checkpoint_files: int = 0
+    checkpoints_complete: bool = False
     last_line: str = ""
     """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed."""
     progress: Progress | None = None
@@ -146,11 +146,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             cluster=cluster.name,
             state="running",
             ranks=ranks,
-            exit_code=None,
-            reason="",
             seconds=time.monotonic() - started,
-            checkpoint_files=0,
-            checkpoints_complete=False,
         )
     elastic = context.config.run.elastic is not None
     try:

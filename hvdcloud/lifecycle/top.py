@@ -176,7 +176,7 @@ class Observer:
                 found = self._context.query()
             except HvdcloudError as error:
                 self._note(error.message)
-            except Exception as error:  # noqa: BLE001 - a screen that stands still says nothing; this line says why
+            except Exception as error:  # noqa: BLE001 - the screen would stop without a word; this line says why
                 self._note(f"{type(error).__name__}: {error}")
             else:
                 with self._lock:

@@ -130,8 +130,3 @@ def workspace() -> Path:
 def ssh_dir() -> Path:
     """Root's keys and configuration for the other nodes."""
     return root() / "root/.ssh"
-
-
-def bucket_dir() -> Path:
-    """Where the local provider mounts the folder of a file:// bucket."""
-    return root() / "var/lib/hvdcloud/bucket"

@@ -320,14 +320,6 @@ def test_deleting_what_is_gone_is_success(script: Script, client: ComputeClient)
     assert {call.method for call in script.calls} == {"DELETE"}
 
 
-def test_an_operation_is_found_by_its_request_id(script: Script, client: ComputeClient) -> None:
-    script.replies = [Reply({"items": [{"name": "op-1"}]}), Reply({})]
-    found = client.find_operation("us-central1-a", REQUEST_ID)
-    assert found == {"name": "op-1"}
-    assert client.find_operation("us-central1-a", REQUEST_ID) is None
-    assert script.calls[0].query["filter"] == [f'clientOperationId="{REQUEST_ID}"']
-
-
 # --- guest attributes -------------------------------------------------------------------------------------------------
 
 

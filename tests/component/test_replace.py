@@ -113,6 +113,8 @@ class Scene:
     state: dict[str, Any]
     admitted: list[dict[str, Any]]
     dismissed: list[dict[str, Any]]
+    flushed: dict[str, Any]
+    """What every node reports of each run when it is told to upload what it holds."""
 
     @property
     def printed(self) -> str:
@@ -132,6 +134,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     }
     admitted: list[dict[str, Any]] = []
     dismissed: list[dict[str, Any]] = []
+    flushed: dict[str, Any] = {}
 
     def answers(text: Callable[[], str], heard: list[dict[str, Any]] | None = None) -> Program:
         def run(channel: paramiko.Channel) -> None:
@@ -146,7 +149,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     programs: dict[str, Program] = {
         "hvdcloud-node join": answers(lambda: json.dumps(JOINED)),
         "hvdcloud-node state": answers(lambda: json.dumps({"runs": [state]})),
-        "hvdcloud-node flush": answers(lambda: '{"runs": {}}'),
+        "hvdcloud-node flush": answers(lambda: json.dumps({"runs": flushed})),
         f"hvdcloud-node admit {RUN}": answers(lambda: '{"ok": true}', admitted),
         f"hvdcloud-node dismiss {RUN}": answers(lambda: '{"ok": true}', dismissed),
     }
@@ -158,7 +161,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     write_key_pair(context.state.key_file, new_key_pair("laptop"))
     members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
     context.state.save(ClusterRecord(id=cluster.id, size=3, nodes=members, runs=(RUN,)))
-    yield Scene(context, cloud, laptop, state, admitted, dismissed)
+    yield Scene(context, cloud, laptop, state, admitted, dismissed, flushed)
     context.__exit__(None, None, None)
 
 
@@ -340,6 +343,20 @@ def test_resize_dismisses_the_last_nodes_before_it_deletes_them(scene: Scene) ->
     assert scene.cloud.said == ["shrink [1, 2]"]
     assert member_names(scene) == ["digits-0"]
     assert [*pinned(scene.context.state)] == ["digits-0"]
+
+
+def test_the_run_that_resize_shrinks_is_no_reason_to_refuse_but_its_files_are(scene: Scene) -> None:
+    scene.flushed[RUN] = {"active": True, "pending": ["1.pt"]}
+    with pytest.raises(CheckpointError) as refused:
+        resize(scene.context, 2)
+    assert refused.value.details == f"{RUN}: 1.pt is not in the bucket yet"
+    scene.flushed[RUN] = {"active": True}
+    scene.flushed["20261121-101112-other"] = {"active": True}
+    with pytest.raises(CheckpointError, match=r"1 thing.s. would be lost"):
+        resize(scene.context, 2)
+    assert scene.cloud.said == []
+    del scene.flushed["20261121-101112-other"]
+    assert resize(scene.context, 2).removed == ["digits-2"]
 
 
 @pytest.mark.parametrize("nodes", [5, 1])

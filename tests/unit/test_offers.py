@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.api.client import Aggregated
 from hvdcloud.providers.gce.capacity import offers as gce
-from hvdcloud.providers.gce.capacity.candidates import Availability
+from hvdcloud.providers.gce.capacity.candidates import Availability, availability
 from hvdcloud.providers.gce.money import price_table
 from hvdcloud.providers.pricing import Offer, rows
 from tests.support.gce_samples import SETTINGS
@@ -230,3 +231,20 @@ def test_a_line_is_a_region_and_alike_regions_are_one_line() -> None:
     on_demand = [(row.offer.region, row.more_regions) for row in short if not row.offer.spot]
     # What us-central1 costs, what the same is estimated to cost elsewhere, what europe-west4 costs.
     assert on_demand == [("us-central1", 0), ("us-east1", 20), ("europe-west4", 0)]
+
+
+@pytest.mark.parametrize(
+    ("unseen", "zones"),
+    [
+        ((), ["us-central1-a"]),
+        # The catalogue is the better guess for a zone that did not answer, and for all where more is missing.
+        (("zone us-central1-b",), ["us-central1-a", "us-central1-b"]),
+        (("zone moon-north1-a",), ["us-central1-a"]),
+        (("part of project p",), ["us-central1-a", "us-central1-b", "us-central1-c"]),
+    ],
+)
+def test_what_did_not_answer_is_not_taken_to_have_nothing(unseen: tuple[str, ...], zones: list[str]) -> None:
+    machines = Aggregated(items=[{"name": "n1-standard-8", "zone": "zones/us-central1-a"}], unseen=unseen)
+    found = availability({"machine_types": machines}, machines=["n1-standard-8"], gpus=[])
+    listed = ["us-central1-a", "us-central1-b", "us-central1-c"]
+    assert found.zones(listed, machines=["n1-standard-8"], gpus=[]) == zones

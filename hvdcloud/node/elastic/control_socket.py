@@ -11,7 +11,6 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,6 @@ class Caller:
         """Send the answer and close the connection; whether the caller still waits does not matter."""
         self.channel.send(message)
         self.connection.close()
-
-
-@dataclass
-class Dismissal:
-    """Nodes that were asked to leave, and the connection that waits for it."""
-
-    caller: Caller
-    nodes: set[str]
-    began: float
-    """Monotonic seconds."""
-    told: set[str] = field(default_factory=set)
-    """Nodes whose agents were told to finish."""
 
 
 def accept(

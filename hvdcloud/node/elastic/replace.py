@@ -25,7 +25,7 @@ from hvdcloud.runs.replacement import HEAD, Failure, Found, Pace, ReplacementPol
 OFF = {"STOPPED", "TERMINATED"}
 GOING = {"STOPPING", "SUSPENDING", "SUSPENDED"}
 READY_SECONDS = 1800.0
-"""From a VM that is there to a node that is ready; a large image takes minutes."""
+"""From a VM that exists to a node that is ready; a large image takes minutes."""
 OPERATION_SECONDS = 900.0
 CALL_SECONDS = 60.0
 GONE_SECONDS = 300.0
@@ -57,10 +57,10 @@ class Replacer:
         run: an active run.
         vm_templates: how VMs of its cluster are made.
         say: writes a line into the run's log; from any thread, as the others.
-        admit: is told the name of a node that is ready and has joined.
+        admit: called with the name of a node that is ready and has joined the mesh.
         pace: how long the policy waits for what.
-        compute: asked instead of this VM's own.
-        join: gives a new node the mesh's key and the others its host key: (name, address, host key).
+        compute: used instead of this VM's own API.
+        join: joins a node to the mesh: (name, address, host key).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Replacer:
         return sorted(self._making)
 
     def consider(self, lost: Collection[str]) -> None:
-        """Begin what is due for the nodes that are lost now; called again and again, and returns at once."""
+        """Start the attempts that are due for the nodes that are lost now; called in every round, returns at once."""
         attached = follow.is_followed(self._run)
         with self._lock:
             now = time.monotonic()
@@ -126,7 +126,7 @@ class Replacer:
     # -- one VM ------------------------------------------------------------------------------------------------------
 
     def _attempt(self, name: str) -> None:
-        """See what has become of a node, and replace it if it is gone or stopped."""
+        """Replace a node, if Compute Engine says that it is gone or stopped."""
         try:
             status = self._status(name)
             if status is not None and status not in OFF:
@@ -137,8 +137,8 @@ class Replacer:
         except _TakenError:
             with self._lock:
                 self._policy.runs(name, now=time.monotonic())
-        except Exception as error:  # noqa: BLE001 - the run goes on without it; the line in its log says why
-            failure, reason = _judged(error)
+        except Exception as error:  # noqa: BLE001 - the run continues without it; the line in its log says why
+            failure, reason = _failure_of(error)
             self._tell(lambda: self._policy.failed([name], failure, reason, now=time.monotonic()))
 
     def _make(self, name: str, found: Found) -> None:
@@ -157,7 +157,7 @@ class Replacer:
             self._insert(body)
             try:
                 self._join(name, *self._ready(name))
-                self._go_on()
+                self._check_ending()
             except BaseException:
                 self._delete(name)
                 raise
@@ -167,12 +167,12 @@ class Replacer:
         self._admit(name)
 
     def _insert(self, body: Mapping[str, Any]) -> None:
-        """Ask for the VM, and wait until it is there.
+        """Request the VM, and wait until it exists.
 
         Raises:
             NodeError: Compute Engine could not make it.
         """
-        self._go_on()
+        self._check_ending()
         (name,) = body["perInstanceProperties"]
         query = {"requestId": self._vm_templates.new_request_id()}
         began = False
@@ -214,11 +214,11 @@ class Replacer:
         """Address and host key of the new node, when its sshd answers."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
-            self._go_on()
+            self._check_ending()
             found = self._instance(name)
             if found is None or found["status"] in OFF | GOING:
                 raise NodeError("it was taken away while it came up", hint="hvdcloud status")
-            status = self._told(name)
+            status = self._published(name)
             if status.get("status") == "failed":
                 raise NodeError(f"its step {status.get('step')} failed: {status.get('error')}", hint="hvdcloud status")
             if status.get("status") == "ready":
@@ -228,12 +228,12 @@ class Replacer:
             self._wait(self._poll_seconds)
 
     def _clear(self, name: str) -> None:
-        """Delete what stands stopped in the way."""
+        """Delete the stopped VM of this name."""
         self._delete(name)
         deadline = time.monotonic() + GONE_SECONDS
         while self._instance(name) is not None:
             if time.monotonic() >= deadline:
-                raise NodeError("what is left of it does not go", hint="hvdcloud status")
+                raise NodeError("what is left of it could not be deleted in time", hint="hvdcloud status")
             self._wait(self._poll_seconds)
 
     def _delete(self, name: str) -> None:
@@ -256,8 +256,8 @@ class Replacer:
                 return None
             raise
 
-    def _told(self, name: str) -> dict[str, Any]:
-        """What the new VM says of itself; empty before it says anything."""
+    def _published(self, name: str) -> dict[str, Any]:
+        """The status that the new VM publishes; empty before it has published one."""
         query = {"variableKey": "hvdcloud/status"}
         try:
             value = json.loads(self._call("GET", f"instances/{name}/getGuestAttributes", query=query)["variableValue"])
@@ -274,7 +274,7 @@ class Replacer:
 
     # -- waiting and telling -------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _check_ending(self) -> None:
         if self._ending.is_set():
             raise _AbandonedError
 
@@ -290,7 +290,7 @@ class Replacer:
             self._say(text)
 
 
-def _judged(error: Exception) -> tuple[Failure, str]:
+def _failure_of(error: Exception) -> tuple[Failure, str]:
     """How much a failed attempt says about the next one, and why it failed."""
     if isinstance(error, RefusedError) and error.reason not in QUOTA:
         if error.status not in (0, 401, 403):

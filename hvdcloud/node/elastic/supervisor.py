@@ -1,8 +1,7 @@
 """The supervisor of an elastic run: nodes leave and join while it trains.
 
-Horovod's driver gets its hosts from a file that only this module writes, by the rules of membership.py. Where the
-driver dies over a loss all the same, which some orders of events bring about, it is started again from the newest
-checkpoint.
+Horovod's driver gets its hosts from a file that only this module writes, by the rules of membership.py. Where a loss
+ends the driver all the same, which some orders of events do, it is started again from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.node import paths
 from hvdcloud.node.boot.machine import outward_interface
 from hvdcloud.node.elastic import control_socket
-from hvdcloud.node.elastic.control_socket import Caller, Dismissal
+from hvdcloud.node.elastic.admission import Admission
+from hvdcloud.node.elastic.control_socket import Caller
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
 from hvdcloud.node.elastic.rejoin import Rejoins
 from hvdcloud.node.elastic.rendezvous import Rendezvous
+from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.mesh import hosts, ssh
@@ -34,22 +35,18 @@ from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
-from hvdcloud.runs.state import ElasticLimits, RunState, UploadReport
-from hvdcloud.runs.state import Member as ShownMember
+from hvdcloud.runs.state import ElasticLimits, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.node.elastic.replace import Replacer
 
 MOST_RESTARTS = 8
-"""How often Horovod is started again after it died over a loss."""
+"""How often Horovod is started again after a loss ended it."""
 CAUSE_SECONDS = 150.0
-"""A death this long and a step after a loss or a change is put down to it. Gloo's own waits, one after the other, stay
-below."""
-LEAVE_SECONDS = 60.0
-"""How long a node that was dismissed may keep its workers before they are ended."""
+"""An end of Horovod within this time and a step after a loss or a change counts as its consequence. Gloo's own waits,
+one after the other, stay below."""
 SILENCE_SECONDS = 8.0
 """Without a heartbeat, after which a node is lost. On a machine that is overloaded, beats come seconds late."""
-_SETTLED_SECONDS = 0.5
 _TURN_SECONDS = 0.25
 
 
@@ -83,23 +80,28 @@ class ElasticSupervisor(Supervisor):
         )
         self._head = request.hosts[0]
         self._bundle: RunBundle | None = None
-        self._world = Workers()
+        self._workers = Workers()
         self._longest_step = request.elastic.longest_step
-        self._rendezvous = Rendezvous(self._world, self._disconnect, longest_step=self._longest_step)
+        self._rendezvous = Rendezvous(self._workers, self._disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
-        self._returns = Rejoins(
+        self._rejoins = Rejoins(
             prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
         )
-        self._dismissals: list[Dismissal] = []
-        self._left_alone: dict[str, UploadReport] = {}
+        self._reports = Reports(current, self._log)
+        self._admission = Admission(
+            head=self._head,
+            membership=self._membership,
+            workers=self._workers,
+            leases=self._leases,
+            reports=self._reports,
+            replaced=self._forget_predecessor,
+        )
         self._retired: list[Lease] = []
         self._opened = False
         self._restart: Restart | None = None
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._cannot_disconnect = False
-        self._world_changed_at: float | None = None
-        self._shown: list[ShownMember] = []
         self._replacer: Replacer | None = None
         self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
         self._state.world = 0
@@ -132,7 +134,7 @@ class ElasticSupervisor(Supervisor):
                 self._request.run,
                 self._request.vm_templates,
                 say=lambda text: self._mailbox.post(lambda: self._log.note(text)),
-                admit=lambda name: self._mailbox.post(lambda: self._admit_anew(name)),
+                admit=lambda name: self._mailbox.post(lambda: self._admit_replacement(name)),
             )
 
     def _agent(self, member: Member, *, again: bool = False) -> list[str]:
@@ -162,23 +164,23 @@ class ElasticSupervisor(Supervisor):
             self._retire(lease)
         self._retired.clear()
         if self._restart is not None:
-            self._go_on_restarting(self._restart, now)
+            self._continue_restart(self._restart, now)
         else:
             self._rendezvous.help(now=now)
             if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
                 self._end_launcher(signal.SIGKILL)
-            if self._world.check_formed(self._membership.expected(), now=now):
+            if self._workers.check_formed(self._membership.expected(), now=now):
                 self._rendezvous.over()
                 self._membership.continued(now=now)
-            elif self._world.living() and self._launcher_code is None:
-                self._membership.list_unused_again(self._world.nodes(), now=now)
+            elif self._workers.living() and self._launcher_code is None:
+                self._membership.list_unused_again(self._workers.nodes(), now=now)
             self._list(now)
-        self._bring_back(now)
+        self._rejoin(now)
         self._replace_lost()
-        self._see_off(now)
-        self._note_world(now)
-        self._show_members()
+        self._admission.see_off(now=now)
+        self._reports.world(ranks=len(self._workers.living()), nodes=len(self._workers.nodes()), now=now)
+        self._reports.members(self._membership.shown())
 
     def _list(self, now: float) -> None:
         """Change the list that Horovod sees, if that is due."""
@@ -197,15 +199,15 @@ class ElasticSupervisor(Supervisor):
         in_use = self._membership.in_use()
         hosts.write_aliases({member.alias: member.name for member in in_use if member.alias != member.name})
         self._write_hosts(slots)
-        self._world.disturbed(now=now)
+        self._workers.disturbed(now=now)
         for member in in_use:
             if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
-                self._tell("node joins", member.name, f"as {member.alias}", f"node {member.name} joins")
+                self._reports.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
 
-    def _bring_back(self, now: float) -> None:
+    def _rejoin(self, now: float) -> None:
         """Try to reach the nodes that were lost, and to make those ready that are new."""
-        self._returns.try_due(
+        self._rejoins.try_due(
             [
                 member.name
                 for member in self._membership.members.values()
@@ -245,44 +247,17 @@ class ElasticSupervisor(Supervisor):
             self._log.note(f"node {node} cannot take part yet: {failure}")
 
     def _replace_lost(self) -> None:
-        """Have nodes made anew that will not come back by themselves."""
+        """Replace nodes that will not come back by themselves."""
         if self._replacer is None:
             return
         lost = [member.name for member in self._membership.members.values() if member.place is Place.LOST]
         self._replacer.consider([name for name in lost if name != self._head])
-        if list(self._state.making) != self._replacer.making:
-            self._state.making = self._replacer.making
-            state.write(self._state)
+        self._reports.making(self._replacer.making)
 
-    def _admit_anew(self, name: str) -> None:
-        """A node that this head has made anew takes part again, with the ranks that it had."""
+    def _admit_replacement(self, name: str) -> None:
+        """Let a node that this head has replaced take part again, with the ranks that it had."""
         member = self._membership.members[name]
-        self._admit({"hosts": [{"name": name, "index": member.index, "slots": member.slots}]})
-
-    def _note_world(self, now: float) -> None:
-        """Write down how many ranks train, once that has settled."""
-        ranks = len(self._world.living())
-        if ranks == self._state.world:
-            self._world_changed_at = None
-            return
-        self._world_changed_at = self._world_changed_at or now
-        if now - self._world_changed_at < _SETTLED_SECONDS:
-            return
-        self._world_changed_at = None
-        self._state.world = ranks
-        state.record_event(self._request.run, "world", ranks=ranks, nodes=len(self._world.nodes()))
-        state.write(self._state)
-
-    def _show_members(self) -> None:
-        members = self._membership.shown()
-        if members != self._shown:
-            self._shown = members
-            self._state.members = members
-            state.write(self._state)
-
-    def _tell(self, event: str, node: str, detail: str, note: str) -> None:
-        state.record_event(self._request.run, event, node=node, detail=detail)
-        self._log.note(note)
+        self._admission.admit([{"name": name, "index": member.index, "slots": member.slots}])
 
     # -- what the agents say -------------------------------------------------------------------------------------------
 
@@ -291,21 +266,21 @@ class ElasticSupervisor(Supervisor):
         member = self._membership.members[node]
         if kind == "ready":
             lease.ready = True
-            self._returns.forget(node)
+            self._rejoins.forget(node)
             self._share_address(lease)
             if member.place is Place.JOINING:
                 self._membership.move(node, Place.READY)
         elif kind == "rank":
             alias = str(message.get("host") or node)
             process = Process(rank=int(message["rank"]), node=node, alias=alias, began=time.monotonic())
-            self._world.processes[node, int(message["pid"])] = process
+            self._workers.processes[node, int(message["pid"])] = process
             if self._state.state == "starting":
                 self._state.state = "running"
                 state.write(self._state)
         elif kind == "ended":
             self._worker_ended(member, message)
         elif kind == "connected":
-            self._world.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
+            self._workers.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
         elif kind == "disconnected":
             self._warn_of_late_notice(node, str(message["error"]))
         elif kind in (RESET, GATHER):
@@ -320,7 +295,7 @@ class ElasticSupervisor(Supervisor):
                 self._retired.append(lease)
 
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
-        process = self._world.processes.get((member.name, int(message.get("pid") or 0)))
+        process = self._workers.processes.get((member.name, int(message.get("pid") or 0)))
         ended = self._note_end(message)
         if ended is None or process is None:
             return
@@ -332,8 +307,9 @@ class ElasticSupervisor(Supervisor):
                 self._disturbed_at = ended.at
             why = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
             self._membership.failed(member.name, why, now=ended.at)
-            self._tell("worker failed", member.name, why, f"the worker on node {member.name} ended with {why}")
-            self._reunite(ended.at)
+            note = f"the worker on node {member.name} ended with {why}"
+            self._reports.event("worker failed", member.name, why, note=note)
+            self._note_loss(ended.at)
 
     def _leaves(self, lease: Lease, why: str) -> None:
         super()._leaves(lease, why)
@@ -342,20 +318,20 @@ class ElasticSupervisor(Supervisor):
             self._membership.move(member.name, Place.LEAVING, why)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
-        """It will be retired, and then looked for again."""
+        """Its lease is retired, and then the node is tried again."""
         lease.refusal = why
 
     def _retire(self, lease: Lease) -> None:
-        """An agent has said its last word while the run goes on."""
+        """Close the lease of an agent that has finished while the run continues."""
         member = self._membership.members[lease.node]
         dismissed = member.place is Place.LEAVING and not lease.refusal
-        self._left_alone[lease.node] = lease.checkpoints or UploadReport()
+        self._admission.keep_uploads(lease.node, lease.checkpoints)
         if not dismissed:
             self._lose(lease, lease.refusal or "its agent ended")
             return
         self._release(lease)
         self._membership.move(lease.node, Place.GONE)
-        self._world.forget(lease.node)
+        self._workers.forget(lease.node)
 
     def _lose(self, lease: Lease, why: str) -> None:
         if self._ending:
@@ -367,17 +343,17 @@ class ElasticSupervisor(Supervisor):
         member = self._membership.members[node]
         why = why or lease.last_words() or "the connection broke"
         known, known_why = member.place, member.why
-        had_left = not self._membership.is_listed(node) and node not in self._world.nodes()
+        had_left = not self._membership.is_listed(node) and node not in self._workers.nodes()
         self._release(lease)
         now = time.monotonic()
         self._membership.lost(node, why, now=now)
-        self._world.forget(node)
-        self._returns.later(node)
+        self._workers.forget(node)
+        self._rejoins.later(node)
         if known not in (Place.JOINING, Place.PREPARING):
             self._disturbed_at = now
-            self._tell("lost a node", node, why, f"node {node} was lost: {why}")
+            self._reports.event("lost a node", node, why, note=f"node {node} was lost: {why}")
             if not had_left:
-                self._reunite(now)
+                self._note_loss(now)
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
 
@@ -386,11 +362,11 @@ class ElasticSupervisor(Supervisor):
     def _share_address(self, lease: Lease) -> None:
         """Let every agent know which addresses are nodes of this run."""
         with contextlib.suppress(OSError):
-            self._world.addresses[lease.node] = socket.gethostbyname(lease.node)
+            self._workers.addresses[lease.node] = socket.gethostbyname(lease.node)
         for each in self._leases.values():
-            each.channel.send({"type": "mesh", "addresses": sorted(self._world.addresses.values())})
+            each.channel.send({"type": "mesh", "addresses": sorted(self._workers.addresses.values())})
 
-    def _reunite(self, now: float) -> None:
+    def _note_loss(self, now: float) -> None:
         if self._restart is None:
             self._rendezvous.lost(now=now)
 
@@ -407,71 +383,18 @@ class ElasticSupervisor(Supervisor):
                 f"{self._request.gloo_timeout:.0f} s later"
             )
 
-    # -- nodes that are sent for, and sent away ------------------------------------------------------------------------
+    # -- nodes that join and leave on request --------------------------------------------------------------------------
 
     def _answer(self, message: dict[str, Any], caller: Caller) -> None:
-        """Somebody on this node asks for nodes to be admitted or dismissed (summons.py)."""
+        """Hand a request of `admit` or `dismiss` on."""
         self._selector.unregister(caller.connection.fileno())
-        try:
-            problem = self._admit(message) if message.get("type") == "admit" else self._dismissal_problem(message)
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"the request cannot be used: {error!r}"
-        if problem:
-            caller.answer({"error": problem})
-        elif message["type"] == "admit":
-            caller.answer({"ok": True})
-        else:
-            self._dismiss({str(node) for node in message["nodes"]}, caller)
+        self._admission.answer(message, caller)
 
-    def _dismiss(self, nodes: set[str], caller: Caller) -> None:
-        self._dismissals.append(Dismissal(caller, nodes, began=time.monotonic()))
-        for node in sorted(nodes):
-            place = self._membership.members[node].place
-            if node not in self._leases:
-                self._membership.move(node, Place.GONE, "dismissed")
-            elif place is not Place.LEAVING:
-                self._membership.move(node, Place.LEAVING, "dismissed")
-                self._tell("node leaves", node, "dismissed", f"node {node} leaves the run")
-
-    def _admit(self, message: dict[str, Any]) -> str:
-        for host in message["hosts"]:
-            name = str(host["name"])
-            if name == self._head:
-                return f"{name} is the head, which is not replaced"
-            if (lease := self._leases.get(name)) is not None:
-                self._lose(lease, "it was made anew")
-            self._membership.admit(name, index=int(host["index"]), slots=int(host["slots"]))
-            self._returns.forget(name)
-            if name not in self._state.nodes:
-                self._state.nodes = [*self._state.nodes, name]
-        return ""
-
-    def _dismissal_problem(self, message: dict[str, Any]) -> str:
-        names = {str(node) for node in message["nodes"]}
-        if self._head in names:
-            return f"{self._head} is the head, which drives the run"
-        if unknown := sorted(names - self._membership.members.keys()):
-            return f"{unknown[0]} takes no part in this run"
-        if not self._membership.may_leave(names):
-            return f"fewer than {self._membership.least} node(s) would train, the minimum of run.elastic"
-        return ""
-
-    def _see_off(self, now: float) -> None:
-        """End the agents of dismissed nodes whose workers have ended, and answer when all are gone."""
-        for dismissal in list(self._dismissals):
-            late = now - dismissal.began > LEAVE_SECONDS
-            for node in dismissal.nodes - dismissal.told:
-                lease = self._leases.get(node)
-                unused = not self._membership.is_listed(node) and node not in self._world.nodes()
-                if lease is not None and (late or unused):
-                    dismissal.told.add(node)
-                    lease.finish()
-            if dismissal.nodes.isdisjoint(self._leases):
-                self._dismissals.remove(dismissal)
-                self._state.nodes = [name for name in self._state.nodes if name not in dismissal.nodes]
-                reports = {node: self._left_alone.get(node) for node in dismissal.nodes}
-                checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
-                dismissal.caller.answer({"checkpoints": checkpoints})
+    def _forget_predecessor(self, node: str) -> None:
+        """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""
+        if (lease := self._leases.get(node)) is not None:
+            self._lose(lease, "it was replaced")
+        self._rejoins.forget(node)
 
     # -- the end, or another start -------------------------------------------------------------------------------------
 
@@ -487,24 +410,24 @@ class ElasticSupervisor(Supervisor):
             return False
         now = time.monotonic()
         if self._launcher_code is None:
-            ended = self._world.any_succeeded() and not self._world.living()
+            ended = self._workers.any_succeeded() and not self._workers.living()
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS) if ended else float("inf")
             return now >= self._hurry_at
         # A worker's own word may still be on its way, over a slower path than the launcher's.
-        unexplained = bool(self._world.living())
+        unexplained = bool(self._workers.living())
         self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
         if (self._output_open or unexplained) and now < self._hurry_at:
             return False
-        if self._died_over_a_loss(now):
+        if self._ended_by_a_loss(now):
             self._start_over()
             return False
         return True
 
-    def _died_over_a_loss(self, now: float) -> bool:
-        """Whether Horovod can be started again with a prospect of going on."""
+    def _ended_by_a_loss(self, now: float) -> bool:
+        """Whether Horovod can be started again and may then continue."""
         if self._launcher_code == 0 or self._state.restarts >= MOST_RESTARTS:
             return False
-        if self._world.any_succeeded():
+        if self._workers.any_succeeded():
             return False
         return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
 
@@ -526,13 +449,13 @@ class ElasticSupervisor(Supervisor):
                 os.killpg(self._launcher.pid, signal.SIGKILL)
         self._launcher = None
 
-    def _go_on_restarting(self, restart: Restart, now: float) -> None:
+    def _continue_restart(self, restart: Restart, now: float) -> None:
         for node in restart.late(now=now):
             self._lose(self._leases[node], "it did not get ready for another start")
         if not restart.is_over(now=now):
             return
         self._restart = None
-        self._world.begin(now=now)
+        self._workers.begin(now=now)
         self._rendezvous.over()
         self._launcher_code = None
         self._membership.started_again(now=now)
@@ -543,13 +466,12 @@ class ElasticSupervisor(Supervisor):
         if self._replacer is not None:
             self._replacer.abandon()
         self._state.making = ()
-        for dismissal in self._dismissals:
-            dismissal.caller.answer({"error": "the run has ended"})
+        self._admission.end()
         self._selector.unregister(self._listener.fileno())
         self._listener.close()
         control_socket.socket_file(self._request.run).unlink(missing_ok=True)
         self._state.world = 0
-        self._show_members()
+        self._reports.members(self._membership.shown())
         super()._finish()
         if self._replacer is not None:
             self._replacer.close()
@@ -557,7 +479,7 @@ class ElasticSupervisor(Supervisor):
     def _judge(self) -> Outcome:
         return judge_elastic(
             ElasticEvidence(
-                workers=self._world.workers(),
+                workers=self._workers.workers(),
                 least=self._membership.least,
                 lost=self._missing(),
                 stopped=self._stopped,

@@ -103,7 +103,7 @@ def join_replacement(name: str, address: str, host_key: str) -> None:
 
 
 def _join_if_reached(name: str, request: Mapping[str, Any]) -> None:
-    # One that is lost itself is told when it comes back as a new one; ranks find each other without that.
+    # A node that is lost itself joins when it is replaced; ranks find each other without its answer.
     with contextlib.suppress(NodeError):
         _call_join(name, request)
 

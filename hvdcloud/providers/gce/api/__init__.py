@@ -1,1 +1,1 @@
-"""The Compute API as this provider uses it, and its answers in the words of the provider contract."""
+"""The Compute API as this provider uses it."""

@@ -226,11 +226,6 @@ class ComputeClient:
         """Every operation of the project that is not DONE."""
         return self._aggregated("operations", "status!=DONE")
 
-    def find_operation(self, zone: str, request_id: str) -> dict[str, Any] | None:
-        """The operation of the request that carried this requestId, if the zone knows one."""
-        found = self._list(f"zones/{zone}/operations", f'clientOperationId="{request_id}"')
-        return found[0] if found else None
-
     # --- what a node tells ----------------------------------------------------------------------------------------
 
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
@@ -294,7 +289,7 @@ class ComputeClient:
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(self, collection: str, filter: str | None = None) -> list[dict[str, Any]]:
+    def _list(self, collection: str, matching: str | None = None) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def complete(page: dict[str, Any]) -> None:
@@ -303,14 +298,14 @@ class ComputeClient:
                 message = page["warning"].get("message", f"{collection} is incomplete")
                 raise ApiError(message=message, status=503, code=code, project=self.project)
 
-        parameters = {"filter": filter} if filter else {}
+        parameters = {"filter": matching} if matching else {}
         pages = self._transport.pages(f"{self._home}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
-    def _aggregated(self, collection: str, filter: str) -> Aggregated:
+    def _aggregated(self, collection: str, matching: str) -> Aggregated:
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": filter}):
+        for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": matching}):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
                 unseen.append(f"part of project {self.project} ({page['warning'].get('message', collection)})")

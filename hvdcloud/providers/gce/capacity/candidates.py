@@ -119,9 +119,10 @@ def availability(answers: Mapping[str, Any], *, machines: Sequence[str], gpus: S
 
 
 def _zones_by_name(answer: Aggregated | None, names: Sequence[str]) -> Mapping[str, set[str]] | None:
-    if answer is None:
+    unseen = _unseen_zones(answer) if answer is not None else set()
+    # Where more than zones is missing, the answer says nothing of any zone.
+    if answer is None or len(unseen) < len(answer.unseen):
         return None
-    unseen = _unseen_zones(answer)
     return {name: {zone_of(item) for item in answer.items if item["name"] == name} | unseen for name in names}
 
 

@@ -5,9 +5,8 @@ Sustained-use discounts, free tiers and network traffic are left out. A month is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import date
-from pathlib import Path
 
 from hvdcloud.providers.gce.money import catalog, price_table
 from hvdcloud.providers.gce.money.price_table import (
@@ -79,11 +78,6 @@ def bucket_dollars_per_month(*, size_bytes: int, region: str | None = None) -> f
     return size_bytes / _GB * _known_rate(BUCKET, region=region)
 
 
-def address_dollars_per_hour(*, region: str | None = None, spot: bool = False) -> float:
-    """An external address in use. The first hours of a month are free, and counted here all the same."""
-    return _known_rate(ADDRESS, region=region, spot=spot)
-
-
 def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
     """`zones`, those of the cheapest region first; what costs the same, or is not known, stays in order.
 
@@ -111,19 +105,9 @@ def region() -> str:
     return _table().region
 
 
-def regions() -> Sequence[str]:
-    """The regions whose prices are known."""
-    return tuple(sorted(_table().regions))
-
-
 def knows(region: str) -> bool:
     """False: the figures for it are those of `region()`, an estimate."""
     return region in _table().regions
-
-
-def path() -> Path | None:
-    """Where the refreshed table is; None: the shipped one counts."""
-    return price_table.chosen().path
 
 
 def notices() -> tuple[str, ...]:

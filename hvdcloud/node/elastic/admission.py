@@ -1,0 +1,125 @@
+"""Nodes that join an elastic run, and nodes that leave it, as `admit` and `dismiss` ask (control_socket.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdcloud.node.elastic.control_socket import Caller
+from hvdcloud.node.elastic.membership import Membership, Place
+from hvdcloud.node.elastic.reports import Reports
+from hvdcloud.node.elastic.workers import Workers
+from hvdcloud.node.run.lease import Lease
+from hvdcloud.runs.state import UploadReport
+
+LEAVE_SECONDS = 60.0
+"""How long a node that was dismissed may keep its workers before they are ended."""
+
+
+@dataclass
+class _Dismissal:
+    """Nodes that were asked to leave, and the connection that waits for it."""
+
+    caller: Caller
+    nodes: set[str]
+    began: float
+    """Monotonic seconds."""
+    told: set[str] = field(default_factory=set)
+    """Nodes whose agents were told to finish."""
+
+
+class Admission:
+    """Answers the requests, and sees nodes off that were dismissed.
+
+    Args:
+        head: the node that drives the run, which stays.
+        leases: of the nodes' agents, by name.
+        replaced: called with a node that is admitted, before its new agent is started.
+    """
+
+    def __init__(
+        self,
+        *,
+        head: str,
+        membership: Membership,
+        workers: Workers,
+        leases: Mapping[str, Lease],
+        reports: Reports,
+        replaced: Callable[[str], None],
+    ) -> None:
+        self._head = head
+        self._membership = membership
+        self._workers = workers
+        self._leases = leases
+        self._reports = reports
+        self._replaced = replaced
+        self._dismissals: list[_Dismissal] = []
+        self._uploads: dict[str, UploadReport] = {}
+        """The last reports of agents that ended while the run continued."""
+
+    def answer(self, message: Mapping[str, Any], caller: Caller) -> None:
+        """Take a request; the answer to a dismissal comes when its nodes have left."""
+        try:
+            if message.get("type") == "admit":
+                problem = self.admit(message["hosts"])
+            elif not (problem := self._dismiss(message["nodes"], caller)):
+                return
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"the request cannot be used: {error!r}"
+        caller.answer({"error": problem} if problem else {"ok": True})
+
+    def admit(self, hosts: list[Mapping[str, Any]]) -> str:
+        """Let nodes take part that are new, or were replaced. Returns why they cannot; empty if they can."""
+        for host in hosts:
+            name = str(host["name"])
+            if name == self._head:
+                return f"{name} is the head, which is not replaced"
+            self._replaced(name)
+            self._membership.admit(name, index=int(host["index"]), slots=int(host["slots"]))
+            self._reports.joined(name)
+        return ""
+
+    def keep_uploads(self, node: str, report: UploadReport | None) -> None:
+        """Keep the last report of a node's agent, for the answer to a dismissal."""
+        self._uploads[node] = report or UploadReport()
+
+    def see_off(self, *, now: float) -> None:
+        """End the agents of dismissed nodes whose workers have ended, and answer when all are gone."""
+        for dismissal in list(self._dismissals):
+            late = now - dismissal.began > LEAVE_SECONDS
+            for node in dismissal.nodes - dismissal.told:
+                lease = self._leases.get(node)
+                unused = not self._membership.is_listed(node) and node not in self._workers.nodes()
+                if lease is not None and (late or unused):
+                    dismissal.told.add(node)
+                    lease.finish()
+            if dismissal.nodes.isdisjoint(self._leases):
+                self._dismissals.remove(dismissal)
+                self._reports.left(dismissal.nodes)
+                reports = {node: self._uploads.get(node) for node in dismissal.nodes}
+                checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
+                dismissal.caller.answer({"checkpoints": checkpoints})
+
+    def end(self) -> None:
+        """Answer the connections that still wait: the run has ended."""
+        for dismissal in self._dismissals:
+            dismissal.caller.answer({"error": "the run has ended"})
+
+    def _dismiss(self, names: list[Any], caller: Caller) -> str:
+        nodes = {str(node) for node in names}
+        if self._head in nodes:
+            return f"{self._head} is the head, which drives the run"
+        if unknown := sorted(nodes - self._membership.members.keys()):
+            return f"{unknown[0]} takes no part in this run"
+        if not self._membership.may_leave(nodes):
+            return f"fewer than {self._membership.least} node(s) would train, the minimum of run.elastic"
+        self._dismissals.append(_Dismissal(caller, nodes, began=time.monotonic()))
+        for node in sorted(nodes):
+            if node not in self._leases:
+                self._membership.move(node, Place.GONE, "dismissed")
+            elif self._membership.members[node].place is not Place.LEAVING:
+                self._membership.move(node, Place.LEAVING, "dismissed")
+                self._reports.event("node leaves", node, "dismissed", note=f"node {node} leaves the run")
+        return ""
