@@ -265,7 +265,7 @@ def test_a_whole_run_survives_a_bad_network(server: StorageServer, bucket: Bucke
         server.fault(path="/upload/", action=action, times=3, skip=5 * number)
     up = Uploader(bucket, cluster=CLUSTER, run=RUN, node=0, directory=directory, quiet_seconds=0)
     result = up.finish(time.monotonic() + 60)
-    assert (len(result.uploaded), result.errors, result.pending) == (60, [], [])
+    assert (len(up.uploaded), list(result.errors), list(result.pending)) == (60, [], [])
     server.fault(path="alt=media", action={"cut": "response", "after": 500}, times=5, skip=3)
     server.fault(path="alt=media", action={"status": 503}, times=5, skip=12)
     done = pull(

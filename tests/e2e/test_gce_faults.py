@@ -534,7 +534,7 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("die", ["node t-gce-1 stopped while coming up (at step driver)", "boot log", "hvdcloud up starts anew"]),
+        ("die", ["node t-gce-1 stopped while coming up (at step driver)", "boot log", "hvdcloud up starts again"]),
         ("preempt", ["node t-gce-1 is gone: it was preempted or deleted while coming up", "gce.spot: none"]),
     ],
 )
