@@ -109,8 +109,5 @@ def _power_off(nodes: Sequence[str]) -> None:
 def _poweroff(node: str) -> subprocess.Popen[bytes]:
     # A connection of its own: the run's shared ones have just been closed.
     return subprocess.Popen(
-        ssh.node_command(node, "poweroff"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
+        ssh.node_command(node, "poweroff"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )

@@ -84,12 +84,7 @@ class Member:
     def shown(self) -> state.Member:
         """The member as the run's state has it."""
         return state.Member(
-            name=self.name,
-            alias=self.alias,
-            state=self.place.value,
-            since=self.since,
-            why=self.why,
-            slots=self.slots,
+            name=self.name, alias=self.alias, state=self.place.value, since=self.since, why=self.why, slots=self.slots
         )
 
 

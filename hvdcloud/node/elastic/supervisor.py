@@ -64,10 +64,7 @@ class ElasticSupervisor(Supervisor):
         self._hosts_file = paths.run_dir(request.run) / "hosts"
         # A node that begins alone is given the loopback interface, and others may join it.
         command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
-        super().__init__(
-            request._replace(horovodrun=(*command, "--host-discovery-script", str(script))),
-            current,
-        )
+        super().__init__(request._replace(horovodrun=(*command, "--host-discovery-script", str(script))), current)
         self._script = script
         driving = sum(1 for host in request.elastic.hosts if not host.slots)
         self._silence = SILENCE_SECONDS

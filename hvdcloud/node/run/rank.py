@@ -61,11 +61,7 @@ class _Record:
 
     def ended(self, end: _End) -> dict[str, Any]:
         record = RankRecord(
-            rank=self._rank,
-            exit_code=end.exit_code,
-            signal=end.signal,
-            terminated=end.terminated,
-            ended=time.time(),
+            rank=self._rank, exit_code=end.exit_code, signal=end.signal, terminated=end.terminated, ended=time.time()
         ).to_json()
         self._write(record)
         return record
@@ -116,10 +112,7 @@ def environment_of_rank(
 
     OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them.
     """
-    paths_of_ours = {
-        "HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)),
-        paths.RUN_VARIABLE: spec.run,
-    }
+    paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
     return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
@@ -228,12 +221,7 @@ def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
     argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
     return os.posix_spawn(
-        program,
-        argv,
-        environment,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE],
+        program, argv, environment, setsid=True, setsigmask=(), setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     )
 
 

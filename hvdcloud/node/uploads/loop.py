@@ -46,9 +46,7 @@ def open_run_bucket(spec: Spec) -> Bucket:
 
     credentials = paths.credentials_file(spec.run)
     return open_bucket(
-        spec.bucket,
-        endpoint=spec.bucket_endpoint,
-        credentials_file=credentials if credentials.exists() else None,
+        spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=credentials if credentials.exists() else None
     )
 
 
