@@ -24,11 +24,7 @@ _FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb.
-
-    Returns:
-        The process's exit code.
-    """
+    """Run one verb; returns the process's exit code."""
     verb, *rest = arguments or [""]
     if verb in _FROM_OUTSIDE:
         from hvdcloud.node.boot import activity

@@ -12,11 +12,7 @@ from typing import Any
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """Replace `path` in one move.
-
-    Raises:
-        OSError: as the system says; the old file is then still whole.
-    """
+    """Replace `path` in one move. Raises OSError: as the system says; the old file is then still whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     data = json.dumps(value, ensure_ascii=True).encode() + b"\n"
@@ -49,10 +45,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 class Lock:
     """A file that one process holds; the kernel lets go of it when that process and its forks are gone.
 
-    The file's content says who holds it and is only meaningful while it is held.
-
-    Args:
-        path: made if need be, and never removed (removing a lock file lets two processes hold "it").
+    Its content says who holds it and is only meaningful while it is held. It is made if need be, and never removed
+    (removing a lock file lets two processes hold "it").
     """
 
     def __init__(self, path: Path) -> None:

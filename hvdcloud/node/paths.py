@@ -32,11 +32,7 @@ def is_container() -> bool:
 
 
 def check_run_id(run: str) -> str:
-    """The run id itself.
-
-    Raises:
-        UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths.
-    """
+    """The run id itself. Raises UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths."""
     if not _RUN_ID.fullmatch(run):
         raise UsageError(f"{run!r} is not a run", hint="`hvdcloud status` shows the runs")
     return run

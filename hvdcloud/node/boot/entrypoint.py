@@ -55,11 +55,7 @@ class _StepError(Exception):
 
 
 def main() -> int:
-    """Be the container's first process until it is told to end, or sshd ends.
-
-    Returns:
-        0 after SIGTERM, else 1.
-    """
+    """Be the container's first process until it is told to end, or sshd ends. Returns 0 after SIGTERM, else 1."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     try:
         publish({"status": "starting"})
@@ -105,11 +101,8 @@ def _next_signal(watch: Watch | None) -> int | None:
 
 
 def publish(status: dict[str, Any]) -> None:
-    """Print the node's status as one line, and set the VM's guest attribute if this is a VM.
-
-    Raises:
-        _StepError: the metadata server did not take it, so the laptop cannot know.
-    """
+    """Print the node's status as one line, and set the VM's guest attribute if this is a VM. Raises _StepError: the
+    metadata server did not take it, so the laptop cannot know."""
     _print(status)
     if server := os.environ.get(METADATA_VARIABLE):
         _put(server, json.dumps(status).encode())
@@ -121,11 +114,8 @@ def _print(status: dict[str, Any]) -> None:
 
 
 def _put(server: str, body: bytes) -> None:
-    """Set the guest attribute; requests to a server that is busy or does not answer are repeated.
-
-    Raises:
-        _StepError: it refused, or the time is up.
-    """
+    """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
+    refused, or the time is up."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -258,11 +248,8 @@ def _start_sshd() -> int:
 
 
 def _wait_until_ready(sshd: int) -> bool:
-    """Wait for sshd's banner; False if a signal to end comes first.
-
-    Raises:
-        _StepError: sshd ended, or the time is up.
-    """
+    """Wait for sshd's banner; False if a signal to end comes first. Raises _StepError: sshd ended, or the time is
+    up."""
     deadline = time.monotonic() + READY_SECONDS
     while not _answers():
         if sshd in _reap():

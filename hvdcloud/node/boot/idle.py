@@ -32,11 +32,8 @@ _FROZEN_SECONDS = 5.0
 
 
 class Watch:
-    """Checks for activity in the entrypoint: light enough for a container's first process.
-
-    Args:
-        limit: seconds without activity after which the node is idle.
-    """
+    """Checks for activity in the container's first process; `limit`: seconds without any after which the node is
+    idle."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -49,11 +46,8 @@ class Watch:
 
     @classmethod
     def wanted(cls) -> Watch | None:
-        """The watch that the container's environment asks for; None: the node is never idle.
-
-        Raises:
-            ValueError: it is not a number of seconds.
-        """
+        """The watch that the environment asks for; None: the node is never idle. Raises ValueError: not a number of
+        seconds."""
         text = os.environ.get(LIMIT_VARIABLE)
         return cls(max(1.0, float(text))) if text else None
 
@@ -113,14 +107,8 @@ class Verdict(Enum):
 
 
 def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> Verdict:
-    """What this node does next. Pure.
-
-    Args:
-        own: this node.
-        limit: seconds.
-        head: this node is the head, or alone.
-        peers: for the head, every other node; for another node, the head. None: it does not answer.
-    """
+    """What this node does next. Pure. `limit`: in seconds. `head`: this node is the head, or alone. `peers`: for the
+    head, every other node; for another node, the head; None: it does not answer."""
     if own.idle is None or own.idle < limit:
         return Verdict.WAIT
     if not own.complete:
@@ -140,11 +128,7 @@ def answer() -> dict[str, Any]:
 
 
 def end_if_idle() -> int:
-    """`end-if-idle`: end the cluster, or this node alone, if it is time.
-
-    Returns:
-        The process's exit code, always 0.
-    """
+    """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
     from hvdcloud.node.boot import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])

@@ -65,15 +65,8 @@ def gpus() -> int:
 
 
 def interface_towards(address: str, *, routes: str) -> str | None:
-    """The network interface over which the kernel sends to an address.
-
-    Args:
-        address: IPv4, dotted.
-        routes: the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal).
-
-    Returns:
-        None where no route leads there.
-    """
+    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there. `routes`:
+    the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal)."""
     (target,) = struct.unpack("<I", socket.inet_aton(address))
     best: tuple[int, int, str] | None = None
     for line in routes.splitlines()[1:]:
@@ -105,10 +98,8 @@ def outward_interface() -> str:
 
 
 def mesh_interface(peers: list[str]) -> str:
-    """The interface towards the other nodes; `lo` for a node that is alone.
-
-    Horovod wants an interface with 127.0.0.1 where all ranks are on one host (driver_service.py, get_local_interfaces).
-    """
+    """The interface towards the other nodes; `lo` for a node that is alone: Horovod wants an interface with 127.0.0.1
+    where all ranks are on one host (driver_service.py, get_local_interfaces)."""
     if not peers:
         return _LOOPBACK
     routes = Path("/proc/net/route").read_text()

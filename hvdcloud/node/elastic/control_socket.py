@@ -43,11 +43,7 @@ def listen(run: str) -> socket.socket:
 
 
 class Caller:
-    """One connection, which waits for one answer.
-
-    Args:
-        connection: accepted.
-    """
+    """One accepted connection, which waits for one answer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -64,13 +60,8 @@ def accept(
     register: Callable[[int, Callable[[], None]], None],
     answer: Callable[[dict[str, Any], Caller], None],
 ) -> None:
-    """Accept a connection.
-
-    Args:
-        listener: from `listen`.
-        register: has a function called whenever a descriptor can be read.
-        answer: takes the request; unregisters the caller's descriptor and answers.
-    """
+    """Accept a connection. `register` has a function called whenever a descriptor can be read; `answer` takes the
+    request, unregisters the caller's descriptor and answers."""
     try:
         connection, _ = listener.accept()
     except BlockingIOError:
@@ -86,12 +77,8 @@ def accept(
 
 
 def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The supervisor's answer to a request.
-
-    Raises:
-        UsageError: the run has ended, is not elastic, or refuses.
-        NodeError: it does not answer.
-    """
+    """The supervisor's answer to a request. Raises UsageError: the run has ended, is not elastic, or refuses;
+    NodeError: the supervisor does not answer."""
     if state.supervised(run) is None:
         raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

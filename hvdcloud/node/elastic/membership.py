@@ -96,7 +96,7 @@ class Membership:
         least: nodes with ranks, below which Horovod waits.
         most: nodes with ranks that Horovod uses at once.
         gloo_timeout: seconds after which survivors notice that a peer is silent.
-        wall: the time of day, seconds since the epoch.
+        wall: the time of day, seconds since the epoch. Every `now` is in monotonic seconds.
     """
 
     def __init__(
@@ -122,11 +122,7 @@ class Membership:
         member.place, member.why, member.since = place, why, self._wall()
 
     def lost(self, name: str, why: str, *, now: float) -> None:
-        """Note that a node no longer answers.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Note that a node no longer answers."""
         was_used = self.members[name].place in (Place.LISTED, Place.LEAVING)
         self.move(name, Place.LOST, why)
         if was_used:
@@ -194,12 +190,7 @@ class Membership:
         return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
 
     def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
-        """Those that were listed long ago and have no worker yet get another name, which Horovod is told of.
-
-        Args:
-            used: nodes with workers.
-            now: monotonic seconds.
-        """
+        """Give those that were listed long ago and have no worker yet another name, of which Horovod is told."""
         for member in self.in_use():
             if member.name in used:
                 member.missed = 0
@@ -210,10 +201,7 @@ class Membership:
 
     def worth_waiting(self, *, now: float) -> bool:
         """Whether a node that is ready had better wait for others that will be soon: every change stops the training.
-
-        Args:
-            now: the time of day, seconds since the epoch.
-        """
+        Here `now` is the time of day, in seconds since the epoch."""
         places = {member.place for member in self.members.values()}
         ready = [member.since for member in self.members.values() if member.place is Place.READY]
         return (
@@ -225,13 +213,8 @@ class Membership:
         )
 
     def change(self, *, now: float) -> dict[str, int] | None:
-        """The list that Horovod should see from now on, if it should change now: slots by alias.
-
-        Those that are new in it are listed by that.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """The list that Horovod should see from now on, if it should change now: slots by alias. New ones count as
+        listed."""
         if now < self._quiet_until:
             return None
         keep = {member.alias: member for member in self.in_use()}

@@ -51,11 +51,9 @@ class _HopelessError(Exception):
 
 
 class Replacer:
-    """Replaces lost VMs, each in a thread of its own, as the policy decides.
+    """Replaces lost VMs of an active run, each in a thread of its own, as the policy decides.
 
     Args:
-        run: an active run.
-        vm_templates: how VMs of its cluster are made.
         say: writes a line into the run's log; from any thread, as the others.
         admit: called with the name of a node that is ready and has joined the mesh.
         pace: how long the policy waits for what.
@@ -167,11 +165,7 @@ class Replacer:
         self._admit(name)
 
     def _insert(self, body: Mapping[str, Any]) -> None:
-        """Request the VM, and wait until it exists.
-
-        Raises:
-            NodeError: Compute Engine could not make it.
-        """
+        """Request the VM, and wait until it exists. Raises NodeError: Compute Engine could not make it."""
         self._check_ending()
         (name,) = body["perInstanceProperties"]
         query = {"requestId": self._vm_templates.new_request_id()}

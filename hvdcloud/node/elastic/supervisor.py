@@ -51,12 +51,7 @@ _TURN_SECONDS = 0.25
 
 
 class ElasticSupervisor(Supervisor):
-    """One elastic run, from its start to its end.
-
-    Args:
-        request: with `elastic`.
-        current: the run's state so far; completed and written at every step.
-    """
+    """One run whose request has `elastic`, from its start to its end."""
 
     def __init__(self, request: Request, current: RunState) -> None:
         assert request.elastic is not None
@@ -216,11 +211,8 @@ class ElasticSupervisor(Supervisor):
         )
 
     def _prepare(self, node: str) -> None:
-        """In a thread: get a node ready for its agent.
-
-        Raises:
-            HvdcloudError, OSError: it cannot be reached, or refuses.
-        """
+        """In a thread: get a node ready for its agent. Raises HvdcloudError, OSError: it cannot be reached, or
+        refuses."""
         assert self._bundle is not None
         if node == self._head:
             header = self._bundle.header

@@ -122,11 +122,7 @@ class Workers:
         self.changed_at = now
 
     def all_connect(self, *, now: float) -> bool:
-        """Whether every worker has connections to others since the last change: none of them is still in a step.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Whether every worker has connections to others since the last change: none of them is still in a step."""
         seen_after = max(now - FRESH_SECONDS, self.changed_at + FRESH_SECONDS)
         others = {node: {address for name, address in self.addresses.items() if name != node} for node in self.nodes()}
         return len(others) > 1 and all(
@@ -149,12 +145,8 @@ class Workers:
         return max(limits, default=float("-inf"))
 
     def check_formed(self, wanted: Collection[str], *, now: float) -> bool:
-        """Whether every worker is connected to the nodes of all the others and to no more; remembered in `formed`.
-
-        Args:
-            wanted: the nodes where workers should run.
-            now: monotonic seconds.
-        """
+        """Whether every worker is connected to the nodes of all the others, which are those wanted, and to no more;
+        remembered in `formed`."""
         living = self.living()
         nodes = self.nodes()
         seen_after = max(now - FRESH_SECONDS, self.changed_at + (FRESH_SECONDS if len(nodes) > 1 else ALONE_SECONDS))

@@ -28,14 +28,8 @@ _ALIASES = "other names"
 
 
 def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
-    """The IPv4 address of every node that has another address than its name.
-
-    Args:
-        addresses: of each node, by its name: an IP address or a DNS name.
-
-    Raises:
-        NodeError: the name service does not know one of them.
-    """
+    """The IPv4 address of every node that has another address (IP or DNS) than its name. Raises NodeError: the name
+    service does not know one."""
     deadline = time.monotonic() + RESOLVE_SECONDS
     return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
 
@@ -54,14 +48,10 @@ def _resolve(name: str, address: str, deadline: float) -> str:
 
 
 def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
-    """Make these the lines of one of hvdcloud's blocks in /etc/hosts.
+    """Make these IPv4 addresses by node the lines of one of hvdcloud's blocks in /etc/hosts, in place of earlier ones.
 
     They come first, since the first line with a name counts. The file is written in place: in a container it is a
     mount, which cannot be replaced.
-
-    Args:
-        found: the IPv4 address of each node, by its name; empty: no lines.
-        block: what the block is called, which it replaces.
     """
     first_line, last_line = f"# hvdcloud: {block}\n", f"# hvdcloud: end of {block}\n"
     file = _file()
@@ -79,14 +69,8 @@ def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
 
 
 def write_aliases(names: Mapping[str, str]) -> None:
-    """Make these the aliases, in place of earlier ones; a node that cannot be resolved gets none.
-
-    Args:
-        names: the node's own name, by alias.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Make these (nodes' own names, by alias) the aliases, in place of earlier ones; a node that cannot be resolved
+    gets none. Raises OSError: a file cannot be written."""
     found = {}
     for alias, name in names.items():
         # Without it, Horovod's ssh fails, as it does for every node that has just gone.

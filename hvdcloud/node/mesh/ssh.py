@@ -65,13 +65,11 @@ def config() -> str:
 def node_command(
     node: str, command: str, *, connect_seconds: float | None = RECONNECT_SECONDS, seconds: float | None = None
 ) -> list[str]:
-    """The command line that runs the node program on another node.
+    """The command line that runs the node program on another node, and ends it after so many seconds (None: never).
 
     Args:
         command: what follows the node program's name, quoted for a shell.
-        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls to this
-            node share.
-        seconds: after which it is ended; None: never.
+        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls share.
     """
     shared = ("ControlMaster=yes",)
     own = (f"ConnectTimeout={connect_seconds:.0f}", "ControlPath=none") if connect_seconds is not None else shared

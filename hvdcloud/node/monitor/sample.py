@@ -80,10 +80,8 @@ def parse_network(dev: str, interface: str) -> tuple[int, int]:
 
 
 def parse_gpus(output: str) -> list[dict[str, Any]]:
-    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB.
-
-    What a GPU does not measure is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out.
-    """
+    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB. What a GPU does not measure
+    is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out."""
     gpus = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -100,12 +98,7 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
 
 
 class GpuReader:
-    """Asks nvidia-smi, and waits for it no longer than it may take.
-
-    Args:
-        program: its path; None: where this image has it.
-        seconds: how long it may take.
-    """
+    """Asks nvidia-smi, and waits no longer than so many seconds; `program`: its path; None: where this image has it."""
 
     def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
         image = machine.image_environment()
@@ -173,13 +166,7 @@ def _only(environment: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 class Sensors:
-    """Reads samples; rates are since the reading before.
-
-    Args:
-        gpus: reads them.
-        interface: whose bytes count; None: the one that leads to the other nodes.
-        proc: /proc.
-    """
+    """Reads samples; rates are since the reading before. `interface`: None: the one that leads to the other nodes."""
 
     def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None, proc: Path = Path("/proc")):
         self._gpus = gpus if gpus is not None else GpuReader()

@@ -38,12 +38,8 @@ _LOOK_SHARE = 20.0
 
 
 class Series:
-    """A file of samples that covers the whole run, however long: when it is full, every second one goes.
-
-    Args:
-        path: a line per sample.
-        most: how many lines it may have.
-    """
+    """A file with a sample per line that covers the whole run, however long: with more than `most` every second one
+    goes."""
 
     def __init__(self, path: Path, *, most: int = MOST_LINES) -> None:
         self._path = path
@@ -56,11 +52,7 @@ class Series:
             self._lines = []
 
     def add(self, sample: Sample) -> None:
-        """Keep a sample, or every so manieth.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Keep a sample, or every so manieth. Raises OSError: it could not be written."""
         self._count += 1
         if self._count % self._every:
             return
@@ -78,13 +70,7 @@ class Series:
 
 
 class Sampler:
-    """Samples one run on this node.
-
-    Args:
-        spec: of the run.
-        keeper: knows the bucket, and which checkpoints wait.
-        sensors: what is read.
-    """
+    """Samples one run on this node."""
 
     def __init__(self, spec: Spec, upload_loop: UploadLoop, sensors: Callable[[], Sensors] = Sensors) -> None:
         self._spec = spec
@@ -107,11 +93,8 @@ class Sampler:
             thread.start()
 
     def finish(self, *, upload: bool) -> None:
-        """The ranks have ended: a last sample, and a last upload. Waits for neither longer than a moment.
-
-        Args:
-            upload: False: the bucket has just proved out of reach.
-        """
+        """The ranks have ended: a last sample, and a last upload unless the bucket has just proved out of reach. Waits
+        for neither longer than a moment."""
         self._ending.set()
         sampling, uploading = self._threads
         sampling.join(_LAST_SAMPLE_SECONDS)

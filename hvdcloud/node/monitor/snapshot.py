@@ -20,11 +20,8 @@ _MOST_EVENTS = 50
 
 
 def main(*, offset: int | None) -> dict[str, Any]:
-    """The newest sample of this node, and on the head also the newest run with its log.
-
-    Args:
-        offset: bytes of the log that the caller has already; None: none.
-    """
+    """The newest sample of this node, and on the head also the newest run with its log, from the byte that the caller
+    needs next (None: it has nothing)."""
     run = newest_run()
     answer: dict[str, Any] = {"now": time.time(), "run": run, "sample": _sample(run)}
     if run is not None and state.state_file(run).exists():

@@ -59,13 +59,7 @@ class _Peer:
 
 
 class Agent:
-    """The agent of one run on this node.
-
-    Args:
-        spec: of the run.
-        lease: the supervisor.
-        probe: whether to try first what a worker needs.
-    """
+    """The agent of one run on this node. `lease`: the supervisor. `probe`: try first what a worker needs."""
 
     def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
         self._spec = spec
@@ -245,11 +239,8 @@ class Agent:
         return workers
 
     def _disconnect(self, *, older_than: float) -> None:
-        """Break what connects the workers here to other nodes, so that they notice a loss at once.
-
-        Args:
-            older_than: seconds. They may have noticed it by themselves, and be connecting again already.
-        """
+        """Break what connects the workers here to other nodes, so that they notice a loss at once. Younger connections
+        (in seconds) stay: workers may have noticed the loss by themselves, and be connecting again already."""
         self._look_at_connections()
         since = time.monotonic() - older_than
         old = {inode for inode, first in self._connections.items() if first <= since}
@@ -318,11 +309,7 @@ class Agent:
         return any(peer.rank is not None and not peer.ended for peer in self._peers)
 
     def _end(self, orphaned: str) -> None:
-        """End the run on this node; once.
-
-        Args:
-            orphaned: why, if it is not the supervisor that wants it.
-        """
+        """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
         if self._ending:
             return
         for peer in [peer for peer in self._peers if peer.rank is not None]:
@@ -385,16 +372,8 @@ class Agent:
 
 
 def main(run: str, *, probe: bool = False) -> int:
-    """Be the agent of a run; standard input and output are the lease.
-
-    Args:
-        run: the run.
-        probe: try what a worker needs before saying that this node is ready.
-
-    Raises:
-        UsageError: the run was not prepared here.
-        NodeError: another agent of this run cannot be ended.
-    """
+    """Be the agent of a run; standard input and output are the lease. `probe`: try what a worker needs before this node
+    is ready. Raises UsageError: the run was not prepared here; NodeError: another agent of this run cannot be ended."""
     # sshd has made a session for us; a local supervisor has not, and its end must not be ours.
     with contextlib.suppress(PermissionError):
         os.setsid()

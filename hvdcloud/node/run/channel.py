@@ -24,12 +24,7 @@ _READ_SIZE = 1 << 16
 
 
 class Channel:
-    """One conversation in JSON lines.
-
-    Args:
-        read_fd: what the peer says; made non-blocking.
-        write_fd: where we answer; may be the same; made non-blocking.
-    """
+    """One conversation in JSON lines over one descriptor, or two; they are made non-blocking."""
 
     def __init__(self, *, read_fd: int, write_fd: int) -> None:
         os.set_blocking(read_fd, False)
@@ -47,10 +42,8 @@ class Channel:
         return bool(self._outgoing)
 
     def receive(self) -> list[dict[str, Any]]:
-        """All complete messages that have arrived; sets `closed` at the end of the stream.
-
-        A line that is not a JSON object (a shell's greeting, say) is passed over.
-        """
+        """All complete messages that have arrived; sets `closed` at the end of the stream. A line that is not a JSON
+        object (a shell's greeting, say) is passed over."""
         while not self.closed:
             try:
                 data = os.read(self.read_fd, _READ_SIZE)
@@ -102,17 +95,8 @@ def _parse(line: bytes | bytearray) -> dict[str, Any] | None:
 
 
 def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
-    """What the live agent of a run answers over its socket; None if there is none, or if it ends before it answers.
-
-    Args:
-        run: the run.
-        message: what is asked.
-        answer: the type of the answer.
-        deadline: of time.monotonic().
-
-    Raises:
-        TimeoutError: it did not answer in time.
-    """
+    """The answer, of this type, of a run's live agent over its socket; None if there is no agent, or if it ends first.
+    `deadline`: of time.monotonic(). Raises TimeoutError: it did not answer in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         try:

@@ -27,21 +27,13 @@ _POLL_SECONDS = 0.02
 
 
 def show(run: str | None) -> dict[str, Any]:
-    """State of one run, or of every run that was launched on this node, newest last.
-
-    Raises:
-        UsageError: no such run.
-    """
+    """State of one run, or of every run that was launched on this node, newest last. Raises UsageError: no such run."""
     return {"runs": [each.to_json() for each in ([state.read(run)] if run is not None else state.read_all())]}
 
 
 def stop(run: str) -> dict[str, Any]:
-    """End a run on every node and wait until it has ended; harmless if it has.
-
-    Raises:
-        UsageError: no such run.
-        NodeError: it did not end in time.
-    """
+    """End a run on every node and wait until it has ended; harmless if it has. Raises UsageError: no such run;
+    NodeError: it did not end in time."""
     current = state.read(run)
     if pid := state.supervised(run):
         state.record_event(run, "asked to stop")
@@ -65,11 +57,8 @@ def stop(run: str) -> dict[str, Any]:
 
 
 def flush() -> dict[str, Any]:
-    """Upload the checkpoints of every run of this node that are not all in the bucket.
-
-    Returns:
-        For each such run what is still not there, and why.
-    """
+    """Upload the checkpoints of every run of this node that are not all in the bucket. Returns, for each such run, what
+    is still not there, and why."""
     found = {}
     deadline = time.monotonic() + FLUSH_SECONDS
     for folder in sorted(paths.runs_dir().glob("*")):
@@ -90,11 +79,7 @@ def flush() -> dict[str, Any]:
 
 
 def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
-    """Have a live agent upload what it can now; None if there is none.
-
-    Raises:
-        NodeError: it did not answer in time.
-    """
+    """Have a live agent upload what it can now; None if there is none. Raises NodeError: it did not answer in time."""
     try:
         answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=time.monotonic() + seconds)
     except TimeoutError:
@@ -105,11 +90,8 @@ def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
 
 
 def _flush_without_agent(run: str) -> UploadReport:
-    """Upload what is left of a run that has no agent on this node.
-
-    Raises:
-        HvdcloudError: the run was not prepared here.
-    """
+    """Upload what is left of a run that has no agent on this node. Raises HvdcloudError: the run was not prepared
+    here."""
     spec = Spec.load(run)
     try:
         report = UploadLoop(spec).finish()
@@ -127,11 +109,7 @@ def _wait_for_logs() -> None:
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:
-    """Wait until the run has no agent on this node.
-
-    Raises:
-        NodeError: it still has one.
-    """
+    """Wait until the run has no agent on this node. Raises NodeError: it still has one."""
     holder = lock_holder(paths.agent_lock(run))
     deadline = time.monotonic() + seconds
     while holder is not None:

@@ -83,11 +83,8 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
 
 
 def _detach(request: Request, current: RunState, lock: Lock) -> None:
-    """Start the supervisor in a session of its own and wait until it is ready to be asked and stopped.
-
-    Raises:
-        NodeError: it did not get that far.
-    """
+    """Start the supervisor in a session of its own and wait until it can be asked and stopped. Raises NodeError: it did
+    not get that far."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     first = os.fork()
     if first == 0:

@@ -58,10 +58,8 @@ class Outcome(NamedTuple):
 
 
 def judge(evidence: Evidence) -> Outcome:
-    """How the run ended, and what ended it.
-
-    A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
-    """
+    """How the run ended, and what ended it: what came first counts, since a rank's failure or a lost node makes others
+    fail."""
     codes = {ended.record.rank: ended.record.exit_code for ended in evidence.ended}
     if len(codes) >= evidence.np and not any(codes.values()):
         return Outcome("succeeded", 0, "")
@@ -196,13 +194,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
 
 
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
-    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
-
-    Args:
-        ended: what is known.
-        np: how many ranks there are.
-        now: monotonic seconds.
-    """
+    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end."""
     first = _first_failure(ended)
     if first is None or len(ended) >= np:
         return False

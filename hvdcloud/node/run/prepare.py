@@ -30,14 +30,11 @@ class ActiveRunError(UsageError):
 
 
 def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
-    """Read the header, say which files are wanted, receive them.
+    """Read the header, say which files are wanted, receive them. Returns the closing line.
 
     Args:
         source: one line of JSON, then a tar stream with the wanted files.
         answer: where the line with the wanted files goes.
-
-    Returns:
-        The closing line.
 
     Raises:
         UsageError: the header cannot be used, a path leads out of the workspace, or another run is active.
@@ -76,11 +73,8 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
 
 
 def refuse_while_active() -> None:
-    """A live run's code must not change under it.
-
-    Raises:
-        ActiveRunError: the head has a live supervisor, or this node a live agent.
-    """
+    """A live run's code must not change under it. Raises ActiveRunError: the head has a live supervisor, or this node a
+    live agent."""
     active = active_run()
     if active is None:
         for lock in paths.volatile_dir().glob("*.agent"):

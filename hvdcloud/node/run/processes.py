@@ -158,11 +158,8 @@ def wait_gone(pids: Iterable[int], *, seconds: float) -> bool:
 
 
 def reap(run: str, *, grace: float = GRACE_SECONDS) -> list[int]:
-    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found.
-
-    Returns:
-        Those that are still there, which only a process stuck inside the kernel can bring about.
-    """
+    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found. Returns those
+    that are still there, which only a process stuck inside the kernel can bring about."""
     grace_ends = time.monotonic() + grace
     deadline = grace_ends + KILL_SECONDS
     told: set[int] = set()

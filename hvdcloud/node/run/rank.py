@@ -109,9 +109,7 @@ def environment_of_rank(
     spec: Spec, *, user: Mapping[str, str], launcher: Mapping[str, str], image: Mapping[str, str]
 ) -> dict[str, str]:
     """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
-
-    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them.
-    """
+    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
     paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
@@ -119,11 +117,8 @@ def environment_of_rank(
 
 
 def _meet_agent(run: str, rank: int) -> Channel:
-    """Connect to this node's agent and wait for its word to go.
-
-    Raises:
-        NodeError: it did not answer in time, or the run is ending.
-    """
+    """Connect to this node's agent and wait for its word to go. Raises NodeError: no answer in time, or the run is
+    ending."""
     deadline = time.monotonic() + AGENT_SECONDS
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     while True:
@@ -211,12 +206,8 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it.
-
-    Raises:
-        FileNotFoundError: there is no such program.
-        OSError: it cannot be run.
-    """
+    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it. Raises
+    FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
     argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
@@ -226,11 +217,7 @@ def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
 
 
 def which(name: str, path: str) -> str:
-    """The program of this name.
-
-    Raises:
-        FileNotFoundError: no folder of `path` has it.
-    """
+    """The program of this name. Raises FileNotFoundError: no folder of `path` has it."""
     for folder in path.split(os.pathsep):
         candidate = Path(folder or ".") / name
         if candidate.is_file() and os.access(candidate, os.X_OK):
@@ -239,11 +226,9 @@ def which(name: str, path: str) -> str:
 
 
 def _end_with_launcher() -> None:
-    """End the rank when its output is no longer read.
-
-    Horovod's elastic driver ends a worker by ending the ssh that it started it with, of which the worker hears nothing
-    else. (Otherwise that is the end of the whole run, and the agent's business.)
-    """
+    """End the rank when its output is no longer read. Horovod's elastic driver ends a worker by ending the ssh that it
+    started it with, and the worker notices nothing else. (In other runs that is the end of the run, and the agent's
+    business.)"""
     watch = select.poll()
     # Of the writing end of a pipe this tells that the reading end is gone; a file or a terminal never does.
     watch.register(1, 0)

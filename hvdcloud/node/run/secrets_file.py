@@ -14,16 +14,11 @@ METADATA = "metadata"
 
 
 def write_private(run: str, *, environment: dict[str, str], credentials: str | None) -> None:
-    """Put both where the ranks and the agent of a run find them.
+    """Put both where the ranks and the agent of a run find them. Raises UsageError: the credentials are not JSON.
 
     Args:
-        run: whose they are.
-        environment: for the ranks.
         credentials: JSON text of a Google credentials file, for the agent alone; METADATA: those of the VM's service
             account; None: none.
-
-    Raises:
-        UsageError: the credentials are not JSON.
     """
     folder = paths.secret_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,11 +37,8 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
 
 
 def read_environment(run: str) -> dict[str, str]:
-    """Environment of the ranks, secrets included.
-
-    Raises:
-        UsageError: the run has ended, or was not prepared on this node.
-    """
+    """Environment of the ranks, secrets included. Raises UsageError: the run has ended, or was not prepared on this
+    node."""
     try:
         descriptor = os.open(paths.env_file(run), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -59,12 +51,7 @@ def read_environment(run: str) -> dict[str, str]:
 
 
 def forget(run: str, *, keep_credentials: bool) -> None:
-    """The run has ended on this node.
-
-    Args:
-        run: whose secrets go.
-        keep_credentials: uploads are left that will need them.
-    """
+    """Delete the secrets of a run that has ended on this node; uploads that are left may need the credentials."""
     paths.env_file(run).unlink(missing_ok=True)
     paths.agent_socket(run).unlink(missing_ok=True)
     if keep_credentials:

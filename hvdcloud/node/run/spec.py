@@ -36,11 +36,7 @@ class Spec(NamedTuple):
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
-        """Check a header or a spec.json.
-
-        Raises:
-            UsageError: something is missing or has the wrong type.
-        """
+        """Check a header or a spec.json. Raises UsageError: something is missing or has the wrong type."""
         try:
             spec = cls(
                 run=check_run_id(value["run"]),
@@ -68,11 +64,7 @@ class Spec(NamedTuple):
 
     @classmethod
     def load(cls, run: str) -> Spec:
-        """Of a run that was prepared on this node.
-
-        Raises:
-            UsageError: it was not.
-        """
+        """Of a run that was prepared on this node. Raises UsageError: it was not."""
         value = read_json(run_dir(run) / "spec.json")
         if value is None:
             raise UsageError(f"run {run} was not prepared on this node", hint="hvdcloud run sends a run to every node")

@@ -72,11 +72,8 @@ def write(state: RunState) -> bool:
 
 
 def read(run: str) -> RunState:
-    """The run's state as it really is: `lost` if its supervisor is gone and has not said how the run ended.
-
-    Raises:
-        UsageError: no such run on this node.
-    """
+    """The run's state as it really is: `lost` if its supervisor is gone and has not said how the run ended. Raises
+    UsageError: no such run on this node."""
     state = _stored(run)
     if state is not None and not state.done and not supervised(run):
         # It may have ended between the two reads.

@@ -50,12 +50,7 @@ def silence_limit(gloo_timeout: float) -> float:
 
 
 class Supervisor:
-    """One run, from its start to its end.
-
-    Args:
-        request: what to run.
-        current: the run's state so far; completed and written at every step.
-    """
+    """One run, from its start to its end. `current`: the run's state so far; completed and written at every step."""
 
     def __init__(self, request: Request, current: RunState) -> None:
         self._request = request
@@ -324,10 +319,8 @@ class Supervisor:
         return any(ended.record.exit_code for ended in self._ended)
 
     def _finish(self) -> None:
-        """End the run on every node, collect what is to be known, and write it down.
-
-        How it ended is judged when every agent has finished, and has reported how its ranks ended, or was given up.
-        """
+        """End the run on every node, collect what is to be known, and write it down. How it ended is judged when every
+        agent has finished, and has reported how its ranks ended, or was given up."""
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher_code

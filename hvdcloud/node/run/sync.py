@@ -31,11 +31,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Entry:
-        """Check one listed entry.
-
-        Raises:
-            UsageError: not well-formed, or it would lead out of the workspace.
-        """
+        """Check one listed entry. Raises UsageError: not well-formed, or it would lead out of the workspace."""
         try:
             path = str(value["path"])
             link = value.get("link")
@@ -71,16 +67,8 @@ def _stays_inside(path: str, target: str) -> bool:
 
 
 class Sync:
-    """One sync of a list of files into a folder.
-
-    Args:
-        workspace: where the code goes.
-        record: JSON file that says what earlier syncs put there.
-        entries: all files of the project.
-
-    Raises:
-        UsageError: a path is listed twice, or below a listed file or link.
-    """
+    """One sync of all files of the project into the workspace; `record` is a JSON file that says what earlier syncs put
+    there. Raises UsageError: a path is listed twice, or below a listed file or link."""
 
     def __init__(self, *, workspace: Path, record: Path, entries: Sequence[Entry]) -> None:
         self._workspace = workspace
@@ -114,11 +102,8 @@ class Sync:
         return wanted
 
     def put(self, entry: Entry, content: IO[bytes]) -> None:
-        """Write one file under a temporary name, check it, and move it into place.
-
-        Raises:
-            NodeError: its bytes are not those that the list announced.
-        """
+        """Write one file under a temporary name, check it, and move it into place. Raises NodeError: its bytes are not
+        those that the list announced."""
         self._staging.mkdir(exist_ok=True)
         temporary = self._staging / "file"
         digest = hashlib.sha256()
@@ -136,11 +121,7 @@ class Sync:
         self._remember(entry, (self._workspace / entry.path).lstat())
 
     def commit(self) -> None:
-        """Write the record; everything listed is in place.
-
-        Raises:
-            NodeError: something that was wanted has not come.
-        """
+        """Write the record; everything listed is in place. Raises NodeError: something that was wanted has not come."""
         missing = [entry.path for entry in self._entries if entry.path not in self._done]
         if missing:
             raise NodeError(f"{missing[0]} was not sent ({len(missing)} files missing)", hint="hvdcloud run again")

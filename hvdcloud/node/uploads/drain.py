@@ -51,15 +51,9 @@ _NOTICE = "/computeMetadata/v1/instance/preempted"
 
 
 class Watch:
-    """Waits for the preemption notice of a VM in a thread; says nothing while there is none, whatever goes wrong.
-
-    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
-
-    Args:
-        server: URL of the metadata server.
-        noticed: called in the thread, once.
-        hang_seconds: for which one request waits for a change.
-    """
+    """Waits for the preemption notice of a VM in a thread, and calls `noticed` there, once, whatever goes wrong before.
+    One request waits `hang_seconds` for a change:
+    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange"""
 
     def __init__(self, server: str, noticed: Callable[[], None], *, hang_seconds: float = HANG_SECONDS) -> None:
         self._server = urlsplit(server).netloc
@@ -99,11 +93,8 @@ class Watch:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _ask(self, etag: str) -> tuple[str, str]:
-        """The value and its etag, when it is another one or the time is up.
-
-        Raises:
-            OSError, HTTPException: no answer, or none that can be used.
-        """
+        """The value and its etag, when it is another one or the time is up. Raises OSError, HTTPException: no usable
+        answer."""
         from http.client import HTTPConnection
 
         if self._connection is None:
@@ -138,11 +129,8 @@ def is_preempted() -> bool:
 
 
 def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
-    """The value and its etag, when it is another one than this or the time is up.
-
-    Raises:
-        OSError, HTTPException: no answer, or none that can be used.
-    """
+    """The value and its etag, when it is another one than this or the time is up. Raises OSError, HTTPException: no
+    usable answer."""
     from http.client import OK
 
     query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
@@ -252,15 +240,12 @@ def saved_note(node: str, saved: Saved) -> str:
 
 
 def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None]:
-    """Have the live agents of this node upload what there is, and wait for that; at once where there is none.
+    """Have the live agents of this node upload what there is, and wait for that; at once where there is none. Returns
+    what each run's agent said of its uploads; None if it said nothing.
 
     Args:
         why: completes "it is being …".
         ending: this container ends: the agents end their part of the run, and the supervisor, if it is here, follows.
-        seconds: how long to wait.
-
-    Returns:
-        What each run's agent said of its uploads; None if it said nothing.
     """
     deadline = time.monotonic() + seconds
     agents = {}

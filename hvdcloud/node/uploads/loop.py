@@ -37,11 +37,8 @@ def is_complete(run: str) -> bool:
 
 
 def open_run_bucket(spec: Spec) -> Bucket:
-    """The run's bucket, with the run's credentials if there are any.
-
-    Raises:
-        HvdcloudError: the URL is not one of a bucket, or the credentials cannot be used.
-    """
+    """The run's bucket, with the run's credentials if there are any. Raises HvdcloudError: the URL is not one of a
+    bucket, or the credentials cannot be used."""
     from hvdcloud.storage.open import open_bucket
 
     credentials = paths.credentials_file(spec.run)
@@ -51,11 +48,7 @@ def open_run_bucket(spec: Spec) -> Bucket:
 
 
 class UploadLoop:
-    """Uploads the checkpoints of one run on this node.
-
-    Args:
-        spec: of the run.
-    """
+    """Uploads the checkpoints of one run on this node."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -85,11 +78,8 @@ class UploadLoop:
             return self._scan(final=True)
 
     def gather(self) -> str:
-        """From the bucket what is newer there, while no rank runs and all nodes have uploaded what they have. Blocks.
-
-        Returns:
-            What went wrong; empty if nothing did. Horovod can be started all the same, with what is here.
-        """
+        """Fetch what is newer in the bucket, while no rank runs and all nodes have uploaded what they have. Blocks.
+        Returns what went wrong; empty if nothing did. Horovod can be started all the same, with what is here."""
         from hvdcloud.node.uploads.restore import gather
 
         with self._working:

@@ -22,12 +22,8 @@ WORKERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a restore put into a directory.
-
-    Args:
-        run: the run it came from; None if nothing was restored.
-        files: size and modification time in nanoseconds, by path in the directory.
-    """
+    """What a restore put into a directory: the run it came from, and size and modification time in nanoseconds by
+    path."""
 
     run: str | None = None
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -67,14 +63,12 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
 
 
 def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
-    """Bring `directory` to the newest of what all nodes of this very run have put into the bucket; returns how many
-    files of it are there.
+    """Bring `directory` to the newest that all nodes of this very run have in the bucket; returns how many files are
+    there.
 
-    Unlike `restore` it replaces a file whose successor another node wrote. What is here must be in the bucket already.
-
-    Raises:
-        CheckpointError: a checkpoint that can't be fetched or does not verify.
-        CapacityError: not enough space.
+    Unlike `restore`, whose errors it raises, it replaces a file whose successor another node wrote. What is here must
+    be
+    in the bucket already.
     """
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
