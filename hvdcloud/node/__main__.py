@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.node.files import parse_object
 
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
@@ -19,7 +20,7 @@ _USAGE = (
 )
 
 
-# What only the laptop asks for: somebody is there.
+# What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush"}
 
 
@@ -125,11 +126,8 @@ def _one(verb: str, rest: list[str]) -> str:
 
 
 def _request(verb: str) -> dict[str, Any]:
-    try:
-        value = json.loads(sys.stdin.buffer.readline())
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    value = parse_object(sys.stdin.buffer.readline())
+    if value is None:
         raise UsageError(
             f"hvdcloud-node {verb}: standard input is not one line of JSON",
             hint="the image and hvdcloud must be of one version: hvdcloud build",

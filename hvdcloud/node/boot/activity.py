@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from hvdcloud.node import paths
-from hvdcloud.node.files import lock_holder, read_json, write_json
+from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.run import state
 
@@ -35,9 +35,8 @@ def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
     connections."""
     if (run := state.active_run()) is not None:
         return f"run {run}"
-    for lock in paths.volatile_dir().glob("*.agent"):
-        if lock_holder(lock) is not None:
-            return f"the agent of run {lock.stem}"
+    if agents := state.live_agents():
+        return f"the agent of run {min(agents)}"
     callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
     strangers = callers - set(_mesh("addresses")) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None

@@ -121,10 +121,7 @@ def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer
 
 def answer() -> dict[str, Any]:
     """The answer of `idle`, which other nodes of the cluster ask for."""
-    seconds = activity.idle_seconds()
-    if activity.now() is not None:
-        seconds = 0.0
-    return Answer(idle=seconds, complete=not _incomplete())._asdict()
+    return _own()._asdict()
 
 
 def end_if_idle() -> int:
@@ -186,12 +183,11 @@ def _answers_of(nodes: Sequence[str]) -> dict[str, Answer | None]:
 
 
 def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
-    found = None
-    for attempt in range(HEAD_ATTEMPTS):
-        if attempt:
+    found = _answer_of(head)
+    for _ in range(HEAD_ATTEMPTS - 1):
+        if found is None:
             time.sleep(min(CHECK_SECONDS, limit / 4))
-        if (found := _answer_of(head)) is not None:
-            break
+            found = _answer_of(head)
     return {head: found}
 
 
@@ -201,14 +197,9 @@ def _answer_of(node: str) -> Answer | None:
 
     from hvdcloud.node.mesh import ssh
 
+    command = ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS)
     try:
-        done = subprocess.run(
-            ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            check=False,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode == ssh.FAILED:

@@ -11,14 +11,13 @@ to its pinned host key and to the connection that the supervisor keeps to it.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
+from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import ssh
 
 RESOLVE_SECONDS = 20.0
@@ -54,18 +53,15 @@ def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
     mount, which cannot be replaced.
     """
     first_line, last_line = f"# hvdcloud: {block}\n", f"# hvdcloud: end of {block}\n"
-    file = _file()
-    old = ""
-    with contextlib.suppress(FileNotFoundError):
-        old = file.read_text()
+    file = paths.root() / "etc/hosts"
+    old = file.read_text() if file.exists() else ""
     head, first, rest = old.partition(first_line)
     others = head + rest.partition(last_line)[2] if first else old
     lines = "".join(f"{address} {name}\n" for name, address in found.items())
     new = f"{first_line}{lines}{last_line}{others}" if lines else others
-    if new == old:
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(new)
+    if new != old:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(new)
 
 
 def write_aliases(names: Mapping[str, str]) -> None:
@@ -77,12 +73,4 @@ def write_aliases(names: Mapping[str, str]) -> None:
         with contextlib.suppress(socket.gaierror):
             found[alias] = socket.gethostbyname(name)
     write(found, block=_ALIASES)
-    file = ssh.aliases_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".aliases.{os.getpid()}")
-    temporary.write_text("".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))
-    temporary.replace(file)
-
-
-def _file() -> Path:
-    return paths.root() / "etc/hosts"
+    replace(ssh.aliases_file(), "".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))

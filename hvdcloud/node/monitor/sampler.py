@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.node.files import write_json
+from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
 from hvdcloud.node.run import state
 from hvdcloud.node.run.spec import Spec
@@ -52,7 +51,7 @@ class Series:
             self._lines = []
 
     def add(self, sample: Sample) -> None:
-        """Keep a sample, or every so manieth. Raises OSError: it could not be written."""
+        """Keep a sample, or one in several. Raises OSError: it could not be written."""
         self._count += 1
         if self._count % self._every:
             return
@@ -64,9 +63,7 @@ class Series:
             return
         self._lines = self._lines[::2]
         self._every *= 2
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_bytes(b"".join(self._lines))
-        temporary.replace(self._path)
+        replace(self._path, b"".join(self._lines))
 
 
 class Sampler:

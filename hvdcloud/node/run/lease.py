@@ -33,7 +33,7 @@ class Lease:
         assert self._process.stdin
         assert self._process.stdout
         assert self._process.stderr
-        self.channel = Channel(read_fd=self._process.stdout.fileno(), write_fd=self._process.stdin.fileno())
+        self.channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
         self.error_fd = self._process.stderr.fileno()
         os.set_blocking(self.error_fd, False)
         self._error = b""

@@ -6,6 +6,7 @@ connection is gone. If the agent itself goes, the rank ends its command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -68,11 +69,9 @@ class _Record:
 
     def _write(self, record: dict[str, Any]) -> None:
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.pwrite(descriptor, json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n", 0)
-            finally:
-                os.close(descriptor)
+            # Not truncated: that would give the block back.
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb") as file:
+                file.write(json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n")
         except OSError as error:
             # The agent hears of it as well; the file is for people and for a supervisor that was killed.
             _say(f"the record of rank {self._rank} could not be written: {error}")
@@ -133,7 +132,7 @@ def _meet_agent(run: str, rank: int) -> Channel:
                 ) from None
             time.sleep(0.02)
     descriptor = connection.detach()
-    channel = Channel(read_fd=descriptor, write_fd=descriptor)
+    channel = Channel(descriptor)
     host = os.environ.get("HOROVOD_HOSTNAME")
     channel.send({"type": "rank", "rank": rank, "pid": os.getpid(), "host": host})
     while time.monotonic() < deadline:
@@ -186,8 +185,7 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
                     _signal_group(child, number)
         if term_at is not None and time.monotonic() >= term_at:
             _signal_group(child, signal.SIGTERM)
-            term_at = None
-            terminated = True
+            term_at, terminated = None, True
         if agent.read_fd in ready:
             agent.receive()
             if agent.closed:
@@ -237,16 +235,12 @@ def _end_with_launcher() -> None:
 
 
 def _signal_group(leader: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, number)
-    except ProcessLookupError:
-        return
 
 
 def _say(text: str) -> None:
-    try:
+    # Unless the launcher is gone, and with it the log.
+    with contextlib.suppress(OSError):
         sys.stderr.write(f"hvdcloud: {text}\n")
         sys.stderr.flush()
-    except OSError:
-        # The launcher is gone, and with it the log.
-        return

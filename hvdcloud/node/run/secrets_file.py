@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.files import write_json
+from hvdcloud.node.files import read_json, write_json
 
 METADATA = "metadata"
 """Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
@@ -40,14 +40,20 @@ def read_environment(run: str) -> dict[str, str]:
     """Environment of the ranks, secrets included. Raises UsageError: the run has ended, or was not prepared on this
     node."""
     try:
-        descriptor = os.open(paths.env_file(run), os.O_RDONLY | os.O_CLOEXEC)
+        value: dict[str, str] = json.loads(paths.env_file(run).read_bytes())
     except FileNotFoundError:
         raise UsageError(
             f"run {run} has ended or was not prepared on this node", hint="hvdcloud run starts another one"
         ) from None
-    with os.fdopen(descriptor, "rb") as file:
-        value: dict[str, str] = json.load(file)
     return value
+
+
+def read_credentials(run: str) -> str | None:
+    """The credentials as `write_private` took them."""
+    found = read_json(paths.credentials_file(run))
+    if found is None:
+        return None
+    return METADATA if found == {"type": METADATA} else json.dumps(found)
 
 
 def forget(run: str, *, keep_credentials: bool) -> None:
@@ -57,7 +63,5 @@ def forget(run: str, *, keep_credentials: bool) -> None:
     if keep_credentials:
         return
     paths.credentials_file(run).unlink(missing_ok=True)
-    try:
+    with contextlib.suppress(OSError):
         paths.secret_dir(run).rmdir()
-    except OSError:
-        return

@@ -24,6 +24,7 @@ from hvdcloud.node.boot import machine
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run import processes
 from hvdcloud.node.run.channel import ask_agent
+from hvdcloud.node.run.state import live_agents
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
@@ -169,10 +170,8 @@ class Saved(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """What an agent says."""
         report = self.report.to_json()
-        return {key: report[key] for key in ("files", "pending", "errors")} | {
-            "seconds": self.seconds,
-            "patient": self.patient,
-        }
+        said = {key: report[key] for key in ("files", "pending", "errors")}
+        return {**said, "seconds": self.seconds, "patient": self.patient}
 
 
 class Drain:
@@ -248,10 +247,7 @@ def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str
         ending: this container ends: the agents end their part of the run, and the supervisor, if it is here, follows.
     """
     deadline = time.monotonic() + seconds
-    agents = {}
-    for lock in sorted(paths.volatile_dir().glob("*.agent")):
-        if holder := lock_holder(lock):
-            agents[lock.stem] = int(holder.get("pid", 0))
+    agents = live_agents()
     if not agents:
         return {}
     found = {run: _ask(run, why, ending=ending, deadline=deadline) for run in agents}
