@@ -68,18 +68,14 @@ def interface_towards(address: str, *, routes: str) -> str | None:
     """The network interface over which the kernel sends to an IPv4 address; None where no route leads there. `routes`:
     the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal)."""
     (target,) = struct.unpack("<I", socket.inet_aton(address))
-    best: tuple[int, int, str] | None = None
+    found = []
     for line in routes.splitlines()[1:]:
         fields = line.split()
-        if len(fields) < 8 or not int(fields[3], 16) & _ROUTE_UP:
-            continue
-        network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
-        if target & mask != network:
-            continue
-        candidate = (bin(mask).count("1"), -metric, fields[0])
-        if best is None or candidate > best:
-            best = candidate
-    return best[2] if best else None
+        if len(fields) >= 8 and int(fields[3], 16) & _ROUTE_UP:
+            network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
+            if target & mask == network:
+                found.append((bin(mask).count("1"), -metric, fields[0]))
+    return max(found)[2] if found else None
 
 
 def address_of(interface: str) -> str:

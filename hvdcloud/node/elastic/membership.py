@@ -81,6 +81,16 @@ class Member:
     missed: int = 0
     """How often in a row it was listed and no worker came."""
 
+    @property
+    def is_candidate(self) -> bool:
+        """Whether it could be listed: it is ready, or its worker failed and gets another chance."""
+        return self.place is Place.READY or (self.place is Place.FAILED and self.failures < MOST_FAILURES)
+
+    @property
+    def next_alias(self) -> str:
+        """The name under which it is listed next."""
+        return self.name if self.listings == 0 else f"{self.name}-g{self.listings + 1}"
+
     def shown(self) -> state.Member:
         """The member as the run's state has it."""
         return state.Member(
@@ -178,11 +188,7 @@ class Membership:
 
     def usable(self) -> list[Member]:
         """Those that Horovod uses or could use now."""
-        return [
-            member
-            for member in self.members.values()
-            if member.slots and (member.place in (Place.LISTED, Place.READY) or self._is_second_chance(member))
-        ]
+        return sorted([*(member for member in self.in_use() if member.slots), *self._candidates()], key=_index)
 
     def may_leave(self, names: Iterable[str]) -> bool:
         """Whether enough would remain without these."""
@@ -219,7 +225,7 @@ class Membership:
             return None
         keep = {member.alias: member for member in self.in_use()}
         for member in self._candidates()[: max(0, self.most - len(keep))]:
-            keep[self._next_alias(member)] = member
+            keep[member.next_alias] = member
         leaving = [member for member in self.members.values() if member.place is Place.LEAVING]
         # Of those that leave, so many stay listed that Horovod does not fall below its minimum.
         for member in leaving[: max(0, self.least - len(keep))]:
@@ -244,18 +250,11 @@ class Membership:
 
     def shown(self) -> list[state.Member]:
         """As the run's state has them, the head first."""
-        return [member.shown() for member in sorted(self.members.values(), key=lambda member: member.index)]
+        return [member.shown() for member in sorted(self.members.values(), key=_index)]
 
     def _candidates(self) -> list[Member]:
-        found = [
-            member
-            for member in self.members.values()
-            if member.slots and (member.place is Place.READY or self._is_second_chance(member))
-        ]
-        return sorted(found, key=lambda member: member.index)
+        return [member for member in sorted(self.members.values(), key=_index) if member.slots and member.is_candidate]
 
-    def _is_second_chance(self, member: Member) -> bool:
-        return member.place is Place.FAILED and member.failures < MOST_FAILURES
 
-    def _next_alias(self, member: Member) -> str:
-        return member.name if member.listings == 0 else f"{member.name}-g{member.listings + 1}"
+def _index(member: Member) -> int:
+    return member.index

@@ -454,7 +454,7 @@ class ElasticSupervisor(Supervisor):
 
     def _judge(self) -> Outcome:
         evidence = ElasticEvidence(
-            workers=self._workers.workers(),
+            workers=list(self._workers.processes.values()),
             least=self._membership.least,
             lost=self._missing(),
             stopped=self._stopped,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hvdcloud.runs.state import RankRecord
@@ -108,17 +109,20 @@ def _rather(other: RankRecord, first: RankRecord) -> bool:
     return first.exit_code == _PYTHON_ERROR and chosen
 
 
-class Worker(NamedTuple):
+@dataclass
+class Worker:
     """One process of an elastic run, from its start to its end or to the loss of its node."""
 
     rank: int
     """When it started: Horovod may give it another one later."""
     node: str
+    alias: str = ""
+    """The name by which Horovod knew its node."""
     ended: Ended | None = None
     lost: bool = False
     """Its node was lost while it ran."""
     got_over: bool = False
-    """The others went on without it, so it is not what ended the run."""
+    """It ended, and the others continued without it: it is not what ended the run."""
 
     @property
     def succeeded(self) -> bool:
@@ -127,8 +131,8 @@ class Worker(NamedTuple):
     @property
     def failed(self) -> bool:
         """By itself, not because Horovod had asked it to end, and the others did not get over it."""
-        ended = self.ended is not None and not self.succeeded
-        return ended and not self.got_over and not (self.ended and self.ended.record.terminated)
+        record = self.ended.record if self.ended else None
+        return record is not None and bool(record.exit_code) and not self.got_over and not record.terminated
 
 
 class ElasticEvidence(NamedTuple):

@@ -94,7 +94,11 @@ class Sync:
         self._delete_unlisted()
         wanted = []
         for index, entry in enumerate(self._entries):
-            self._check_parents(entry.path)
+            if astray := self._led_astray(entry.path):
+                raise UsageError(
+                    f"{entry.path} lies below {astray}, which is not a folder on the node",
+                    hint=f"hvdcloud ssh -- rm {self._workspace / astray}",
+                )
             if entry.link is not None:
                 self._put_link(entry)
             elif not self._is_there(entry):
@@ -140,8 +144,7 @@ class Sync:
         kinds = {entry.path: entry.link is not None for entry in self._entries}
         emptied = set()
         for path, known in list(self._known.items()):
-            is_link = "link" in known
-            if kinds.get(path) == is_link:
+            if kinds.get(path) == ("link" in known):
                 continue
             target = self._workspace / path
             if not self._led_astray(path) and self._is_as_recorded(target, known):
@@ -170,10 +173,7 @@ class Sync:
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
         known = self._known.get(entry.path)
-        if known and known.get("size") == status.st_size and known.get("mtime_ns") == status.st_mtime_ns:
-            sha256 = known.get("sha256")
-        else:
-            sha256 = _sha256(target)
+        sha256 = known.get("sha256") if known and _is_unchanged(status, known) else _sha256(target)
         if sha256 != entry.sha256:
             return False
         if stat.S_IMODE(status.st_mode) != entry.mode:
@@ -182,12 +182,8 @@ class Sync:
         return True
 
     def _remember(self, entry: Entry, status: os.stat_result) -> None:
-        self._done[entry.path] = {
-            "size": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "mode": entry.mode,
-            "sha256": entry.sha256,
-        }
+        size, mtime = status.st_size, status.st_mtime_ns
+        self._done[entry.path] = {"size": size, "mtime_ns": mtime, "mode": entry.mode, "sha256": entry.sha256}
 
     def _put_link(self, entry: Entry) -> None:
         assert entry.link is not None
@@ -211,13 +207,6 @@ class Sync:
                 f"{entry.path} cannot be put into the workspace: {error.strerror}",
                 hint=f"hvdcloud ssh -- rm -r {target}",
             ) from error
-
-    def _check_parents(self, path: str) -> None:
-        if astray := self._led_astray(path):
-            raise UsageError(
-                f"{path} lies below {astray}, which is not a folder on the node",
-                hint=f"hvdcloud ssh -- rm {self._workspace / astray}",
-            )
 
     def _led_astray(self, path: str) -> str | None:
         """The first parent that exists and is not a real folder: through a link we would write elsewhere."""
@@ -246,11 +235,11 @@ class Sync:
             return False
         if "link" in known:
             return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
-        return (
-            stat.S_ISREG(status.st_mode)
-            and status.st_size == known.get("size")
-            and status.st_mtime_ns == known.get("mtime_ns")
-        )
+        return stat.S_ISREG(status.st_mode) and _is_unchanged(status, known)
+
+
+def _is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:
+    return (status.st_size, status.st_mtime_ns) == (known.get("size"), known.get("mtime_ns"))
 
 
 def _parents(path: str) -> list[str]:
