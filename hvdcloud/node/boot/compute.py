@@ -62,9 +62,8 @@ class Compute:
         self._token = ""
         self._place = ""
         # Neither the metadata server nor a private endpoint is behind the proxy that an image may name.
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls())
-        )
+        https = urllib.request.HTTPSHandler(context=_tls())
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
 
     def call(
         self,
@@ -119,15 +118,11 @@ class Compute:
     ) -> dict[str, Any]:
         place, token = self._identity()
         tail = f"?{urlencode(query)}" if query else ""
-        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self._endpoint}/compute/v1/{place}/{path}{tail}"
+        request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
         if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(
-            f"{self._endpoint}/compute/v1/{place}/{path}{tail}",
-            method=method,
-            headers=headers,
-            data=None if body is None else json.dumps(body).encode(),
-        )
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
         try:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
                 answer = json.loads(response.read())

@@ -56,12 +56,8 @@ class RunBundle(NamedTuple):
 def _files() -> list[dict[str, Any]]:
     """The project's files, as the last sync recorded them."""
     known = (read_json(paths.sync_file()) or {}).get("files", {})
-    return [
-        {"path": path, "link": each["link"]}
-        if "link" in each
-        else {"path": path, "size": each["size"], "mode": each["mode"], "sha256": each["sha256"]}
-        for path, each in sorted(known.items())
-    ]
+    wanted = ("link", "size", "mode", "sha256")
+    return [{"path": path, **{key: known[path][key] for key in wanted if key in known[path]}} for path in sorted(known)]
 
 
 def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
@@ -104,8 +100,6 @@ def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
             info.size, info.mode = entry["size"], entry["mode"]
             with (bundle.workspace / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
-                    raise NodeError(
-                        f"{entry['path']} was changed in the head's workspace, so no node can join the run",
-                        hint="hvdcloud stop, then hvdcloud run",
-                    )
+                    why = f"{entry['path']} was changed in the head's workspace, so no node can join the run"
+                    raise NodeError(why, hint="hvdcloud stop, then hvdcloud run")
                 archive.addfile(info, content)

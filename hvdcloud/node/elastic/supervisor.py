@@ -349,10 +349,8 @@ class ElasticSupervisor(Supervisor):
     def _warn_of_late_notice(self, node: str, error: str) -> None:
         if error and not self._cannot_disconnect:
             self._cannot_disconnect = True
-            self._log.note(
-                f"node {node} may not break its workers' connections ({error}): after a loss, they notice it "
-                f"{self._request.gloo_timeout:.0f} s later"
-            )
+            what = f"node {node} may not break its workers' connections ({error})"
+            self._log.note(f"{what}: after a loss, they notice it {self._request.gloo_timeout:.0f} s later")
 
     # -- nodes that join and leave on request --------------------------------------------------------------------------
 
@@ -409,10 +407,8 @@ class ElasticSupervisor(Supervisor):
 
     def _start_over(self) -> None:
         self._state.restarts += 1
-        self._log.note(
-            f"Horovod did not get over a loss (exit code {self._launcher_code}); it is started again from the newest "
-            "checkpoint"
-        )
+        what = f"Horovod did not get over a loss (exit code {self._launcher_code})"
+        self._log.note(f"{what}; it is started again from the newest checkpoint")
         self._end_launcher_group()
         self._close_output()
         self._write_hosts({})

@@ -39,10 +39,9 @@ def _resolve(name: str, address: str, deadline: float) -> str:
             return socket.gethostbyname(address)
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise NodeError(
-                    f"the peer {name} cannot be found: {address}: {error.strerror or error}",
-                    hint="hvdcloud down, then up again; the nodes need one network and its internal DNS",
-                ) from error
+                hint = "hvdcloud down, then up again; the nodes need one network and its internal DNS"
+                why = f"the peer {name} cannot be found: {address}: {error.strerror or error}"
+                raise NodeError(why, hint=hint) from error
         time.sleep(0.5)
 
 
@@ -69,7 +68,7 @@ def write_aliases(names: Mapping[str, str]) -> None:
     gets none. Raises OSError: a file cannot be written."""
     found = {}
     for alias, name in names.items():
-        # Without it, Horovod's ssh fails, as it does for every node that has just gone.
+        # Without it, Horovod's ssh fails, as it does for every node that is just lost.
         with contextlib.suppress(socket.gaierror):
             found[alias] = socket.gethostbyname(name)
     write(found, block=_ALIASES)

@@ -67,11 +67,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
     activity.remember_mesh([host.name for host in hosts], found)
     own = machine.name()
-    return {
-        "cores": machine.cores(),
-        "gpus": machine.gpus(),
-        "interface": machine.mesh_interface([host.address for host in resolved if host.name != own]),
-    }
+    interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
+    return {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:

@@ -14,7 +14,7 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """The connection that waits; None: the caller has gone again."""
+    """The connection that waits; None: the caller hung up again."""
     with contextlib.suppress(BlockingIOError):
         return listener.accept()[0]
     return None
@@ -120,22 +120,26 @@ def turn(selector: selectors.BaseSelector, seconds: float) -> None:
 def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
     """The answer, of this type, of a run's live agent over its socket; None if there is no agent, or if it ends first.
     `deadline`: of time.monotonic(). Raises TimeoutError: it did not answer in time."""
+    try:
+        said = ask(paths.agent_socket(run), message, deadline=deadline)
+        return next((each for each in said if each.get("type") == answer), None)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+
+
+def ask(path: Path, message: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
+    """What a socket answers to a message, until it hangs up. `deadline`: of time.monotonic(). Raises FileNotFoundError,
+    ConnectionRefusedError: no process listens; TimeoutError: it did not hang up in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connection.connect(str(paths.agent_socket(run)))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
+        connection.connect(str(path))
         channel = Channel(connection.fileno())
         channel.send(message)
-        while not channel.closed and (left := deadline - time.monotonic()) > 0:
+        while not channel.closed:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
             select.select([connection], [], [], left)
-            for said in channel.receive():
-                if said.get("type") == answer:
-                    return said
-        if channel.closed:
-            return None
-    raise TimeoutError
+            yield from channel.receive()
 
 
 class Mailbox:

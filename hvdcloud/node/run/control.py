@@ -39,10 +39,8 @@ def stop(run: str) -> dict[str, Any]:
         state.record_event(run, "asked to stop")
         processes.send([pid], signal.SIGTERM)
         if not processes.wait_gone([pid], seconds=STOP_SECONDS):
-            raise NodeError(
-                f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way",
-                hint=f"hvdcloud logs -f {run}, or hvdcloud down --force",
-            )
+            why = f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way"
+            raise NodeError(why, hint=f"hvdcloud logs -f {run}, or hvdcloud down --force")
         current = state.read(run)
     elif current.supervisor_dead:
         # The agents have ended the ranks when the supervisor died; this is for a node whose agent died as well.
@@ -83,9 +81,8 @@ def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
     try:
         answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=time.monotonic() + seconds)
     except TimeoutError:
-        raise NodeError(
-            f"the agent of run {run} did not upload its checkpoints in time", hint="hvdcloud pull tries again"
-        ) from None
+        why = f"the agent of run {run} did not upload its checkpoints in time"
+        raise NodeError(why, hint="hvdcloud pull tries again") from None
     return None if answer is None else UploadReport.from_json(answer["checkpoints"])
 
 
@@ -110,17 +107,14 @@ def _wait_for_logs() -> None:
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:
     """Wait until the run has no agent on this node. Raises NodeError: it still has one."""
-    holder = lock_holder(paths.agent_lock(run))
     deadline = time.monotonic() + seconds
-    while holder is not None:
+    while (holder := lock_holder(paths.agent_lock(run))) is not None:
         if time.monotonic() >= deadline:
             raise NodeError(f"the agent of run {run} is still at work after {seconds:.0f} s", hint="hvdcloud status")
-        pid = int(holder.get("pid", 0))
-        if pid > 0:
+        if pid := int(holder.get("pid", 0)):
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)
-        holder = lock_holder(paths.agent_lock(run))
 
 
 def poweroff() -> dict[str, Any]:

@@ -99,10 +99,8 @@ def _detach(request: Request, current: RunState, lock: Lock) -> None:
     ready, _, _ = select.select([reader], [], [], START_SECONDS)
     said = os.read(reader, 4096).decode(errors="replace") if ready else "it took too long"
     if said != "ready":
-        raise NodeError(
-            f"the supervisor of run {request.run} did not start: {said or 'it was killed'}",
-            hint="hvdcloud ssh shows the head; a full disk is a common cause",
-        )
+        hint = "hvdcloud ssh shows the head; a full disk is a common cause"
+        raise NodeError(f"the supervisor of run {request.run} did not start: {said or 'it was killed'}", hint=hint)
 
 
 def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: int) -> None:

@@ -82,11 +82,8 @@ def judge(evidence: Evidence) -> Outcome:
         return Outcome("lost", None, "the run was ended for no known reason")
     if evidence.launcher == 0:
         return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
-    return Outcome(
-        "failed",
-        evidence.launcher,
-        f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why",
-    )
+    why = f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why"
+    return Outcome("failed", evidence.launcher, why)
 
 
 def _first_failure(ended: Sequence[Ended]) -> Ended | None:
@@ -168,12 +165,9 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
             one = next(worker for worker in done if worker.ended and worker.ended.at == first)
             failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
             code = failures[0].record.exit_code if failures else None
-            return Outcome(
-                "failed",
-                code,
-                f"the worker on {one.node} that began as rank {one.rank} exited with 0 while {len(unfinished)} more "
-                "were training, which ends an elastic job",
-            )
+            ended = f"the worker on {one.node} that began as rank {one.rank} exited with 0"
+            others = f"while {len(unfinished)} more were training, which ends an elastic job"
+            return Outcome("failed", code, f"{ended} {others}")
     if evidence.stopped:
         return Outcome("stopped", None, "stopped on request")
     if evidence.trouble:
@@ -187,14 +181,10 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
         return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
     if evidence.launcher is not None and evidence.launcher < 0:
-        return Outcome(
-            "failed", 128 - evidence.launcher, f"horovodrun was killed by {_signal_name(-evidence.launcher)}"
-        )
-    return Outcome(
-        "failed",
-        evidence.launcher or None,
-        f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why",
-    )
+        number = -evidence.launcher
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+    why = f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why"
+    return Outcome("failed", evidence.launcher or None, why)
 
 
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:

@@ -127,9 +127,8 @@ def _meet_agent(run: str, rank: int) -> Channel:
         except (FileNotFoundError, ConnectionRefusedError):
             # The environment's file goes when the run ends: do not outlive it.
             if time.monotonic() > deadline or not paths.env_file(run).exists():
-                raise NodeError(
-                    f"rank {rank} was not started: run {run} has no agent on this node", hint="hvdcloud run again"
-                ) from None
+                why = f"rank {rank} was not started: run {run} has no agent on this node"
+                raise NodeError(why, hint="hvdcloud run again") from None
             time.sleep(0.02)
     descriptor = connection.detach()
     channel = Channel(descriptor)

@@ -31,9 +31,8 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
     try:
         write_json(target, {"type": METADATA} if credentials == METADATA else json.loads(credentials), mode=0o600)
     except ValueError:
-        raise UsageError(
-            "the Google credentials are not JSON", hint="gcloud auth application-default login makes new ones"
-        ) from None
+        hint = "gcloud auth application-default login makes new ones"
+        raise UsageError("the Google credentials are not JSON", hint=hint) from None
 
 
 def read_environment(run: str) -> dict[str, str]:
@@ -42,9 +41,8 @@ def read_environment(run: str) -> dict[str, str]:
     try:
         value: dict[str, str] = json.loads(paths.env_file(run).read_bytes())
     except FileNotFoundError:
-        raise UsageError(
-            f"run {run} has ended or was not prepared on this node", hint="hvdcloud run starts another one"
-        ) from None
+        why = f"run {run} has ended or was not prepared on this node"
+        raise UsageError(why, hint="hvdcloud run starts another one") from None
     return value
 
 

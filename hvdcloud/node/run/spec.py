@@ -54,10 +54,9 @@ class Spec(NamedTuple):
                 interface=value.get("interface"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"the description of the run cannot be used: {type(error).__name__}: {error}",
-                hint="the image and hvdcloud must be of one version: hvdcloud build",
-            ) from error
+            why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
+            hint = "the image and hvdcloud must be of one version: hvdcloud build"
+            raise UsageError(why, hint=hint) from error
         if not spec.command:
             raise UsageError("the run has no command", hint="set run.command, or `hvdcloud run -- COMMAND`")
         return spec

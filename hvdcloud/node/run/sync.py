@@ -45,10 +45,8 @@ class Entry(NamedTuple):
         if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == _STAGING:
             raise UsageError(f"{path!r} is not a path inside the project", hint="rename it or add it to .gitignore")
         if entry.link is not None and not _stays_inside(path, entry.link):
-            raise UsageError(
-                f"the symbolic link {path!r} leads out of the project, to {entry.link!r}",
-                hint="replace it by what it points to, or add it to .gitignore",
-            )
+            hint = "replace it by what it points to, or add it to .gitignore"
+            raise UsageError(f"the symbolic link {path!r} leads out of the project, to {entry.link!r}", hint=hint)
         return entry
 
 
@@ -95,10 +93,8 @@ class Sync:
         wanted = []
         for index, entry in enumerate(self._entries):
             if astray := self._led_astray(entry.path):
-                raise UsageError(
-                    f"{entry.path} lies below {astray}, which is not a folder on the node",
-                    hint=f"hvdcloud ssh -- rm {self._workspace / astray}",
-                )
+                hint = f"hvdcloud ssh -- rm {self._workspace / astray}"
+                raise UsageError(f"{entry.path} lies below {astray}, which is not a folder on the node", hint=hint)
             if entry.link is not None:
                 self._put_link(entry)
             elif not self._is_there(entry):
@@ -166,10 +162,8 @@ class Sync:
         except (FileNotFoundError, NotADirectoryError):
             return False
         if stat.S_ISDIR(status.st_mode):
-            raise UsageError(
-                f"{entry.path} is a file in the project and a folder on the node",
-                hint=f"hvdcloud ssh -- rm -r {target}",
-            )
+            hint = f"hvdcloud ssh -- rm -r {target}"
+            raise UsageError(f"{entry.path} is a file in the project and a folder on the node", hint=hint)
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
         known = self._known.get(entry.path)
@@ -203,10 +197,8 @@ class Sync:
         try:
             temporary.replace(target)
         except OSError as error:
-            raise UsageError(
-                f"{entry.path} cannot be put into the workspace: {error.strerror}",
-                hint=f"hvdcloud ssh -- rm -r {target}",
-            ) from error
+            why = f"{entry.path} cannot be put into the workspace: {error.strerror}"
+            raise UsageError(why, hint=f"hvdcloud ssh -- rm -r {target}") from error
 
     def _led_astray(self, path: str) -> str | None:
         """The first parent that exists and is not a real folder: through a link we would write elsewhere."""

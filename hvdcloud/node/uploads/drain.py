@@ -61,11 +61,10 @@ class Watch:
         self._noticed = noticed
         self._hang_seconds = hang_seconds
         self._connection: HTTPConnection | None = None
-        self._thread = threading.Thread(target=self._work, name="preemption", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
-        self._thread.start()
+        threading.Thread(target=self._work, name="preemption", daemon=True).start()
 
     def _work(self) -> None:
         # Here, because ranks wait for the agent that imports us.
@@ -193,11 +192,10 @@ class Drain:
         self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
         self._told = ""
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="departure", daemon=True)
 
     def start(self) -> None:
         """Begin to upload."""
-        self._thread.start()
+        threading.Thread(target=self._work, name="drain", daemon=True).start()
 
     def stop(self) -> None:
         """The run ends on this node, which has its own last uploads."""

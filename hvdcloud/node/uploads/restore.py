@@ -97,10 +97,9 @@ def _restore(
     needed = sum(choice[-1].entry.size for choice in choices.values())
     free = free_bytes(directory)
     if needed > free:
-        raise CapacityError(
-            f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left",
-            hint="make the cluster anew with a larger gce.disk_gb, or free some space on this machine",
-        )
+        why = f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left"
+        hint = "make the cluster again with a larger gce.disk_gb, or free some space on this machine"
+        raise CapacityError(why, hint=hint)
     failures = _fetch(bucket, choices, places=places, restored=restored)
     write_json(baseline_path(directory), {"from": run_from, "files": restored})
     if failures:
@@ -124,10 +123,8 @@ def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_
         seen.add(run)
         manifests = load_manifests(bucket, cluster=cluster, run=run)
         if not manifests and run == run_from:
-            raise CheckpointError(
-                f"run {run} of {cluster} has no checkpoints in {bucket.url}",
-                hint=f"hvdcloud --name {cluster} pull shows which runs have",
-            )
+            hint = f"hvdcloud --name {cluster} pull shows which runs have"
+            raise CheckpointError(f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=hint)
         prefix = run_prefix(cluster, run)
         for manifest in manifests:
             for entry in manifest.files:

@@ -331,11 +331,8 @@ class Uploader:
 
     def _adopt(self, announced: Sequence[Entry]) -> None:
         """List uploads whose outcome is not known, if the bucket has their bytes."""
-
-        def look(entry: Entry) -> ObjectInfo | None:
-            return self._bucket.stat(self._prefix + entry.name)
-
-        for outcome in parallel(announced, look, workers=WORKERS_SMALL):
+        stat = self._bucket.stat
+        for outcome in parallel(announced, lambda entry: stat(self._prefix + entry.name), workers=WORKERS_SMALL):
             if outcome.error is not None:
                 raise outcome.error
             entry, info = outcome.item, outcome.result
@@ -366,7 +363,7 @@ class Uploader:
                 self._generation = info.generation
                 self._dirty = False
                 return
-        raise CheckpointError(f"somebody else keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
+        raise CheckpointError(f"another process keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
 
     def _merge(self, name: str) -> None:
         """Another uploader of this node wrote meanwhile: keep what it knows and we don't."""
