@@ -1,4 +1,4 @@
-"""The TCP sockets of this node's processes: who is connected to whom, and how to break a worker's connections.
+"""The TCP sockets of this node's processes: what they are connected to, and how to break a worker's connections.
 
 When a node is gone, Gloo and NCCL notice it at once only where the kernel of that node closes its connections. A node
 that is frozen or cut off closes nothing, and workers that were not connected to it directly wait for those that were.

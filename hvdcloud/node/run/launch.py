@@ -121,7 +121,7 @@ def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: 
         if os.fork() == 0:
             after(current)
         code = 0
-    except BaseException:  # noqa: BLE001 - the last frame of a detached process: there is nobody to raise to
+    except BaseException:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
         traceback.print_exc()
     finally:
         os._exit(code)
