@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.node.files import parse_object
 
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
@@ -19,16 +20,12 @@ _USAGE = (
 )
 
 
-# What only the laptop asks for: somebody is there.
+# What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb.
-
-    Returns:
-        The process's exit code.
-    """
+    """Run one verb; returns the process's exit code."""
     verb, *rest = arguments or [""]
     if verb in _FROM_OUTSIDE:
         from hvdcloud.node.boot import activity
@@ -129,15 +126,10 @@ def _one(verb: str, rest: list[str]) -> str:
 
 
 def _request(verb: str) -> dict[str, Any]:
-    try:
-        value = json.loads(sys.stdin.buffer.readline())
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise UsageError(
-            f"hvdcloud-node {verb}: standard input is not one line of JSON",
-            hint="the image and hvdcloud must be of one version: hvdcloud build",
-        )
+    value = parse_object(sys.stdin.buffer.readline())
+    if value is None:
+        hint = "the image and hvdcloud must be of one version: hvdcloud build"
+        raise UsageError(f"hvdcloud-node {verb}: standard input is not one line of JSON", hint=hint)
     return value
 
 

@@ -12,23 +12,19 @@ from typing import Any
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """Replace `path` in one move.
+    """Replace `path` in one move. Raises OSError: as the system says; the old file is then still whole."""
+    replace(path, json.dumps(value, ensure_ascii=True) + "\n", mode=mode)
 
-    Raises:
-        OSError: as the system says; the old file is then still whole.
-    """
+
+def replace(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+    """Replace `path` in one move; it never has looser permissions. Raises OSError: the old file is still whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    data = json.dumps(value, ensure_ascii=True).encode() + b"\n"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        try:
+        with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
-        finally:
-            os.close(descriptor)
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -38,9 +34,15 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None where there is no such file or it does not hold a JSON object."""
     try:
-        value = json.loads(path.read_bytes())
+        return parse_object(path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def parse_object(text: str | bytes | bytearray) -> dict[str, Any] | None:
+    """The JSON object that the text is; None: it is none."""
+    try:
+        value = json.loads(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -49,10 +51,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 class Lock:
     """A file that one process holds; the kernel lets go of it when that process and its forks are gone.
 
-    The file's content says who holds it and is only meaningful while it is held.
-
-    Args:
-        path: made if need be, and never removed (removing a lock file lets two processes hold "it").
+    Its content says who holds it and is only meaningful while it is held. It is made if need be, and never removed
+    (removing a lock file lets two processes hold "it").
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,18 +94,13 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        try:
-            # Shared, so that two who ask at once do not take each other for the holder.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            try:
-                value = json.loads(os.pread(descriptor, 4096, 0))
-            except ValueError:
-                return {}
-            return value if isinstance(value, dict) else {}
-        return None
+        # Shared, so that two processes that ask at once do not take each other for the holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return parse_object(os.pread(descriptor, 4096, 0)) or {}
     finally:
         os.close(descriptor)
+    return None
 
 
 def is_disk_full(error: OSError) -> bool:

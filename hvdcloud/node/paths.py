@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 
 ROOT_VARIABLE = "HVDCLOUD_NODE_ROOT"
 RUN_VARIABLE = "HVDCLOUD_RUN"
-"""In the environment of every process that belongs to a run: how its processes are found, whoever their parent is."""
+"""In the environment of every process that belongs to a run: how its processes are found, whatever their parent is."""
 SSH_PORT = 2222
 SSH_SOCKETS = "ssh-"
 """How the sockets of shared ssh connections begin, in `volatile_dir`."""
@@ -32,11 +32,7 @@ def is_container() -> bool:
 
 
 def check_run_id(run: str) -> str:
-    """The run id itself.
-
-    Raises:
-        UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths.
-    """
+    """The run id itself. Raises UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths."""
     if not _RUN_ID.fullmatch(run):
         raise UsageError(f"{run!r} is not a run", hint="`hvdcloud status` shows the runs")
     return run
@@ -118,7 +114,7 @@ def supervisor_lock() -> Path:
 
 
 def activity_file() -> Path:
-    """When something was last seen to go on here."""
+    """When there was last activity on this node."""
     return volatile_dir() / "activity"
 
 

@@ -126,7 +126,7 @@ def worker(
     rank: int, exit_code: int | None = None, *, lost: bool = False, got_over: bool = False, **how: Any
 ) -> Worker:
     end = None if exit_code is None else ended(rank, exit_code, **how)
-    return Worker(rank, f"n{rank}", end, lost, got_over)
+    return Worker(rank, f"n{rank}", ended=end, lost=lost, got_over=got_over)
 
 
 def elastic_evidence(*workers: Worker, **seen: Any) -> ElasticEvidence:

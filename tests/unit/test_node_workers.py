@@ -66,7 +66,7 @@ def test_a_connection_to_a_node_that_is_lost_has_still_to_go() -> None:
     assert not made.check_formed(made.nodes(), now=20.0)
     see(made, "d-0", "d-1", now=20.5)
     assert made.check_formed(made.nodes(), now=20.5)
-    assert [worker.got_over for worker in made.workers()] == [False, False, True]
+    assert [worker.got_over for worker in made.processes.values()] == [False, False, True]
 
 
 @pytest.mark.parametrize(("nodes", "wait"), [(3, FRESH_SECONDS), (1, ALONE_SECONDS)])

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from hvdcloud.node import paths
-from hvdcloud.node.files import lock_holder, read_json, write_json
+from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.run import state
 
@@ -31,16 +31,12 @@ def idle_seconds() -> float | None:
 
 
 def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
-    """The activity at this moment, in words; None: there is none.
-
-    Args:
-        tables: files with this machine's TCP connections.
-    """
+    """The activity at this moment, in words; None: there is none. `tables`: files with this machine's TCP
+    connections."""
     if (run := state.active_run()) is not None:
         return f"run {run}"
-    for lock in paths.volatile_dir().glob("*.agent"):
-        if lock_holder(lock) is not None:
-            return f"the agent of run {lock.stem}"
+    if agents := state.live_agents():
+        return f"the agent of run {min(agents)}"
     callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
     strangers = callers - set(_mesh("addresses")) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None
@@ -52,13 +48,8 @@ def mesh() -> list[str]:
 
 
 def remember_mesh(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
-    """Note the cluster's nodes, head first; what comes from them is not from outside.
-
-    Their addresses are resolved now: the entrypoint, which needs them later, must not wait for a name service.
-
-    Args:
-        addresses: IPv4, of those that are known, by name.
-    """
+    """Note the cluster's nodes, head first, and the IPv4 addresses of those that are known: they are not from outside.
+    Addresses are resolved now: the entrypoint, which needs them later, must not wait for a name service."""
     found = []
     for name in nodes:
         with contextlib.suppress(OSError):

@@ -33,13 +33,8 @@ _PASSES = {"rateLimitExceeded", "userRateLimitExceeded", "resourceNotReady"}
 
 
 class RefusedError(Exception):
-    """Another attempt would be refused too.
-
-    Args:
-        said: the API's answer.
-        status: its HTTP status; 0: the API was not asked.
-        reason: its word for the error, such as `notFound`.
-    """
+    """Another attempt would be refused too. HTTP status 0: the API was not asked; `reason`: its word, such as
+    `notFound`."""
 
     def __init__(self, said: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(said)
@@ -67,9 +62,8 @@ class Compute:
         self._token = ""
         self._place = ""
         # Neither the metadata server nor a private endpoint is behind the proxy that an image may name.
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls())
-        )
+        https = urllib.request.HTTPSHandler(context=_tls())
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
 
     def call(
         self,
@@ -80,14 +74,11 @@ class Compute:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The answer to a request, which is repeated until there is one.
+        """The answer to a request, which is repeated until there is one, or until `deadline` (time.monotonic()).
 
         Args:
-            method: of HTTP.
             path: below the zone: `instances/digits-1`.
-            deadline: `time.monotonic()` value after which the request is not repeated.
             query: the same for every attempt, so that with a requestId a lost answer makes no second operation.
-            body: of the request.
 
         Raises:
             RefusedError: the answer is no.
@@ -104,17 +95,9 @@ class Compute:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def delete_vms(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
-        """Request the deletion of VMs, all at once; one that does not exist counts as deleted.
-
-        Allowed by `compute.instances.delete` alone, so an operation's end is not waited for.
-
-        Args:
-            names: of the VMs.
-            seconds: how long to repeat the requests.
-
-        Returns:
-            those that will not be deleted, each with the reason.
-        """
+        """Request the deletion of VMs, all at once, for so many seconds; one that does not exist counts as deleted.
+        Returns those that will not be deleted, each with the reason. Needs `compute.instances.delete` alone, so an
+        operation's end is not waited for."""
         if not names:
             return {}
         deadline = time.monotonic() + seconds
@@ -135,15 +118,11 @@ class Compute:
     ) -> dict[str, Any]:
         place, token = self._identity()
         tail = f"?{urlencode(query)}" if query else ""
-        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self._endpoint}/compute/v1/{place}/{path}{tail}"
+        request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
         if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(
-            f"{self._endpoint}/compute/v1/{place}/{path}{tail}",
-            method=method,
-            headers=headers,
-            data=None if body is None else json.dumps(body).encode(),
-        )
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
         try:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
                 answer = json.loads(response.read())

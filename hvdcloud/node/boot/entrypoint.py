@@ -55,11 +55,7 @@ class _StepError(Exception):
 
 
 def main() -> int:
-    """Be the container's first process until it is told to end, or sshd ends.
-
-    Returns:
-        0 after SIGTERM, else 1.
-    """
+    """Be the container's first process until it is told to end, or sshd ends. Returns 0 after SIGTERM, else 1."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     try:
         publish({"status": "starting"})
@@ -105,11 +101,8 @@ def _next_signal(watch: Watch | None) -> int | None:
 
 
 def publish(status: dict[str, Any]) -> None:
-    """Print the node's status as one line, and set the VM's guest attribute if this is a VM.
-
-    Raises:
-        _StepError: the metadata server did not take it, so the laptop cannot know.
-    """
+    """Print the node's status as one line, and set the VM's guest attribute if this is a VM. Raises _StepError: the
+    metadata server did not take it, so the laptop cannot know."""
     _print(status)
     if server := os.environ.get(METADATA_VARIABLE):
         _put(server, json.dumps(status).encode())
@@ -121,11 +114,8 @@ def _print(status: dict[str, Any]) -> None:
 
 
 def _put(server: str, body: bytes) -> None:
-    """Set the guest attribute; requests to a server that is busy or does not answer are repeated.
-
-    Raises:
-        _StepError: it refused, or the time is up.
-    """
+    """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
+    refused, or the time is up."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -199,23 +189,19 @@ def _is_public_key(line: str) -> bool:
 
 def _write_node_file() -> None:
     cores = os.environ.get("HVDCLOUD_CORES")
-    image = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _NOT_THE_IMAGES and not name.startswith("HVDCLOUD_")
+    # SSH sessions do not see the container's environment.
+    facts = {
+        "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
+        "cores": int(cores) if cores else None,
+        "environment": {name: value for name, value in _without_our_own().items() if name not in _NOT_THE_IMAGES},
+        "metadata": os.environ.get(METADATA_VARIABLE),
+        "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
     }
-    write_json(
-        paths.node_file(),
-        {
-            "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
-            "cores": int(cores) if cores else None,
-            "environment": image,
-            # SSH sessions do not see the container's environment.
-            "metadata": os.environ.get(METADATA_VARIABLE),
-            "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
-        },
-        mode=0o600,
-    )
+    write_json(paths.node_file(), facts, mode=0o600)
+
+
+def _without_our_own() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
 
 
 def _forget_dead_runs() -> None:
@@ -226,51 +212,40 @@ def _forget_dead_runs() -> None:
 
 def _host_key() -> str:
     if not HOST_KEY.exists():
-        keygen = os.posix_spawnp(
-            "ssh-keygen",
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(HOST_KEY)],
-            os.environ,
-            setsigmask=(),
-        )
-        _, status = os.waitpid(keygen, 0)
-        if os.waitstatus_to_exitcode(status) != 0:
-            raise OSError("ssh-keygen failed")
+        _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(HOST_KEY))
     kind, key = HOST_KEY.with_name(HOST_KEY.name + ".pub").read_text().split()[:2]
     return f"{kind} {key}"
 
 
 def _find_driver() -> None:
     """Take a mounted GPU driver into the loader's cache: SSH sessions have no LD_LIBRARY_PATH."""
-    if not DRIVER.is_dir():
-        return
-    _, status = os.waitpid(os.posix_spawn(LDCONFIG, [LDCONFIG], os.environ, setsigmask=()), 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise OSError(f"{LDCONFIG} failed")
+    if DRIVER.is_dir():
+        _call(LDCONFIG)
+
+
+def _call(*program: str) -> None:
+    child = os.posix_spawnp(program[0], program, os.environ, setsigmask=())
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        raise OSError(f"{program[0]} failed")
 
 
 def _start_sshd() -> int:
     Path("/run/sshd").mkdir(parents=True, exist_ok=True)
     # The key in this environment is public, but sessions have no use for it.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
-    return os.posix_spawn(
-        SSHD, [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)], environment, setsigmask=(), setsigdef=[signal.SIGPIPE]
-    )
+    command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)]
+    return os.posix_spawn(SSHD, command, _without_our_own(), setsigmask=(), setsigdef=[signal.SIGPIPE])
 
 
 def _wait_until_ready(sshd: int) -> bool:
-    """Wait for sshd's banner; False if a signal to end comes first.
-
-    Raises:
-        _StepError: sshd ended, or the time is up.
-    """
+    """Wait for sshd's banner; False if a signal to end comes first. Raises _StepError: sshd ended, or the time is
+    up."""
     deadline = time.monotonic() + READY_SECONDS
     while not _answers():
         if sshd in _reap():
             raise _StepError("sshd", "sshd ended at once; its reason is on standard error")
         if time.monotonic() >= deadline:
             raise _StepError("sshd", f"no banner on port {paths.SSH_PORT} within {READY_SECONDS:.0f} s")
-        received = signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS)
-        if received is not None:
+        if signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS) is not None:
             return False
     return True
 

@@ -32,11 +32,8 @@ _FROZEN_SECONDS = 5.0
 
 
 class Watch:
-    """Checks for activity in the entrypoint: light enough for a container's first process.
-
-    Args:
-        limit: seconds without activity after which the node is idle.
-    """
+    """Checks for activity in the container's first process; `limit`: seconds without any after which the node is
+    idle."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -49,11 +46,8 @@ class Watch:
 
     @classmethod
     def wanted(cls) -> Watch | None:
-        """The watch that the container's environment asks for; None: the node is never idle.
-
-        Raises:
-            ValueError: it is not a number of seconds.
-        """
+        """The watch that the environment asks for; None: the node is never idle. Raises ValueError: not a number of
+        seconds."""
         text = os.environ.get(LIMIT_VARIABLE)
         return cls(max(1.0, float(text))) if text else None
 
@@ -113,14 +107,8 @@ class Verdict(Enum):
 
 
 def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> Verdict:
-    """What this node does next. Pure.
-
-    Args:
-        own: this node.
-        limit: seconds.
-        head: this node is the head, or alone.
-        peers: for the head, every other node; for another node, the head. None: it does not answer.
-    """
+    """What this node does next. Pure. `limit`: in seconds. `head`: this node is the head, or alone. `peers`: for the
+    head, every other node; for another node, the head; None: it does not answer."""
     if own.idle is None or own.idle < limit:
         return Verdict.WAIT
     if not own.complete:
@@ -133,18 +121,11 @@ def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer
 
 def answer() -> dict[str, Any]:
     """The answer of `idle`, which other nodes of the cluster ask for."""
-    seconds = activity.idle_seconds()
-    if activity.now() is not None:
-        seconds = 0.0
-    return Answer(idle=seconds, complete=not _incomplete())._asdict()
+    return _own()._asdict()
 
 
 def end_if_idle() -> int:
-    """`end-if-idle`: end the cluster, or this node alone, if it is time.
-
-    Returns:
-        The process's exit code, always 0.
-    """
+    """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
     from hvdcloud.node.boot import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])
@@ -202,12 +183,11 @@ def _answers_of(nodes: Sequence[str]) -> dict[str, Answer | None]:
 
 
 def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
-    found = None
-    for attempt in range(HEAD_ATTEMPTS):
-        if attempt:
+    found = _answer_of(head)
+    for _ in range(HEAD_ATTEMPTS - 1):
+        if found is None:
             time.sleep(min(CHECK_SECONDS, limit / 4))
-        if (found := _answer_of(head)) is not None:
-            break
+            found = _answer_of(head)
     return {head: found}
 
 
@@ -217,14 +197,9 @@ def _answer_of(node: str) -> Answer | None:
 
     from hvdcloud.node.mesh import ssh
 
+    command = ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS)
     try:
-        done = subprocess.run(
-            ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            check=False,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode == ssh.FAILED:

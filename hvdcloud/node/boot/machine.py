@@ -65,28 +65,17 @@ def gpus() -> int:
 
 
 def interface_towards(address: str, *, routes: str) -> str | None:
-    """The network interface over which the kernel sends to an address.
-
-    Args:
-        address: IPv4, dotted.
-        routes: the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal).
-
-    Returns:
-        None where no route leads there.
-    """
+    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there. `routes`:
+    the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal)."""
     (target,) = struct.unpack("<I", socket.inet_aton(address))
-    best: tuple[int, int, str] | None = None
+    found = []
     for line in routes.splitlines()[1:]:
         fields = line.split()
-        if len(fields) < 8 or not int(fields[3], 16) & _ROUTE_UP:
-            continue
-        network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
-        if target & mask != network:
-            continue
-        candidate = (bin(mask).count("1"), -metric, fields[0])
-        if best is None or candidate > best:
-            best = candidate
-    return best[2] if best else None
+        if len(fields) >= 8 and int(fields[3], 16) & _ROUTE_UP:
+            network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
+            if target & mask == network:
+                found.append((bin(mask).count("1"), -metric, fields[0]))
+    return max(found)[2] if found else None
 
 
 def address_of(interface: str) -> str:
@@ -105,10 +94,8 @@ def outward_interface() -> str:
 
 
 def mesh_interface(peers: list[str]) -> str:
-    """The interface towards the other nodes; `lo` for a node that is alone.
-
-    Horovod wants an interface with 127.0.0.1 where all ranks are on one host (driver_service.py, get_local_interfaces).
-    """
+    """The interface towards the other nodes; `lo` for a node that is alone: Horovod wants an interface with 127.0.0.1
+    where all ranks are on one host (driver_service.py, get_local_interfaces)."""
     if not peers:
         return _LOOPBACK
     routes = Path("/proc/net/route").read_text()

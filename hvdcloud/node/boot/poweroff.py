@@ -5,6 +5,7 @@ A VM that is switched off costs its disk until it is deleted.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -76,13 +77,10 @@ def write_line(text: str) -> None:
     """Write a line into the container's log, which a VM has on its serial port as well."""
     line = f"hvdcloud: {text}\n"
     if paths.is_container():
-        try:
-            with _OUTPUT_OF_THE_CONTAINER.open("a") as output:
-                output.write(line)
-        except OSError:
-            sys.stderr.write(line)
-    else:
-        sys.stderr.write(line)
+        with contextlib.suppress(OSError), _OUTPUT_OF_THE_CONTAINER.open("a") as output:
+            output.write(line)
+            return
+    sys.stderr.write(line)
 
 
 def _delete(nodes: Sequence[str]) -> dict[str, str]:
@@ -96,7 +94,10 @@ def _delete(nodes: Sequence[str]) -> dict[str, str]:
 
 
 def _power_off(nodes: Sequence[str]) -> None:
-    calls = [_poweroff(node) for node in nodes]
+    # Connections of their own: the run's shared ones have just been closed.
+    commands = [ssh.node_command(node, "poweroff") for node in nodes]
+    null = subprocess.DEVNULL
+    calls = [subprocess.Popen(each, stdin=null, stdout=null, start_new_session=True) for each in commands]
     deadline = time.monotonic() + _POWEROFF_SECONDS
     for call in calls:
         try:
@@ -104,13 +105,3 @@ def _power_off(nodes: Sequence[str]) -> None:
         except subprocess.TimeoutExpired:
             sys.stderr.write(f"hvdcloud: {call.args!r} did not end in time\n")
             call.kill()
-
-
-def _poweroff(node: str) -> subprocess.Popen[bytes]:
-    # A connection of its own: the run's shared ones have just been closed.
-    return subprocess.Popen(
-        ssh.node_command(node, "poweroff"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )

@@ -31,13 +31,8 @@ class _Dismissal:
 
 
 class Admission:
-    """Answers the requests, and sees nodes off that were dismissed.
-
-    Args:
-        head: the node that drives the run, which stays.
-        leases: of the nodes' agents, by name.
-        replaced: called with a node that is admitted, before its new agent is started.
-    """
+    """Answers the requests, and sees nodes off that were dismissed. `leases`: of the nodes' agents, by name.
+    `replaced`: called with a node that is admitted, before its new agent is started."""
 
     def __init__(
         self,

@@ -81,15 +81,20 @@ class Member:
     missed: int = 0
     """How often in a row it was listed and no worker came."""
 
+    @property
+    def is_candidate(self) -> bool:
+        """Whether it could be listed: it is ready, or its worker failed and gets another chance."""
+        return self.place is Place.READY or (self.place is Place.FAILED and self.failures < MOST_FAILURES)
+
+    @property
+    def next_alias(self) -> str:
+        """The name under which it is listed next."""
+        return self.name if self.listings == 0 else f"{self.name}-g{self.listings + 1}"
+
     def shown(self) -> state.Member:
         """The member as the run's state has it."""
         return state.Member(
-            name=self.name,
-            alias=self.alias,
-            state=self.place.value,
-            since=self.since,
-            why=self.why,
-            slots=self.slots,
+            name=self.name, alias=self.alias, state=self.place.value, since=self.since, why=self.why, slots=self.slots
         )
 
 
@@ -101,7 +106,7 @@ class Membership:
         least: nodes with ranks, below which Horovod waits.
         most: nodes with ranks that Horovod uses at once.
         gloo_timeout: seconds after which survivors notice that a peer is silent.
-        wall: the time of day, seconds since the epoch.
+        wall: the time of day, seconds since the epoch. Every `now` is in monotonic seconds.
     """
 
     def __init__(
@@ -127,11 +132,7 @@ class Membership:
         member.place, member.why, member.since = place, why, self._wall()
 
     def lost(self, name: str, why: str, *, now: float) -> None:
-        """Note that a node no longer answers.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Note that a node no longer answers."""
         was_used = self.members[name].place in (Place.LISTED, Place.LEAVING)
         self.move(name, Place.LOST, why)
         if was_used:
@@ -187,11 +188,7 @@ class Membership:
 
     def usable(self) -> list[Member]:
         """Those that Horovod uses or could use now."""
-        return [
-            member
-            for member in self.members.values()
-            if member.slots and (member.place in (Place.LISTED, Place.READY) or self._is_second_chance(member))
-        ]
+        return sorted([*(member for member in self.in_use() if member.slots), *self._candidates()], key=_index)
 
     def may_leave(self, names: Iterable[str]) -> bool:
         """Whether enough would remain without these."""
@@ -199,12 +196,7 @@ class Membership:
         return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
 
     def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
-        """Those that were listed long ago and have no worker yet get another name, which Horovod is told of.
-
-        Args:
-            used: nodes with workers.
-            now: monotonic seconds.
-        """
+        """Give those that were listed long ago and have no worker yet another name, of which Horovod is told."""
         for member in self.in_use():
             if member.name in used:
                 member.missed = 0
@@ -215,10 +207,7 @@ class Membership:
 
     def worth_waiting(self, *, now: float) -> bool:
         """Whether a node that is ready had better wait for others that will be soon: every change stops the training.
-
-        Args:
-            now: the time of day, seconds since the epoch.
-        """
+        Here `now` is the time of day, in seconds since the epoch."""
         places = {member.place for member in self.members.values()}
         ready = [member.since for member in self.members.values() if member.place is Place.READY]
         return (
@@ -230,18 +219,13 @@ class Membership:
         )
 
     def change(self, *, now: float) -> dict[str, int] | None:
-        """The list that Horovod should see from now on, if it should change now: slots by alias.
-
-        Those that are new in it are listed by that.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """The list that Horovod should see from now on, if it should change now: slots by alias. New ones count as
+        listed."""
         if now < self._quiet_until:
             return None
         keep = {member.alias: member for member in self.in_use()}
         for member in self._candidates()[: max(0, self.most - len(keep))]:
-            keep[self._next_alias(member)] = member
+            keep[member.next_alias] = member
         leaving = [member for member in self.members.values() if member.place is Place.LEAVING]
         # Of those that leave, so many stay listed that Horovod does not fall below its minimum.
         for member in leaving[: max(0, self.least - len(keep))]:
@@ -266,18 +250,11 @@ class Membership:
 
     def shown(self) -> list[state.Member]:
         """As the run's state has them, the head first."""
-        return [member.shown() for member in sorted(self.members.values(), key=lambda member: member.index)]
+        return [member.shown() for member in sorted(self.members.values(), key=_index)]
 
     def _candidates(self) -> list[Member]:
-        found = [
-            member
-            for member in self.members.values()
-            if member.slots and (member.place is Place.READY or self._is_second_chance(member))
-        ]
-        return sorted(found, key=lambda member: member.index)
+        return [member for member in sorted(self.members.values(), key=_index) if member.slots and member.is_candidate]
 
-    def _is_second_chance(self, member: Member) -> bool:
-        return member.place is Place.FAILED and member.failures < MOST_FAILURES
 
-    def _next_alias(self, member: Member) -> str:
-        return member.name if member.listings == 0 else f"{member.name}-g{member.listings + 1}"
+def _index(member: Member) -> int:
+    return member.index

@@ -25,16 +25,11 @@ for framework, extension in (("torch", "horovod.torch"), ("tensorflow", "horovod
 def worker_problem(spec: Spec) -> str:
     """Why a worker could not start here; empty if it could. Blocks while Python imports the framework."""
     if spec.interface and not machine.address_of(spec.interface):
-        return (
-            f"it has no network interface {spec.interface}, which the run uses; restarting the node may bring it back"
-        )
+        missing = f"network interface {spec.interface}, which the run uses"
+        return f"it has no {missing}; restarting the node may bring it back"
     try:
-        environment = environment_of_rank(
-            spec,
-            user=read_environment(spec.run),
-            launcher=launcher_environment(spec.run),
-            image=machine.image_environment(),
-        )
+        user, launcher = read_environment(spec.run), launcher_environment(spec.run)
+        environment = environment_of_rank(spec, user=user, launcher=launcher, image=machine.image_environment())
         python = which("python", environment.get("PATH", os.defpath))
         done = subprocess.run(
             [python, "-c", _IMPORTS],

@@ -16,9 +16,9 @@ from typing import IO, Any, NamedTuple
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
-from hvdcloud.node.files import read_json
+from hvdcloud.node.files import parse_object, read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.run.secrets_file import METADATA, read_environment
+from hvdcloud.node.run.secrets_file import read_credentials, read_environment
 from hvdcloud.node.run.spec import Spec
 
 PREPARE_SECONDS = 120.0
@@ -37,28 +37,15 @@ class RunBundle(NamedTuple):
 
     @classmethod
     def of(cls, run: str, *, interface: str | None) -> RunBundle:
-        """The bundle of a run that was prepared on this node.
-
-        Args:
-            run: the run.
-            interface: the network interface that Horovod was told to use.
-
-        Raises:
-            UsageError: the run was not prepared here.
-        """
-        spec = Spec.load(run)
-        credentials = read_json(paths.credentials_file(run))
+        """The bundle of a run that was prepared on this node. `interface`: what Horovod was told to use. Raises
+        UsageError: the run was not prepared here."""
+        spec = Spec.load(run)._asdict()
         header = {
-            "run": spec.run,
-            "cluster": spec.cluster,
-            "bucket": spec.bucket,
-            "bucket_endpoint": spec.bucket_endpoint,
-            "keep_every": spec.keep_every,
-            "command": list(spec.command),
+            **{key: spec[key] for key in ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command")},
             "env": read_environment(run),
             # What the run resumed from is in the memory of the nodes that train.
             "resume": None,
-            "credentials": _text(credentials),
+            "credentials": read_credentials(run),
             "elastic": True,
             "interface": interface,
             "files": _files(),
@@ -66,30 +53,16 @@ class RunBundle(NamedTuple):
         return cls(header, paths.workspace())
 
 
-def _text(credentials: dict[str, Any] | None) -> str | None:
-    if credentials is None:
-        return None
-    return METADATA if credentials == {"type": METADATA} else json.dumps(credentials)
-
-
 def _files() -> list[dict[str, Any]]:
     """The project's files, as the last sync recorded them."""
     known = (read_json(paths.sync_file()) or {}).get("files", {})
-    return [
-        {"path": path, "link": each["link"]}
-        if "link" in each
-        else {"path": path, "size": each["size"], "mode": each["mode"], "sha256": each["sha256"]}
-        for path, each in sorted(known.items())
-    ]
+    wanted = ("link", "size", "mode", "sha256")
+    return [{"path": path, **{key: known[path][key] for key in wanted if key in known[path]}} for path in sorted(known)]
 
 
 def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
-    """Prepare a node; blocks until it is ready.
-
-    Raises:
-        UnreachableError: it cannot be reached.
-        NodeError: it refuses, or takes too long.
-    """
+    """Prepare a node; blocks until it is ready. Raises UnreachableError: it cannot be reached; NodeError: it refuses,
+    or takes too long."""
     header = {**bundle.header, "node": index, "slots": slots}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
@@ -107,22 +80,15 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
             pipe.write(json.dumps(header).encode() + b"\n")
             pipe.flush()
             answer = process.stdout.readline().decode(errors="replace")
-            if wanted := _parsed(answer).get("want"):
+            if wanted := (parse_object(answer) or {}).get("want"):
                 _send(pipe, bundle, wanted)
         answer = process.stdout.read().decode(errors="replace") or answer
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
-        why = str(_parsed(answer).get("error") or said.rpartition("\n")[2] or f"exit code {process.returncode}")
+        error = (parse_object(answer) or {}).get("error")
+        why = str(error or said.rpartition("\n")[2] or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
@@ -134,8 +100,6 @@ def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
             info.size, info.mode = entry["size"], entry["mode"]
             with (bundle.workspace / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
-                    raise NodeError(
-                        f"{entry['path']} was changed in the head's workspace, so no node can join the run",
-                        hint="hvdcloud stop, then hvdcloud run",
-                    )
+                    why = f"{entry['path']} was changed in the head's workspace, so no node can join the run"
+                    raise NodeError(why, hint="hvdcloud stop, then hvdcloud run")
                 archive.addfile(info, content)

@@ -45,12 +45,7 @@ class Rejoins:
         self._attempts: dict[str, _Attempts] = {}
 
     def try_due(self, nodes: Iterable[str], *, now: float) -> None:
-        """Start the attempts that are due.
-
-        Args:
-            nodes: all that should take part and do not.
-            now: monotonic seconds.
-        """
+        """Start the attempts that are due for all nodes that should take part and do not. `now`: monotonic seconds."""
         for node in nodes:
             attempts = self._attempts.setdefault(node, _Attempts(at=now))
             if not attempts.busy and now >= attempts.at:

@@ -29,7 +29,6 @@ class Rendezvous:
     """Decides when connections are broken, and when Horovod is restarted. All times are monotonic seconds.
 
     Args:
-        world: the workers.
         disconnect: breaks those connections between workers that are at least so many seconds old.
         longest_step: how long workers that were connected when one of them was lost may take until they begin to
             connect again.
@@ -61,10 +60,8 @@ class Rendezvous:
         self._lost_at = _NEVER
 
     def help(self, *, now: float) -> None:
-        """Break also what was new at the loss: the workers had just met, and some would not notice it otherwise.
-
-        And, once, what is left between workers of which one ended with 0: Horovod notices that only when they have.
-        """
+        """Break also what was new at the loss: the workers had just met, and some would not notice it otherwise. And,
+        once, what is left between workers of which one ended with 0: Horovod notices that only when they have."""
         if not self._woken_again and self._lost_at <= now and now - self._woken_at >= AGAIN_SECONDS:
             self._woken_again = True
             self._disconnect(now - self._woken_at - _SLACK_SECONDS)
@@ -75,9 +72,9 @@ class Rendezvous:
     def is_hopeless(self, *, now: float) -> bool:
         """Whether they wait in vain; true once for each loss. Called in every round.
 
-        Workers that lost one of them before they were all connected wait for it until Gloo's timeout, and then die.
-        They are started again at once instead. So are those that are left when all that knew what was trained have
-        ended.
+        Workers that lost one of them before they were all connected wait for it until Gloo's timeout, and then die;
+        they are
+        started again at once instead. So are those that are left when all that knew what was trained have ended.
         """
         if not self._world.living():
             return False

@@ -6,7 +6,6 @@ decided by the project's IAM.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -17,6 +16,7 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node.boot import poweroff
 from hvdcloud.node.boot.compute import BusyError, Compute, RefusedError
 from hvdcloud.node.elastic.vm_templates import VmTemplates
+from hvdcloud.node.files import parse_object
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
@@ -51,11 +51,9 @@ class _HopelessError(Exception):
 
 
 class Replacer:
-    """Replaces lost VMs, each in a thread of its own, as the policy decides.
+    """Replaces lost VMs of an active run, each in a thread of its own, as the policy decides.
 
     Args:
-        run: an active run.
-        vm_templates: how VMs of its cluster are made.
         say: writes a line into the run's log; from any thread, as the others.
         admit: called with the name of a node that is ready and has joined the mesh.
         pace: how long the policy waits for what.
@@ -128,10 +126,10 @@ class Replacer:
     def _attempt(self, name: str) -> None:
         """Replace a node, if Compute Engine says that it is gone or stopped."""
         try:
-            status = self._status(name)
-            if status is not None and status not in OFF:
+            found = self._instance(name)
+            if found is not None and found["status"] not in OFF:
                 raise _TakenError
-            self._make(name, Found.GONE if status is None else Found.STOPPED)
+            self._make(name, Found.GONE if found is None else Found.STOPPED)
         except _AbandonedError:
             return
         except _TakenError:
@@ -167,11 +165,7 @@ class Replacer:
         self._admit(name)
 
     def _insert(self, body: Mapping[str, Any]) -> None:
-        """Request the VM, and wait until it exists.
-
-        Raises:
-            NodeError: Compute Engine could not make it.
-        """
+        """Request the VM, and wait until it exists. Raises NodeError: Compute Engine could not make it."""
         self._check_ending()
         (name,) = body["perInstanceProperties"]
         query = {"requestId": self._vm_templates.new_request_id()}
@@ -244,10 +238,6 @@ class Replacer:
 
     # -- what Compute Engine knows -------------------------------------------------------------------------------------
 
-    def _status(self, name: str) -> str | None:
-        found = self._instance(name)
-        return None if found is None else str(found["status"])
-
     def _instance(self, name: str) -> dict[str, Any] | None:
         try:
             return self._call("GET", f"instances/{name}")
@@ -260,14 +250,12 @@ class Replacer:
         """The status that the new VM publishes; empty before it has published one."""
         query = {"variableKey": "hvdcloud/status"}
         try:
-            value = json.loads(self._call("GET", f"instances/{name}/getGuestAttributes", query=query)["variableValue"])
+            found = self._call("GET", f"instances/{name}/getGuestAttributes", query=query)
         except RefusedError as error:
             if error.status == 404:
                 return {}
             raise
-        except (KeyError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        return parse_object(str(found.get("variableValue"))) or {}
 
     def _call(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         return self._compute.call(method, path, deadline=time.monotonic() + CALL_SECONDS, **more)

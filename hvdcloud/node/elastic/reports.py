@@ -13,12 +13,7 @@ SETTLED_SECONDS = 0.5
 
 
 class Reports:
-    """Writes what has changed.
-
-    Args:
-        current: the run's state, which is completed.
-        log: the run's log.
-    """
+    """Writes what has changed into the run's state, events and log."""
 
     def __init__(self, current: RunState, log: RunLog) -> None:
         self._state = current

@@ -19,11 +19,7 @@ GATHER = "gather"
 
 
 class Restart:
-    """Begins at once. All times are monotonic seconds.
-
-    Args:
-        leases: the nodes' agents, by name; one that disappears from it is no longer waited for.
-    """
+    """Begins at once; a node that disappears from `leases` is no longer waited for. All times are monotonic seconds."""
 
     def __init__(self, leases: Mapping[str, Lease], *, now: float) -> None:
         self._leases = leases

@@ -27,10 +27,11 @@ from hvdcloud.node.elastic.rendezvous import Rendezvous
 from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
+from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import hosts, ssh
 from hvdcloud.node.run import state
-from hvdcloud.node.run.channel import Mailbox
-from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
+from hvdcloud.node.run.channel import Mailbox, accept, listen
+from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.secrets_file import write_private
@@ -51,12 +52,7 @@ _TURN_SECONDS = 0.25
 
 
 class ElasticSupervisor(Supervisor):
-    """One elastic run, from its start to its end.
-
-    Args:
-        request: with `elastic`.
-        current: the run's state so far; completed and written at every step.
-    """
+    """One run whose request has `elastic`, from its start to its end."""
 
     def __init__(self, request: Request, current: RunState) -> None:
         assert request.elastic is not None
@@ -64,10 +60,7 @@ class ElasticSupervisor(Supervisor):
         self._hosts_file = paths.run_dir(request.run) / "hosts"
         # A node that begins alone is given the loopback interface, and others may join it.
         command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
-        super().__init__(
-            request._replace(horovodrun=(*command, "--host-discovery-script", str(script))),
-            current,
-        )
+        super().__init__(request._replace(horovodrun=(*command, "--host-discovery-script", str(script))), current)
         self._script = script
         driving = sum(1 for host in request.elastic.hosts if not host.slots)
         self._silence = SILENCE_SECONDS
@@ -110,8 +103,7 @@ class ElasticSupervisor(Supervisor):
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        words = self._request.horovodrun
-        option = "--network-interfaces"
+        words, option = self._request.horovodrun, "--network-interfaces"
         interface = words[words.index(option) + 1] if option in words else None
         self._bundle = RunBundle.of(self._request.run, interface=interface)
         ssh.forget_connections()
@@ -120,12 +112,10 @@ class ElasticSupervisor(Supervisor):
         self._script.write_text(f"#!/bin/sh\nexec cat {self._hosts_file}\n")
         self._script.chmod(0o755)
         self._register(self._mailbox.fileno(), self._mailbox.deliver)
-        self._listener = control_socket.listen(self._request.run)
-        self._register(
-            self._listener.fileno(), lambda: control_socket.accept(self._listener, self._register, self._answer)
-        )
-        for member in self._membership.members.values():
-            self._hold(member.name, self._agent(member))
+        self._listener = listen(control_socket.socket_file(self._request.run))
+        self._register(self._listener.fileno(), self._accept)
+        for name in self._membership.members:
+            self._hold(name, self._agent_command(name))
         self._start_launcher()
         if self._request.vm_templates is not None:
             from hvdcloud.node.elastic.replace import Replacer
@@ -137,21 +127,13 @@ class ElasticSupervisor(Supervisor):
                 admit=lambda name: self._mailbox.post(lambda: self._admit_replacement(name)),
             )
 
-    def _agent(self, member: Member, *, again: bool = False) -> list[str]:
-        run = self._request.run
-        if member.name == self._head:
-            return local_agent(run, probe=again)
-        return remote_agent(run, member.name, probe=again)
-
     def _start_launcher(self) -> None:
         super()._start_launcher()
         self._launched_at = time.monotonic()
 
     def _write_hosts(self, slots: dict[str, int]) -> None:
         """What the discovery script prints, in one move."""
-        temporary = self._hosts_file.with_name(".hosts")
-        temporary.write_text("".join(f"{alias}:{number}\n" for alias, number in slots.items()))
-        temporary.replace(self._hosts_file)
+        replace(self._hosts_file, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
 
     # -- every round ---------------------------------------------------------------------------------------------------
 
@@ -207,23 +189,13 @@ class ElasticSupervisor(Supervisor):
 
     def _rejoin(self, now: float) -> None:
         """Try to reach the nodes that were lost, and to make those ready that are new."""
-        self._rejoins.try_due(
-            [
-                member.name
-                for member in self._membership.members.values()
-                if member.place in (Place.LOST, Place.PREPARING)
-                and member.name not in self._leases
-                and not (self._replacer and member.name in self._replacer.making)
-            ],
-            now=now,
-        )
+        making = self._replacer.making if self._replacer else ()
+        away = [each.name for each in self._membership.members.values() if each.place in (Place.LOST, Place.PREPARING)]
+        self._rejoins.try_due([name for name in away if name not in self._leases and name not in making], now=now)
 
     def _prepare(self, node: str) -> None:
-        """In a thread: get a node ready for its agent.
-
-        Raises:
-            HvdcloudError, OSError: it cannot be reached, or refuses.
-        """
+        """In a thread: get a node ready for its agent. Raises HvdcloudError, OSError: it cannot be reached, or
+        refuses."""
         assert self._bundle is not None
         if node == self._head:
             header = self._bundle.header
@@ -237,7 +209,7 @@ class ElasticSupervisor(Supervisor):
         member = self._membership.members[node]
         if member.place in (Place.LOST, Place.PREPARING) and not self._ending:
             self._membership.move(node, Place.JOINING)
-            self._hold(node, self._agent(member, again=True))
+            self._hold(node, self._agent_command(node, probe=True))
 
     def _refused(self, node: str, failure: Exception) -> None:
         member = self._membership.members[node]
@@ -250,8 +222,7 @@ class ElasticSupervisor(Supervisor):
         """Replace nodes that will not come back by themselves."""
         if self._replacer is None:
             return
-        lost = [member.name for member in self._membership.members.values() if member.place is Place.LOST]
-        self._replacer.consider([name for name in lost if name != self._head])
+        self._replacer.consider([member.name for member in self._lost_now() if member.name != self._head])
         self._reports.making(self._replacer.making)
 
     def _admit_replacement(self, name: str) -> None:
@@ -378,17 +349,22 @@ class ElasticSupervisor(Supervisor):
     def _warn_of_late_notice(self, node: str, error: str) -> None:
         if error and not self._cannot_disconnect:
             self._cannot_disconnect = True
-            self._log.note(
-                f"node {node} may not break its workers' connections ({error}): after a loss, they notice it "
-                f"{self._request.gloo_timeout:.0f} s later"
-            )
+            what = f"node {node} may not break its workers' connections ({error})"
+            self._log.note(f"{what}: after a loss, they notice it {self._request.gloo_timeout:.0f} s later")
 
     # -- nodes that join and leave on request --------------------------------------------------------------------------
 
-    def _answer(self, message: dict[str, Any], caller: Caller) -> None:
+    def _accept(self) -> None:
+        if (connection := accept(self._listener)) is not None:
+            caller = Caller(connection)
+            self._register(connection.fileno(), lambda: self._hear_caller(caller))
+
+    def _hear_caller(self, caller: Caller) -> None:
         """Hand a request of `admit` or `dismiss` on."""
-        self._selector.unregister(caller.connection.fileno())
-        self._admission.answer(message, caller)
+        messages = caller.channel.receive()
+        if messages or caller.channel.closed:
+            self._selector.unregister(caller.connection.fileno())
+            self._admission.answer(messages[0] if messages else {}, caller)
 
     def _forget_predecessor(self, node: str) -> None:
         """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""
@@ -425,18 +401,14 @@ class ElasticSupervisor(Supervisor):
 
     def _ended_by_a_loss(self, now: float) -> bool:
         """Whether Horovod can be started again and may then continue."""
-        if self._launcher_code == 0 or self._state.restarts >= MOST_RESTARTS:
-            return False
-        if self._workers.any_succeeded():
+        if self._launcher_code == 0 or self._state.restarts >= MOST_RESTARTS or self._workers.any_succeeded():
             return False
         return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
 
     def _start_over(self) -> None:
         self._state.restarts += 1
-        self._log.note(
-            f"Horovod did not get over a loss (exit code {self._launcher_code}); it is started again from the newest "
-            "checkpoint"
-        )
+        what = f"Horovod did not get over a loss (exit code {self._launcher_code})"
+        self._log.note(f"{what}; it is started again from the newest checkpoint")
         self._end_launcher_group()
         self._close_output()
         self._write_hosts({})
@@ -477,21 +449,21 @@ class ElasticSupervisor(Supervisor):
             self._replacer.close()
 
     def _judge(self) -> Outcome:
-        return judge_elastic(
-            ElasticEvidence(
-                workers=self._workers.workers(),
-                least=self._membership.least,
-                lost=self._missing(),
-                stopped=self._stopped,
-                trouble=self._trouble,
-                launcher=self._launcher_end,
-            )
+        evidence = ElasticEvidence(
+            workers=list(self._workers.processes.values()),
+            least=self._membership.least,
+            lost=self._missing(),
+            stopped=self._stopped,
+            trouble=self._trouble,
+            launcher=self._launcher_end,
         )
+        return judge_elastic(evidence)
 
     def _missing(self) -> list[Loss]:
-        """Nodes that are lost now."""
-        gone = [member for member in self._membership.members.values() if member.place is Place.LOST]
-        return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in gone)]
+        return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in self._lost_now())]
+
+    def _lost_now(self) -> list[Member]:
+        return [member for member in self._membership.members.values() if member.place is Place.LOST]
 
     def _register(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)

@@ -23,27 +23,15 @@ class VmTemplates(NamedTuple):
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | None) -> VmTemplates | None:
-        """As `launch` gets them; None: it gets none.
-
-        Raises:
-            KeyError, TypeError, ValueError: they cannot be used.
-        """
+        """As `launch` gets them; None: it gets none. Raises KeyError, TypeError, ValueError: they cannot be used."""
         if value is None:
             return None
         bodies = tuple(dict(body) for body in value["bodies"])
         return cls(bodies, float(value["ends"]), str(uuid.UUID(str(value["request_id"]))))
 
     def body(self, name: str, *, seconds: int, key: str) -> dict[str, Any] | None:
-        """The bulkInsert for one VM. Pure.
-
-        Args:
-            name: of the VM.
-            seconds: after which Compute Engine deletes it.
-            key: a public key that opens it, beside the cluster's own.
-
-        Returns:
-            None if the templates do not say how it is made.
-        """
+        """The bulkInsert for one VM; None if the templates do not say how it is made. Pure. `seconds`: after which
+        Compute Engine deletes it. `key`: a public key that opens it, beside the cluster's own."""
         found = next((body for body in self.bodies if name in body["perInstanceProperties"]), None)
         if found is None:
             return None

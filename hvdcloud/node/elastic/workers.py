@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from hvdcloud.node.run.outcome import Ended, Worker
+from hvdcloud.node.run.outcome import Worker
 
 FRESH_SECONDS = 2.5
 """How old the agents' last report of their workers' connections may be."""
@@ -16,19 +16,11 @@ PARTING_SECONDS = 10.0
 
 
 @dataclass
-class Process:
-    """A worker that was started."""
+class Process(Worker):
+    """A worker that was started, and what is known of its connections."""
 
-    rank: int
-    """When it started: Horovod may give it another one later."""
-    node: str
-    alias: str
-    """The name by which Horovod knew its node."""
     began: float = float("-inf")
     """Monotonic seconds."""
-    ended: Ended | None = None
-    lost: bool = False
-    """Its node was lost while it ran."""
     peers: Mapping[str, int] = field(default_factory=dict)
     """How many connections it has to each node, by address."""
     listens_since: float | None = None
@@ -36,16 +28,10 @@ class Process:
     reported_at: float = float("-inf")
     has_met: bool = False
     """It has been connected to all the others: from then on it has what was trained in its memory."""
-    got_over: bool = False
-    """It ended, and the others continued without it."""
 
     @property
     def lives(self) -> bool:
         return self.ended is None and not self.lost
-
-    @property
-    def succeeded(self) -> bool:
-        return self.ended is not None and not self.ended.record.exit_code
 
 
 @dataclass
@@ -122,11 +108,7 @@ class Workers:
         self.changed_at = now
 
     def all_connect(self, *, now: float) -> bool:
-        """Whether every worker has connections to others since the last change: none of them is still in a step.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Whether every worker has connections to others since the last change: none of them is still in a step."""
         seen_after = max(now - FRESH_SECONDS, self.changed_at + FRESH_SECONDS)
         others = {node: {address for name, address in self.addresses.items() if name != node} for node in self.nodes()}
         return len(others) > 1 and all(
@@ -149,12 +131,8 @@ class Workers:
         return max(limits, default=float("-inf"))
 
     def check_formed(self, wanted: Collection[str], *, now: float) -> bool:
-        """Whether every worker is connected to the nodes of all the others and to no more; remembered in `formed`.
-
-        Args:
-            wanted: the nodes where workers should run.
-            now: monotonic seconds.
-        """
+        """Whether every worker is connected to the nodes of all the others, which are those wanted, and to no more;
+        remembered in `formed`."""
         living = self.living()
         nodes = self.nodes()
         seen_after = max(now - FRESH_SECONDS, self.changed_at + (FRESH_SECONDS if len(nodes) > 1 else ALONE_SECONDS))
@@ -171,10 +149,6 @@ class Workers:
                 process.has_met = process.has_met or process.lives
                 process.got_over = process.got_over or not process.lives
         return self.formed
-
-    def workers(self) -> list[Worker]:
-        """The workers as outcome.py judges them."""
-        return [Worker(each.rank, each.node, each.ended, each.lost, each.got_over) for each in self.processes.values()]
 
     def _have_met(self, nodes: Collection[str]) -> bool:
         """Whether the workers of these nodes are connected as they once were, and to no other node."""

@@ -11,14 +11,13 @@ to its pinned host key and to the connection that the supervisor keeps to it.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
+from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import ssh
 
 RESOLVE_SECONDS = 20.0
@@ -28,14 +27,8 @@ _ALIASES = "other names"
 
 
 def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
-    """The IPv4 address of every node that has another address than its name.
-
-    Args:
-        addresses: of each node, by its name: an IP address or a DNS name.
-
-    Raises:
-        NodeError: the name service does not know one of them.
-    """
+    """The IPv4 address of every node that has another address (IP or DNS) than its name. Raises NodeError: the name
+    service does not know one."""
     deadline = time.monotonic() + RESOLVE_SECONDS
     return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
 
@@ -46,59 +39,37 @@ def _resolve(name: str, address: str, deadline: float) -> str:
             return socket.gethostbyname(address)
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise NodeError(
-                    f"the peer {name} cannot be found: {address}: {error.strerror or error}",
-                    hint="hvdcloud down, then up again; the nodes need one network and its internal DNS",
-                ) from error
+                hint = "hvdcloud down, then up again; the nodes need one network and its internal DNS"
+                why = f"the peer {name} cannot be found: {address}: {error.strerror or error}"
+                raise NodeError(why, hint=hint) from error
         time.sleep(0.5)
 
 
 def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
-    """Make these the lines of one of hvdcloud's blocks in /etc/hosts.
+    """Make these IPv4 addresses by node the lines of one of hvdcloud's blocks in /etc/hosts, in place of earlier ones.
 
     They come first, since the first line with a name counts. The file is written in place: in a container it is a
     mount, which cannot be replaced.
-
-    Args:
-        found: the IPv4 address of each node, by its name; empty: no lines.
-        block: what the block is called, which it replaces.
     """
     first_line, last_line = f"# hvdcloud: {block}\n", f"# hvdcloud: end of {block}\n"
-    file = _file()
-    old = ""
-    with contextlib.suppress(FileNotFoundError):
-        old = file.read_text()
+    file = paths.root() / "etc/hosts"
+    old = file.read_text() if file.exists() else ""
     head, first, rest = old.partition(first_line)
     others = head + rest.partition(last_line)[2] if first else old
     lines = "".join(f"{address} {name}\n" for name, address in found.items())
     new = f"{first_line}{lines}{last_line}{others}" if lines else others
-    if new == old:
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(new)
+    if new != old:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(new)
 
 
 def write_aliases(names: Mapping[str, str]) -> None:
-    """Make these the aliases, in place of earlier ones; a node that cannot be resolved gets none.
-
-    Args:
-        names: the node's own name, by alias.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Make these (nodes' own names, by alias) the aliases, in place of earlier ones; a node that cannot be resolved
+    gets none. Raises OSError: a file cannot be written."""
     found = {}
     for alias, name in names.items():
-        # Without it, Horovod's ssh fails, as it does for every node that has just gone.
+        # Without it, Horovod's ssh fails, as it does for every node that is just lost.
         with contextlib.suppress(socket.gaierror):
             found[alias] = socket.gethostbyname(name)
     write(found, block=_ALIASES)
-    file = ssh.aliases_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".aliases.{os.getpid()}")
-    temporary.write_text("".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))
-    temporary.replace(file)
-
-
-def _file() -> Path:
-    return paths.root() / "etc/hosts"
+    replace(ssh.aliases_file(), "".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node.boot import activity, machine
-from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.files import read_json, replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.paths import SSH_PORT, peers_file
@@ -56,41 +55,31 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     key = ssh.key_file()
     key.parent.mkdir(parents=True, exist_ok=True)
     key.parent.chmod(0o700)
-    _write(key, private_key if private_key.endswith("\n") else private_key + "\n", 0o600)
-    _write(_public(key), public_key + "\n", 0o644)
+    replace(key, private_key if private_key.endswith("\n") else private_key + "\n", mode=0o600)
+    replace(_public(key), public_key + "\n")
     authorized = key.with_name("authorized_keys")
     lines = authorized.read_text().splitlines() if authorized.exists() else []
     if public_key not in lines:
-        _write(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), 0o600)
-    _write(ssh.known_hosts_file(), "".join(_pin(host) for host in hosts), 0o600)
-    _write(key.with_name("config"), ssh.config(), 0o600)
+        replace(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), mode=0o600)
+    replace(ssh.known_hosts_file(), "".join(_pin(host) for host in hosts), mode=0o600)
+    replace(key.with_name("config"), ssh.config(), mode=0o600)
     resolved = [host._replace(address=found.get(host.name, host.address)) for host in hosts]
     write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
     activity.remember_mesh([host.name for host in hosts], found)
     own = machine.name()
-    return {
-        "cores": machine.cores(),
-        "gpus": machine.gpus(),
-        "interface": machine.mesh_interface([host.address for host in resolved if host.name != own]),
-    }
+    interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
+    return {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:
-    """Join a new node to the mesh, and tell the other nodes its host key, as far as they answer.
-
-    Raises:
-        NodeError: the new one does not answer.
-    """
+    """Join a new node to the mesh, and tell the other nodes its host key, as far as they answer. Raises NodeError: the
+    new one does not answer."""
     with _joining:
         known = {str(host["name"]): host for host in (read_json(peers_file()) or {}).get("hosts") or ()}
         # In its predecessor's place: the head stays the first.
         known[name] = Peer(name, address, SSH_PORT, host_key)._asdict()
-        key = ssh.key_file()
-        request = {
-            "private_key": key.read_text(),
-            "public_key": _public(key).read_text(),
-            "hosts": list(known.values()),
-        }
+        private, public = ssh.key_file().read_text(), _public(ssh.key_file()).read_text()
+        request = {"private_key": private, "public_key": public, "hosts": list(known.values())}
         main(request)
         ssh.forget_connection(name)
         _call_join(name, request)
@@ -131,13 +120,3 @@ def _pin(host: Peer) -> str:
     if host.port != 22:
         names = dict.fromkeys(f"[{each}]:{host.port}" for each in names)
     return f"{','.join(names)} {host.host_key.strip()}\n"
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    """Replace a file; it never exists with looser permissions than `mode`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, mode)
-        file.write(text)
-    temporary.replace(path)

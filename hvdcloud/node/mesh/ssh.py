@@ -53,37 +53,24 @@ def aliases_file() -> Path:
 
 def config() -> str:
     """The text of ssh's configuration file."""
-    return _CONFIG.format(
-        port=SSH_PORT,
-        key=key_file(),
-        known_hosts=known_hosts_file(),
-        aliases=aliases_file(),
-        sockets=volatile_dir() / SSH_SOCKETS,
-    )
+    files = {"key": key_file(), "known_hosts": known_hosts_file(), "aliases": aliases_file()}
+    return _CONFIG.format(port=SSH_PORT, sockets=volatile_dir() / SSH_SOCKETS, **files)
 
 
 def node_command(
     node: str, command: str, *, connect_seconds: float | None = RECONNECT_SECONDS, seconds: float | None = None
 ) -> list[str]:
-    """The command line that runs the node program on another node.
+    """The command line that runs the node program on another node, and ends it after so many seconds (None: never).
 
     Args:
         command: what follows the node program's name, quoted for a shell.
-        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls to this
-            node share.
-        seconds: after which it is ended; None: never.
+        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls share.
     """
-    shared = ("ControlMaster=yes",)
-    own = (f"ConnectTimeout={connect_seconds:.0f}", "ControlPath=none") if connect_seconds is not None else shared
     limit = () if seconds is None else ("timeout", "--kill-after=5", f"{seconds:.0f}")
-    return [
-        *limit,
-        "ssh",
-        "-T",
-        *(word for option in own for word in ("-o", option)),
-        node,
-        f"{NODE_PROGRAM} {command}",
-    ]
+    options = ["-o", "ControlMaster=yes"]
+    if connect_seconds is not None:
+        options = ["-o", f"ConnectTimeout={connect_seconds:.0f}", "-o", "ControlPath=none"]
+    return [*limit, "ssh", "-T", *options, node, f"{NODE_PROGRAM} {command}"]
 
 
 def forget_connections() -> None:

@@ -1,4 +1,4 @@
-"""The TCP sockets of this node's processes: who is connected to whom, and how to break a worker's connections.
+"""The TCP sockets of this node's processes: what they are connected to, and how to break a worker's connections.
 
 When a node is gone, Gloo and NCCL notice it at once only where the kernel of that node closes its connections. A node
 that is frozen or cut off closes nothing, and workers that were not connected to it directly wait for those that were.
@@ -58,11 +58,7 @@ def parse(table: str) -> Iterator[Socket]:
 
 
 def callers_on(port: int, texts: Iterable[str]) -> set[str]:
-    """The addresses from which connections to a local port are established.
-
-    Args:
-        texts: from `read`.
-    """
+    """The addresses from which connections to a local port are established, by the tables' texts."""
     return {each.peer for text in texts for each in parse(text) if each.peer is not None and each.port == port}
 
 
@@ -76,23 +72,16 @@ class OpenSockets(NamedTuple):
 
 
 def open_sockets(worker: int, addresses: Collection[str]) -> OpenSockets:
-    """The connections of a worker and its children to some of the addresses, and whether it has begun to meet others.
-
-    Args:
-        worker: process id.
-        addresses: IPv4, dotted.
-    """
+    """The connections of a worker (process id) and its children to some of the addresses (IPv4, dotted), and whether it
+    has begun to meet others."""
     found = [each for _, _, each in _sockets(worker) if each.peer is None or each.peer in addresses]
     connections = {each.inode: each.peer for each in found if each.peer is not None}
     return OpenSockets(connections, any(each.peer is None for each in found))
 
 
 def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[str]) -> int:
-    """Break those of a worker's connections to these addresses that have one of the inodes; returns how many.
-
-    Raises:
-        OSError: this process may not do that.
-    """
+    """Break those of a worker's connections to these addresses that have one of the inodes; returns how many. Raises
+    OSError: this process may not do that."""
     import ctypes
 
     broken = 0

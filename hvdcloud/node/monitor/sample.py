@@ -11,7 +11,6 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ QUERY = (
 )
 _MIB = 1 << 20
 _PROGRAM_PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LIBRARIES = "LD_LIBRARY_PATH"
 
 
 class Counters(NamedTuple):
@@ -71,19 +69,16 @@ def parse_memory(meminfo: str) -> tuple[int, int] | None:
 def parse_network(dev: str, interface: str) -> tuple[int, int]:
     """Bytes that an interface has received and sent, from the text of /proc/net/dev; 0 where there is none."""
     for line in dev.splitlines():
-        name, colon, rest = line.partition(":")
-        if colon and name.strip() == interface:
-            fields = rest.split()
-            if len(fields) > 8:
-                return int(fields[0]), int(fields[8])
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if name.strip() == interface and len(fields) > 8:
+            return int(fields[0]), int(fields[8])
     return 0, 0
 
 
 def parse_gpus(output: str) -> list[dict[str, Any]]:
-    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB.
-
-    What a GPU does not measure is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out.
-    """
+    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB. What a GPU does not measure
+    is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out."""
     gpus = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -100,19 +95,17 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
 
 
 class GpuReader:
-    """Asks nvidia-smi, and waits for it no longer than it may take.
-
-    Args:
-        program: its path; None: where this image has it.
-        seconds: how long it may take.
-    """
+    """Asks nvidia-smi, and waits no longer than so many seconds; `program`: its path; None: where this image has it."""
 
     def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
         image = machine.image_environment()
-        self._program = program or _find(image)
+        path = ":".join(filter(None, [image.get("PATH"), _PROGRAM_PATH]))
+        self._program = program or shutil.which("nvidia-smi", path=path)
         self._seconds = seconds
         # Without the mark of the run, by which its processes are found and ended.
-        self._environment = {"PATH": _PROGRAM_PATH, "LANG": "C", **_only(image, _LIBRARIES)}
+        self._environment = {"PATH": _PROGRAM_PATH, "LANG": "C"}
+        if libraries := image.get("LD_LIBRARY_PATH"):
+            self._environment["LD_LIBRARY_PATH"] = libraries
         self._stuck: subprocess.Popen[str] | None = None
         self._again_at = 0.0
         self._pause = _FIRST_PAUSE
@@ -121,7 +114,7 @@ class GpuReader:
 
     def read(self) -> list[dict[str, Any]]:
         """One object a GPU; none where nvidia-smi is not there or does not answer."""
-        if self._program is None or time.monotonic() < self._again_at or not self._gone():
+        if self._program is None or time.monotonic() < self._again_at or self._hangs():
             return []
         try:
             process = subprocess.Popen(
@@ -151,10 +144,8 @@ class GpuReader:
         self._pause, self.trouble = _FIRST_PAUSE, ""
         return gpus
 
-    def _gone(self) -> bool:
-        if self._stuck is not None and self._stuck.poll() is not None:
-            self._stuck = None
-        return self._stuck is None
+    def _hangs(self) -> bool:
+        return self._stuck is not None and self._stuck.poll() is None
 
     def _give_up(self, why: str) -> list[dict[str, Any]]:
         self.trouble = why
@@ -163,23 +154,8 @@ class GpuReader:
         return []
 
 
-def _find(image: Mapping[str, str]) -> str | None:
-    path = ":".join(filter(None, [image.get("PATH"), _PROGRAM_PATH]))
-    return shutil.which("nvidia-smi", path=path)
-
-
-def _only(environment: Mapping[str, str], name: str) -> dict[str, str]:
-    return {name: environment[name]} if name in environment else {}
-
-
 class Sensors:
-    """Reads samples; rates are since the reading before.
-
-    Args:
-        gpus: reads them.
-        interface: whose bytes count; None: the one that leads to the other nodes.
-        proc: /proc.
-    """
+    """Reads samples; rates are since the reading before. `interface`: None: the one that leads to the other nodes."""
 
     def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None, proc: Path = Path("/proc")):
         self._gpus = gpus if gpus is not None else GpuReader()

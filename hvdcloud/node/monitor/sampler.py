@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.node.files import write_json
+from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
 from hvdcloud.node.run import state
 from hvdcloud.node.run.spec import Spec
@@ -38,12 +37,8 @@ _LOOK_SHARE = 20.0
 
 
 class Series:
-    """A file of samples that covers the whole run, however long: when it is full, every second one goes.
-
-    Args:
-        path: a line per sample.
-        most: how many lines it may have.
-    """
+    """A file with a sample per line that covers the whole run, however long: with more than `most` every second one
+    goes."""
 
     def __init__(self, path: Path, *, most: int = MOST_LINES) -> None:
         self._path = path
@@ -56,11 +51,7 @@ class Series:
             self._lines = []
 
     def add(self, sample: Sample) -> None:
-        """Keep a sample, or every so manieth.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Keep a sample, or one in several. Raises OSError: it could not be written."""
         self._count += 1
         if self._count % self._every:
             return
@@ -72,19 +63,11 @@ class Series:
             return
         self._lines = self._lines[::2]
         self._every *= 2
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_bytes(b"".join(self._lines))
-        temporary.replace(self._path)
+        replace(self._path, b"".join(self._lines))
 
 
 class Sampler:
-    """Samples one run on this node.
-
-    Args:
-        spec: of the run.
-        keeper: knows the bucket, and which checkpoints wait.
-        sensors: what is read.
-    """
+    """Samples one run on this node."""
 
     def __init__(self, spec: Spec, upload_loop: UploadLoop, sensors: Callable[[], Sensors] = Sensors) -> None:
         self._spec = spec
@@ -107,11 +90,8 @@ class Sampler:
             thread.start()
 
     def finish(self, *, upload: bool) -> None:
-        """The ranks have ended: a last sample, and a last upload. Waits for neither longer than a moment.
-
-        Args:
-            upload: False: the bucket has just proved out of reach.
-        """
+        """The ranks have ended: a last sample, and a last upload unless the bucket has just proved out of reach. Waits
+        for neither longer than a moment."""
         self._ending.set()
         sampling, uploading = self._threads
         sampling.join(_LAST_SAMPLE_SECONDS)

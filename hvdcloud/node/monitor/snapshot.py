@@ -20,12 +20,10 @@ _MOST_EVENTS = 50
 
 
 def main(*, offset: int | None) -> dict[str, Any]:
-    """The newest sample of this node, and on the head also the newest run with its log.
-
-    Args:
-        offset: bytes of the log that the caller has already; None: none.
-    """
-    run = newest_run()
+    """The newest sample of this node, and on the head also the newest run with its log, from the byte that the caller
+    needs next (None: it has nothing)."""
+    # The one that is active, else the last that was prepared here.
+    run = max((folder.name for folder in paths.runs_dir().glob("*")), default=None)
     answer: dict[str, Any] = {"now": time.time(), "run": run, "sample": _sample(run)}
     if run is not None and state.state_file(run).exists():
         answer |= {
@@ -34,14 +32,6 @@ def main(*, offset: int | None) -> dict[str, Any]:
             "events": [event.to_json() for event in state.events(run)[-_MOST_EVENTS:]],
         }
     return answer
-
-
-def newest_run() -> str | None:
-    """The run that is active, else the last that was prepared here."""
-    try:
-        return max(entry.name for entry in paths.runs_dir().iterdir())
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def _sample(run: str | None) -> Sample:

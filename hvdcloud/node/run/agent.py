@@ -6,7 +6,7 @@ asked for: it ends every process of the run on its node, uploads what is left, a
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
 gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
-disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (preemption.py), reaped
+disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped
 {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is
 the number of seconds since the rank's end.
 """
@@ -31,7 +31,7 @@ from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox
+from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain
@@ -43,7 +43,6 @@ SILENCE_SECONDS = 30.0
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
 _LAST_WORDS_SECONDS = 2.0
-KILLED = 128 + signal.SIGKILL
 
 
 class _Peer:
@@ -51,7 +50,7 @@ class _Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        self.channel = Channel(connection.fileno())
         self.rank: int | None = None
         self.pid: int | None = None
         self.child: int | None = None
@@ -59,13 +58,7 @@ class _Peer:
 
 
 class Agent:
-    """The agent of one run on this node.
-
-    Args:
-        spec: of the run.
-        lease: the supervisor.
-        probe: whether to try first what a worker needs.
-    """
+    """The agent of one run on this node. `lease`: the supervisor. `probe`: try first what a worker needs."""
 
     def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
         self._spec = spec
@@ -73,7 +66,7 @@ class Agent:
         self._upload_loop = UploadLoop(spec)
         self._sampler = Sampler(spec, self._upload_loop)
         self._selector = selectors.DefaultSelector()
-        self._listener = self._listen()
+        self._listener = listen(paths.agent_socket(spec.run))
         self._peers: set[_Peer] = set()
         self._records: dict[int, RankRecord] = {}
         self._silence = SILENCE_SECONDS
@@ -107,7 +100,7 @@ class Agent:
         beat_at = time.monotonic() + BEAT_SECONDS
         turned = time.monotonic()
         while self._finished is None:
-            self._turn(max(0.0, beat_at - time.monotonic()))
+            turn(self._selector, max(0.0, beat_at - time.monotonic()))
             now = time.monotonic()
             if now - turned > BEAT_SECONDS + _STALL_SECONDS:
                 # We were frozen, not the supervisor: what it said meanwhile may not have been delivered yet.
@@ -133,37 +126,22 @@ class Agent:
         else:
             self._mailbox.post(self._say_ready)
 
-    def _turn(self, seconds: float) -> None:
-        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
-        for key, _ in self._selector.select(seconds) or self._selector.select(0):
-            # An earlier event of this round may have closed this one's descriptor.
-            if self._selector.get_map().get(key.fd) is key:
-                key.data()
-
-    def _listen(self) -> socket.socket:
-        path = paths.agent_socket(self._spec.run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        listener.bind(str(path))
-        listener.listen(256)
-        return listener
-
     def _hear(self) -> None:
         for message in self._lease.receive():
             self._heard = time.monotonic()
-            if message.get("type") == "hello":
+            kind = message.get("type")
+            if kind == "hello":
                 self._silence = float(message["silence"])
-            elif message.get("type") == "mesh":
+            elif kind == "mesh":
                 self._mesh = frozenset(str(address) for address in message["addresses"])
-            elif message.get("type") == "disconnect":
+            elif kind == "disconnect":
                 self._disconnect(older_than=float(message["older_than"]))
-            elif message.get("type") == "reset" and not self._ending:
+            elif kind == "reset" and not self._ending:
                 self._resetting = True
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
-            elif message.get("type") == "gather" and not self._ending:
+            elif kind == "gather" and not self._ending:
                 threading.Thread(target=self._gather, name="gather", daemon=True).start()
-            elif message.get("type") == "finish":
+            elif kind == "finish":
                 self._told_to_finish.set()
                 self._end("")
         if self._lease.closed:
@@ -172,13 +150,10 @@ class Agent:
             self._end("the connection to the head is gone")
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        peer = _Peer(connection)
-        self._peers.add(peer)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear_peer(peer))
+        if (connection := accept(self._listener)) is not None:
+            peer = _Peer(connection)
+            self._peers.add(peer)
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear_peer(peer))
 
     def _hear_peer(self, peer: _Peer) -> None:
         for message in peer.channel.receive():
@@ -202,8 +177,8 @@ class Agent:
         self._drop(peer)
         if peer.rank is not None and not peer.ended:
             # The rank itself was killed; what it started is not left behind.
-            number = int(signal.SIGKILL)
-            end = RankRecord(rank=peer.rank, exit_code=KILLED, signal=number, terminated=False, ended=time.time())
+            killed = int(signal.SIGKILL)
+            end = RankRecord(rank=peer.rank, exit_code=128 + killed, signal=killed, terminated=False, ended=time.time())
             self._record(peer, end)
             if peer.child is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -245,11 +220,8 @@ class Agent:
         return workers
 
     def _disconnect(self, *, older_than: float) -> None:
-        """Break what connects the workers here to other nodes, so that they notice a loss at once.
-
-        Args:
-            older_than: seconds. They may have noticed it by themselves, and be connecting again already.
-        """
+        """Break what connects the workers here to other nodes, so that they notice a loss at once. Younger connections
+        (in seconds) stay: workers may have noticed the loss by themselves, and be connecting again already."""
         self._look_at_connections()
         since = time.monotonic() - older_than
         old = {inode for inode, first in self._connections.items() if first <= since}
@@ -286,15 +258,14 @@ class Agent:
             ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
         """
         if self._drain is None and not self._ending:
-            self._drain = drain.Drain(
-                why,
-                flush=self._upload_loop.flush_now,
-                looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
-            )
+            self._drain = drain.Drain(why, flush=self._upload_loop.flush_now, looked=self._looked)
             self._lease.send({"type": "leaving", "why": why})
             self._drain.start()
         if self._drain is not None:
             self._drain.ending |= ending
+
+    def _looked(self, saved: drain.Saved) -> None:
+        self._mailbox.post(lambda: self._look_around(saved))
 
     def _look_around(self, saved: drain.Saved) -> None:
         """So far are the uploads of this node, which leaves."""
@@ -318,11 +289,7 @@ class Agent:
         return any(peer.rank is not None and not peer.ended for peer in self._peers)
 
     def _end(self, orphaned: str) -> None:
-        """End the run on this node; once.
-
-        Args:
-            orphaned: why, if it is not the supervisor that wants it.
-        """
+        """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
         if self._ending:
             return
         for peer in [peer for peer in self._peers if peer.rank is not None]:
@@ -353,7 +320,7 @@ class Agent:
         self._finished = report
 
     def _say_goodbye(self, report: UploadReport) -> None:
-        self._turn(0.0)
+        turn(self._selector, 0.0)
         if self._drain is not None:
             # First, because the supervisor ends us when it has heard that we have finished.
             self._answer_askers(self._drain.saved(report))
@@ -385,16 +352,8 @@ class Agent:
 
 
 def main(run: str, *, probe: bool = False) -> int:
-    """Be the agent of a run; standard input and output are the lease.
-
-    Args:
-        run: the run.
-        probe: try what a worker needs before saying that this node is ready.
-
-    Raises:
-        UsageError: the run was not prepared here.
-        NodeError: another agent of this run cannot be ended.
-    """
+    """Be the agent of a run; standard input and output are the lease. `probe`: try what a worker needs before this node
+    is ready. Raises UsageError: the run was not prepared here; NodeError: another agent of this run cannot be ended."""
     # sshd has made a session for us; a local supervisor has not, and its end must not be ours.
     with contextlib.suppress(PermissionError):
         os.setsid()
@@ -403,9 +362,8 @@ def main(run: str, *, probe: bool = False) -> int:
     spec = Spec.load(run)
     lock = _take_over(run)
     _redirect_errors(run)
-    lease = Channel(read_fd=sys.stdin.fileno(), write_fd=sys.stdout.fileno())
     try:
-        Agent(spec, lease, probe=probe).run()
+        Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()
     finally:
         lock.release()
     # A thread that hangs in a dead bucket must not keep the process.
@@ -414,13 +372,9 @@ def main(run: str, *, probe: bool = False) -> int:
 
 def _redirect_errors(run: str) -> None:
     """Standard error goes to agent.err: the ssh connection that it came with may be gone when there is a need."""
-    try:
-        descriptor = os.open(paths.run_dir(run) / "agent.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError:
-        # A full disk; the lease still carries what matters.
-        return
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    # Not on a full disk; the lease still carries what matters.
+    with contextlib.suppress(OSError), (paths.run_dir(run) / "agent.err").open("ab") as file:
+        os.dup2(file.fileno(), 2)
 
 
 def _take_over(run: str) -> Lock:
@@ -428,8 +382,7 @@ def _take_over(run: str) -> Lock:
     lock = Lock(paths.agent_lock(run))
     deadline = time.monotonic() + processes.KILL_SECONDS
     while not lock.acquire({"pid": os.getpid()}):
-        holder = lock_holder(lock.path)
-        pid = int((holder or {}).get("pid", 0))
+        pid = int((lock_holder(lock.path) or {}).get("pid", 0))
         if pid > 1:
             processes.send([pid], signal.SIGKILL)
             processes.wait_gone([pid], seconds=deadline - time.monotonic())

@@ -11,12 +11,15 @@ import contextlib
 import json
 import os
 import select
+import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from hvdcloud.node import paths
+from hvdcloud.node.files import parse_object
 
 BEAT_SECONDS = 1.0
 """How often each side of a lease says that it is alive."""
@@ -24,18 +27,13 @@ _READ_SIZE = 1 << 16
 
 
 class Channel:
-    """One conversation in JSON lines.
+    """One conversation in JSON lines over one descriptor, or two; they are made non-blocking."""
 
-    Args:
-        read_fd: what the peer says; made non-blocking.
-        write_fd: where we answer; may be the same; made non-blocking.
-    """
-
-    def __init__(self, *, read_fd: int, write_fd: int) -> None:
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
+    def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
         self.read_fd = read_fd
-        self.write_fd = write_fd
+        self.write_fd = read_fd if write_fd is None else write_fd
+        os.set_blocking(self.read_fd, False)
+        os.set_blocking(self.write_fd, False)
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.closed = False
@@ -47,10 +45,8 @@ class Channel:
         return bool(self._outgoing)
 
     def receive(self) -> list[dict[str, Any]]:
-        """All complete messages that have arrived; sets `closed` at the end of the stream.
-
-        A line that is not a JSON object (a shell's greeting, say) is passed over.
-        """
+        """All complete messages that have arrived; sets `closed` at the end of the stream. A line that is not a JSON
+        object (a shell's greeting, say) is passed over."""
         while not self.closed:
             try:
                 data = os.read(self.read_fd, _READ_SIZE)
@@ -64,7 +60,7 @@ class Channel:
             self._incoming += data
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = bytearray(rest)
-        return [message for line in lines if (message := _parse(line)) is not None]
+        return [message for line in lines if line.startswith(b"{") and (message := parse_object(line)) is not None]
 
     def send(self, message: dict[str, Any]) -> None:
         """Say something; it is kept until the peer takes it, and dropped if the peer is gone."""
@@ -91,44 +87,59 @@ class Channel:
             del self._outgoing[:sent]
 
 
-def _parse(line: bytes | bytearray) -> dict[str, Any] | None:
-    if not line.startswith(b"{"):
-        return None
+def listen(path: Path) -> socket.socket:
+    """A Unix socket that listens, for this user alone; it does not block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    old = os.umask(0o177)
     try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None
+        listener.bind(str(path))
+    finally:
+        os.umask(old)
+    listener.listen(256)
+    return listener
+
+
+def accept(listener: socket.socket) -> socket.socket | None:
+    """The connection that waits; None: the caller hung up again."""
+    with contextlib.suppress(BlockingIOError):
+        return listener.accept()[0]
+    return None
+
+
+def turn(selector: selectors.BaseSelector, seconds: float) -> None:
+    """Wait for events, at most so long, and call what was registered as each one's data."""
+    # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+    for key, _ in selector.select(seconds) or selector.select(0):
+        # An earlier event of this round may have closed this one's descriptor.
+        if selector.get_map().get(key.fd) is key:
+            key.data()
 
 
 def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
-    """What the live agent of a run answers over its socket; None if there is none, or if it ends before it answers.
+    """The answer, of this type, of a run's live agent over its socket; None if there is no agent, or if it ends first.
+    `deadline`: of time.monotonic(). Raises TimeoutError: it did not answer in time."""
+    try:
+        said = ask(paths.agent_socket(run), message, deadline=deadline)
+        return next((each for each in said if each.get("type") == answer), None)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
 
-    Args:
-        run: the run.
-        message: what is asked.
-        answer: the type of the answer.
-        deadline: of time.monotonic().
 
-    Raises:
-        TimeoutError: it did not answer in time.
-    """
+def ask(path: Path, message: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
+    """What a socket answers to a message, until it hangs up. `deadline`: of time.monotonic(). Raises FileNotFoundError,
+    ConnectionRefusedError: no process listens; TimeoutError: it did not hang up in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connection.connect(str(paths.agent_socket(run)))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        channel = Channel(read_fd=connection.fileno(), write_fd=connection.fileno())
+        connection.connect(str(path))
+        channel = Channel(connection.fileno())
         channel.send(message)
-        while not channel.closed and (left := deadline - time.monotonic()) > 0:
+        while not channel.closed:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
             select.select([connection], [], [], left)
-            for said in channel.receive():
-                if said.get("type") == answer:
-                    return said
-        if channel.closed:
-            return None
-    raise TimeoutError
+            yield from channel.receive()
 
 
 class Mailbox:

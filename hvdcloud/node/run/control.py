@@ -27,30 +27,20 @@ _POLL_SECONDS = 0.02
 
 
 def show(run: str | None) -> dict[str, Any]:
-    """State of one run, or of every run that was launched on this node, newest last.
-
-    Raises:
-        UsageError: no such run.
-    """
+    """State of one run, or of every run that was launched on this node, newest last. Raises UsageError: no such run."""
     return {"runs": [each.to_json() for each in ([state.read(run)] if run is not None else state.read_all())]}
 
 
 def stop(run: str) -> dict[str, Any]:
-    """End a run on every node and wait until it has ended; harmless if it has.
-
-    Raises:
-        UsageError: no such run.
-        NodeError: it did not end in time.
-    """
+    """End a run on every node and wait until it has ended; harmless if it has. Raises UsageError: no such run;
+    NodeError: it did not end in time."""
     current = state.read(run)
     if pid := state.supervised(run):
         state.record_event(run, "asked to stop")
         processes.send([pid], signal.SIGTERM)
         if not processes.wait_gone([pid], seconds=STOP_SECONDS):
-            raise NodeError(
-                f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way",
-                hint=f"hvdcloud logs -f {run}, or hvdcloud down --force",
-            )
+            why = f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way"
+            raise NodeError(why, hint=f"hvdcloud logs -f {run}, or hvdcloud down --force")
         current = state.read(run)
     elif current.supervisor_dead:
         # The agents have ended the ranks when the supervisor died; this is for a node whose agent died as well.
@@ -65,11 +55,8 @@ def stop(run: str) -> dict[str, Any]:
 
 
 def flush() -> dict[str, Any]:
-    """Upload the checkpoints of every run of this node that are not all in the bucket.
-
-    Returns:
-        For each such run what is still not there, and why.
-    """
+    """Upload the checkpoints of every run of this node that are not all in the bucket. Returns, for each such run, what
+    is still not there, and why."""
     found = {}
     deadline = time.monotonic() + FLUSH_SECONDS
     for folder in sorted(paths.runs_dir().glob("*")):
@@ -90,26 +77,18 @@ def flush() -> dict[str, Any]:
 
 
 def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
-    """Have a live agent upload what it can now; None if there is none.
-
-    Raises:
-        NodeError: it did not answer in time.
-    """
+    """Have a live agent upload what it can now; None if there is none. Raises NodeError: it did not answer in time."""
     try:
         answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=time.monotonic() + seconds)
     except TimeoutError:
-        raise NodeError(
-            f"the agent of run {run} did not upload its checkpoints in time", hint="hvdcloud pull tries again"
-        ) from None
+        why = f"the agent of run {run} did not upload its checkpoints in time"
+        raise NodeError(why, hint="hvdcloud pull tries again") from None
     return None if answer is None else UploadReport.from_json(answer["checkpoints"])
 
 
 def _flush_without_agent(run: str) -> UploadReport:
-    """Upload what is left of a run that has no agent on this node.
-
-    Raises:
-        HvdcloudError: the run was not prepared here.
-    """
+    """Upload what is left of a run that has no agent on this node. Raises HvdcloudError: the run was not prepared
+    here."""
     spec = Spec.load(run)
     try:
         report = UploadLoop(spec).finish()
@@ -127,22 +106,15 @@ def _wait_for_logs() -> None:
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:
-    """Wait until the run has no agent on this node.
-
-    Raises:
-        NodeError: it still has one.
-    """
-    holder = lock_holder(paths.agent_lock(run))
+    """Wait until the run has no agent on this node. Raises NodeError: it still has one."""
     deadline = time.monotonic() + seconds
-    while holder is not None:
+    while (holder := lock_holder(paths.agent_lock(run))) is not None:
         if time.monotonic() >= deadline:
             raise NodeError(f"the agent of run {run} is still at work after {seconds:.0f} s", hint="hvdcloud status")
-        pid = int(holder.get("pid", 0))
-        if pid > 0:
+        if pid := int(holder.get("pid", 0)):
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)
-        holder = lock_holder(paths.agent_lock(run))
 
 
 def poweroff() -> dict[str, Any]:

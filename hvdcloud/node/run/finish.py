@@ -28,11 +28,7 @@ def announcements(ended: RunState) -> list[str]:
 
 
 def after(ended: RunState) -> None:
-    """Do what is left to do after a run.
-
-    Args:
-        ended: the state of a run that is done.
-    """
+    """Do what is left to do after a run that is done."""
     until = time.monotonic() + GRACE_SECONDS
     keep_log(ended)
     if not _nodes_go(ended):

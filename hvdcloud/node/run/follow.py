@@ -24,17 +24,8 @@ _READ_SIZE = 1 << 18
 
 
 def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
-    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error.
-
-    Args:
-        run: the run.
-        offset: bytes of the log that the caller has already.
-        follow: stay until the run has ended.
-        output: where the bytes go.
-
-    Raises:
-        UsageError: no such run on this node.
-    """
+    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error. `follow`:
+    stay until the run has ended. Raises UsageError: no such run on this node."""
     current = state.read(run)
     try:
         descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)

@@ -27,15 +27,9 @@ class _Package(NamedTuple):
 
 
 def problem(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Why this command must not be started, and what to do about it; None where nothing speaks against it.
-
-    A program of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as well: only
-    tf.keras reads it.
-
-    Args:
-        command: program and arguments; or one text for the shell.
-        environment: of the rank.
-    """
+    """Why a rank must not start this command, and what to do about it; None where nothing speaks against it. A program
+    of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as well: only tf.keras reads
+    it."""
     if environment.get(_LEGACY) in _TRUE:
         return None
     folders = _import_folders(_python_of(command), environment)

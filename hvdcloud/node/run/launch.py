@@ -83,11 +83,8 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
 
 
 def _detach(request: Request, current: RunState, lock: Lock) -> None:
-    """Start the supervisor in a session of its own and wait until it is ready to be asked and stopped.
-
-    Raises:
-        NodeError: it did not get that far.
-    """
+    """Start the supervisor in a session of its own and wait until it can be asked and stopped. Raises NodeError: it did
+    not get that far."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     first = os.fork()
     if first == 0:
@@ -102,10 +99,8 @@ def _detach(request: Request, current: RunState, lock: Lock) -> None:
     ready, _, _ = select.select([reader], [], [], START_SECONDS)
     said = os.read(reader, 4096).decode(errors="replace") if ready else "it took too long"
     if said != "ready":
-        raise NodeError(
-            f"the supervisor of run {request.run} did not start: {said or 'it was killed'}",
-            hint="hvdcloud ssh shows the head; a full disk is a common cause",
-        )
+        hint = "hvdcloud ssh shows the head; a full disk is a common cause"
+        raise NodeError(f"the supervisor of run {request.run} did not start: {said or 'it was killed'}", hint=hint)
 
 
 def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: int) -> None:
@@ -126,7 +121,7 @@ def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: 
         if os.fork() == 0:
             after(current)
         code = 0
-    except BaseException:  # noqa: BLE001 - the last frame of a detached process: there is nobody to raise to
+    except BaseException:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -17,13 +17,8 @@ _ERROR_TAIL = 2000
 
 
 class Lease:
-    """One agent, started.
-
-    Args:
-        node: name of the node.
-        argv: what starts the agent.
-        silence: seconds without a heartbeat after which either side gives the other up.
-    """
+    """One agent, which `argv` starts. `silence`: seconds without a heartbeat after which either side gives the other
+    up."""
 
     def __init__(self, *, node: str, argv: Sequence[str], silence: float) -> None:
         self.node = node
@@ -38,7 +33,7 @@ class Lease:
         assert self._process.stdin
         assert self._process.stdout
         assert self._process.stderr
-        self.channel = Channel(read_fd=self._process.stdout.fileno(), write_fd=self._process.stdin.fileno())
+        self.channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
         self.error_fd = self._process.stderr.fileno()
         os.set_blocking(self.error_fd, False)
         self._error = b""
@@ -90,25 +85,14 @@ class Lease:
 
 
 def local_agent(run: str, *, probe: bool = False) -> list[str]:
-    """Starts the head's own agent.
-
-    Args:
-        run: the run.
-        probe: it is to try first what a worker needs.
-    """
+    """The command that starts the head's own agent. `probe`: it is to try first what a worker needs."""
     isolated = ["-I"] if sys.flags.isolated else []
     return [sys.executable, *isolated, "-m", "hvdcloud.node", "agent", run, *(["--probe"] if probe else [])]
 
 
 def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
-    """Starts the agent of another node.
-
-    Args:
-        run: the run.
-        node: its name.
-        again: the first lease broke: use a connection of its own and give up soon.
-        probe: it is to try first what a worker needs.
-    """
+    """The command that starts another node's agent. `again`: the first lease broke: use a connection of its own and
+    give up soon."""
     command = f"agent {shlex.quote(run)}" + (" --probe" if probe else "")
     # Else horovodrun's own ssh calls to this node use this connection: no handshake for any of them.
     return ssh.node_command(node, command, connect_seconds=ssh.RECONNECT_SECONDS if again else None)

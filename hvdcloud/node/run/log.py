@@ -107,11 +107,7 @@ class Normaliser:
 
 
 class RunLog:
-    """The file of a run's log. A write that fails is remembered, never raised.
-
-    Args:
-        path: appended to.
-    """
+    """The file of a run's log, appended to. A write that fails is remembered, never raised."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hvdcloud.runs.state import RankRecord
@@ -58,10 +59,8 @@ class Outcome(NamedTuple):
 
 
 def judge(evidence: Evidence) -> Outcome:
-    """How the run ended, and what ended it.
-
-    A rank's failure makes its peers fail, a lost node too: what came first counts, not what came last.
-    """
+    """How the run ended, and what ended it: what came first counts, since a rank's failure or a lost node makes others
+    fail."""
     codes = {ended.record.rank: ended.record.exit_code for ended in evidence.ended}
     if len(codes) >= evidence.np and not any(codes.values()):
         return Outcome("succeeded", 0, "")
@@ -83,11 +82,8 @@ def judge(evidence: Evidence) -> Outcome:
         return Outcome("lost", None, "the run was ended for no known reason")
     if evidence.launcher == 0:
         return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
-    return Outcome(
-        "failed",
-        evidence.launcher,
-        f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why",
-    )
+    why = f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why"
+    return Outcome("failed", evidence.launcher, why)
 
 
 def _first_failure(ended: Sequence[Ended]) -> Ended | None:
@@ -110,17 +106,20 @@ def _rather(other: RankRecord, first: RankRecord) -> bool:
     return first.exit_code == _PYTHON_ERROR and chosen
 
 
-class Worker(NamedTuple):
+@dataclass
+class Worker:
     """One process of an elastic run, from its start to its end or to the loss of its node."""
 
     rank: int
     """When it started: Horovod may give it another one later."""
     node: str
+    alias: str = ""
+    """The name by which Horovod knew its node."""
     ended: Ended | None = None
     lost: bool = False
     """Its node was lost while it ran."""
     got_over: bool = False
-    """The others went on without it, so it is not what ended the run."""
+    """It ended, and the others continued without it: it is not what ended the run."""
 
     @property
     def succeeded(self) -> bool:
@@ -129,8 +128,8 @@ class Worker(NamedTuple):
     @property
     def failed(self) -> bool:
         """By itself, not because Horovod had asked it to end, and the others did not get over it."""
-        ended = self.ended is not None and not self.succeeded
-        return ended and not self.got_over and not (self.ended and self.ended.record.terminated)
+        record = self.ended.record if self.ended else None
+        return record is not None and bool(record.exit_code) and not self.got_over and not record.terminated
 
 
 class ElasticEvidence(NamedTuple):
@@ -166,12 +165,9 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
             one = next(worker for worker in done if worker.ended and worker.ended.at == first)
             failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
             code = failures[0].record.exit_code if failures else None
-            return Outcome(
-                "failed",
-                code,
-                f"the worker on {one.node} that began as rank {one.rank} exited with 0 while {len(unfinished)} more "
-                "were training, which ends an elastic job",
-            )
+            ended = f"the worker on {one.node} that began as rank {one.rank} exited with 0"
+            others = f"while {len(unfinished)} more were training, which ends an elastic job"
+            return Outcome("failed", code, f"{ended} {others}")
     if evidence.stopped:
         return Outcome("stopped", None, "stopped on request")
     if evidence.trouble:
@@ -185,24 +181,14 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
         return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
     if evidence.launcher is not None and evidence.launcher < 0:
-        return Outcome(
-            "failed", 128 - evidence.launcher, f"horovodrun was killed by {_signal_name(-evidence.launcher)}"
-        )
-    return Outcome(
-        "failed",
-        evidence.launcher or None,
-        f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why",
-    )
+        number = -evidence.launcher
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+    why = f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why"
+    return Outcome("failed", evidence.launcher or None, why)
 
 
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:
-    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end.
-
-    Args:
-        ended: what is known.
-        np: how many ranks there are.
-        now: monotonic seconds.
-    """
+    """Whether the failure that we know of may yet turn out to be that of another rank, which is about to end."""
     first = _first_failure(ended)
     if first is None or len(ended) >= np:
         return False

@@ -9,10 +9,9 @@ from typing import IO, Any
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.boot import machine
-from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.run.state import active_run
+from hvdcloud.node.run.state import active_run, live_agents
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
 
@@ -30,14 +29,11 @@ class ActiveRunError(UsageError):
 
 
 def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
-    """Read the header, say which files are wanted, receive them.
+    """Read the header, say which files are wanted, receive them. Returns the closing line.
 
     Args:
         source: one line of JSON, then a tar stream with the wanted files.
         answer: where the line with the wanted files goes.
-
-    Returns:
-        The closing line.
 
     Raises:
         UsageError: the header cannot be used, a path leads out of the workspace, or another run is active.
@@ -51,8 +47,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
     refuse_while_active()
-    workspace = paths.workspace()
-    sync = Sync(workspace=workspace, record=paths.sync_file(), entries=entries)
+    sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
     answer.write(json.dumps({"want": wanted}).encode() + b"\n")
     answer.flush()
@@ -76,18 +71,9 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
 
 
 def refuse_while_active() -> None:
-    """A live run's code must not change under it.
-
-    Raises:
-        ActiveRunError: the head has a live supervisor, or this node a live agent.
-    """
-    active = active_run()
-    if active is None:
-        for lock in paths.volatile_dir().glob("*.agent"):
-            if lock_holder(lock) is not None:
-                active = lock.name.removesuffix(".agent")
-                break
-    if active is not None:
+    """A live run's code must not change under it. Raises ActiveRunError: the head has a live supervisor, or this node a
+    live agent."""
+    if active := active_run() or next(iter(live_agents()), None):
         raise ActiveRunError(active)
 
 

@@ -11,8 +11,9 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from hvdcloud.node.paths import RUN_VARIABLE
 
@@ -23,13 +24,10 @@ KILL_SECONDS = 5.0
 """How long the kernel may take to end a killed process before it is reported as left behind."""
 
 
-class _Process:
-    __slots__ = ("parent", "pid", "session")
-
-    def __init__(self, pid: int, parent: int, session: int) -> None:
-        self.pid = pid
-        self.parent = parent
-        self.session = session
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
 
 
 def _stat(pid: int) -> _Process | None:
@@ -104,25 +102,17 @@ def adopt_orphans() -> None:
 
 def end_descendants(*, grace: float = GRACE_SECONDS) -> None:
     """End all that the caller's children have left behind: SIGTERM, `grace` seconds, SIGKILL."""
-    own = os.getpid()
-    grace_ends = time.monotonic() + grace
-    deadline = grace_ends + KILL_SECONDS
-    told: set[int] = set()
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
+
+    def descendants() -> list[int]:
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
-            pids = _with_descendants({own}, _all()) - {own}
-            if time.monotonic() >= grace_ends:
-                send(pids, signal.SIGKILL)
-            else:
-                send(pids - told, signal.SIGTERM)
-                send(pids - told, signal.SIGCONT)
-                told |= pids
-            wait_gone(pids, seconds=0.25)
-            continue
-        # No child, hence no descendant: orphans become our children.
-        return
+        except ChildProcessError:
+            # No child, hence no descendant: orphans become our children.
+            return []
+        return sorted(family(os.getpid()) - {os.getpid()})
+
+    _end_all(descendants, grace=grace)
 
 
 def send(pids: Iterable[int], signal_number: int) -> None:
@@ -136,21 +126,20 @@ def wait_gone(pids: Iterable[int], *, seconds: float) -> bool:
     """Wait until none of the processes runs any more; False when the time is up first."""
     deadline = time.monotonic() + seconds
     poll = select.poll()
-    descriptors = {}
+    descriptors: list[int] = []
     try:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                descriptors[descriptor] = pid
-                poll.register(descriptor, select.POLLIN)
-        waiting = dict(descriptors)
+                descriptors.append(os.pidfd_open(pid))
+                poll.register(descriptors[-1], select.POLLIN)
+        waiting = set(descriptors)
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             for descriptor, _ in poll.poll(left * 1000):
                 poll.unregister(descriptor)
-                del waiting[descriptor]
+                waiting.discard(descriptor)
         return True
     finally:
         for descriptor in descriptors:
@@ -158,15 +147,16 @@ def wait_gone(pids: Iterable[int], *, seconds: float) -> bool:
 
 
 def reap(run: str, *, grace: float = GRACE_SECONDS) -> list[int]:
-    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found.
+    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found. Returns those
+    that are still there, which only a process stuck inside the kernel can bring about."""
+    return _end_all(lambda: find(run), grace=grace)
 
-    Returns:
-        Those that are still there, which only a process stuck inside the kernel can bring about.
-    """
+
+def _end_all(remaining: Callable[[], list[int]], *, grace: float) -> list[int]:
     grace_ends = time.monotonic() + grace
     deadline = grace_ends + KILL_SECONDS
     told: set[int] = set()
-    while pids := find(run):
+    while pids := remaining():
         now = time.monotonic()
         if now >= deadline:
             return pids

@@ -6,6 +6,7 @@ connection is gone. If the agent itself goes, the rank ends its command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -61,22 +62,16 @@ class _Record:
 
     def ended(self, end: _End) -> dict[str, Any]:
         record = RankRecord(
-            rank=self._rank,
-            exit_code=end.exit_code,
-            signal=end.signal,
-            terminated=end.terminated,
-            ended=time.time(),
+            rank=self._rank, exit_code=end.exit_code, signal=end.signal, terminated=end.terminated, ended=time.time()
         ).to_json()
         self._write(record)
         return record
 
     def _write(self, record: dict[str, Any]) -> None:
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.pwrite(descriptor, json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n", 0)
-            finally:
-                os.close(descriptor)
+            # Not truncated: that would give the block back.
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb") as file:
+                file.write(json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n")
         except OSError as error:
             # The agent hears of it as well; the file is for people and for a supervisor that was killed.
             _say(f"the record of rank {self._rank} could not be written: {error}")
@@ -113,24 +108,16 @@ def environment_of_rank(
     spec: Spec, *, user: Mapping[str, str], launcher: Mapping[str, str], image: Mapping[str, str]
 ) -> dict[str, str]:
     """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
-
-    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them.
-    """
-    paths_of_ours = {
-        "HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)),
-        paths.RUN_VARIABLE: spec.run,
-    }
+    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
+    paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
     return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
 
 
 def _meet_agent(run: str, rank: int) -> Channel:
-    """Connect to this node's agent and wait for its word to go.
-
-    Raises:
-        NodeError: it did not answer in time, or the run is ending.
-    """
+    """Connect to this node's agent and wait for its word to go. Raises NodeError: no answer in time, or the run is
+    ending."""
     deadline = time.monotonic() + AGENT_SECONDS
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     while True:
@@ -140,12 +127,11 @@ def _meet_agent(run: str, rank: int) -> Channel:
         except (FileNotFoundError, ConnectionRefusedError):
             # The environment's file goes when the run ends: do not outlive it.
             if time.monotonic() > deadline or not paths.env_file(run).exists():
-                raise NodeError(
-                    f"rank {rank} was not started: run {run} has no agent on this node", hint="hvdcloud run again"
-                ) from None
+                why = f"rank {rank} was not started: run {run} has no agent on this node"
+                raise NodeError(why, hint="hvdcloud run again") from None
             time.sleep(0.02)
     descriptor = connection.detach()
-    channel = Channel(read_fd=descriptor, write_fd=descriptor)
+    channel = Channel(descriptor)
     host = os.environ.get("HOROVOD_HOSTNAME")
     channel.send({"type": "rank", "rank": rank, "pid": os.getpid(), "host": host})
     while time.monotonic() < deadline:
@@ -198,8 +184,7 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
                     _signal_group(child, number)
         if term_at is not None and time.monotonic() >= term_at:
             _signal_group(child, signal.SIGTERM)
-            term_at = None
-            terminated = True
+            term_at, terminated = None, True
         if agent.read_fd in ready:
             agent.receive()
             if agent.closed:
@@ -218,31 +203,18 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it.
-
-    Raises:
-        FileNotFoundError: there is no such program.
-        OSError: it cannot be run.
-    """
+    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it. Raises
+    FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
     argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
     return os.posix_spawn(
-        program,
-        argv,
-        environment,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE],
+        program, argv, environment, setsid=True, setsigmask=(), setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     )
 
 
 def which(name: str, path: str) -> str:
-    """The program of this name.
-
-    Raises:
-        FileNotFoundError: no folder of `path` has it.
-    """
+    """The program of this name. Raises FileNotFoundError: no folder of `path` has it."""
     for folder in path.split(os.pathsep):
         candidate = Path(folder or ".") / name
         if candidate.is_file() and os.access(candidate, os.X_OK):
@@ -251,11 +223,9 @@ def which(name: str, path: str) -> str:
 
 
 def _end_with_launcher() -> None:
-    """End the rank when its output is no longer read.
-
-    Horovod's elastic driver ends a worker by ending the ssh that it started it with, of which the worker hears nothing
-    else. (Otherwise that is the end of the whole run, and the agent's business.)
-    """
+    """End the rank when its output is no longer read. Horovod's elastic driver ends a worker by ending the ssh that it
+    started it with, and the worker notices nothing else. (In other runs that is the end of the run, and the agent's
+    business.)"""
     watch = select.poll()
     # Of the writing end of a pipe this tells that the reading end is gone; a file or a terminal never does.
     watch.register(1, 0)
@@ -264,16 +234,12 @@ def _end_with_launcher() -> None:
 
 
 def _signal_group(leader: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, number)
-    except ProcessLookupError:
-        return
 
 
 def _say(text: str) -> None:
-    try:
+    # Unless the launcher is gone, and with it the log.
+    with contextlib.suppress(OSError):
         sys.stderr.write(f"hvdcloud: {text}\n")
         sys.stderr.flush()
-    except OSError:
-        # The launcher is gone, and with it the log.
-        return

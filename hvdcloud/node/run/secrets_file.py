@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.files import write_json
+from hvdcloud.node.files import read_json, write_json
 
 METADATA = "metadata"
 """Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
 
 
 def write_private(run: str, *, environment: dict[str, str], credentials: str | None) -> None:
-    """Put both where the ranks and the agent of a run find them.
+    """Put both where the ranks and the agent of a run find them. Raises UsageError: the credentials are not JSON.
 
     Args:
-        run: whose they are.
-        environment: for the ranks.
         credentials: JSON text of a Google credentials file, for the agent alone; METADATA: those of the VM's service
             account; None: none.
-
-    Raises:
-        UsageError: the credentials are not JSON.
     """
     folder = paths.secret_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,41 +31,35 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
     try:
         write_json(target, {"type": METADATA} if credentials == METADATA else json.loads(credentials), mode=0o600)
     except ValueError:
-        raise UsageError(
-            "the Google credentials are not JSON", hint="gcloud auth application-default login makes new ones"
-        ) from None
+        hint = "gcloud auth application-default login makes new ones"
+        raise UsageError("the Google credentials are not JSON", hint=hint) from None
 
 
 def read_environment(run: str) -> dict[str, str]:
-    """Environment of the ranks, secrets included.
-
-    Raises:
-        UsageError: the run has ended, or was not prepared on this node.
-    """
+    """Environment of the ranks, secrets included. Raises UsageError: the run has ended, or was not prepared on this
+    node."""
     try:
-        descriptor = os.open(paths.env_file(run), os.O_RDONLY | os.O_CLOEXEC)
+        value: dict[str, str] = json.loads(paths.env_file(run).read_bytes())
     except FileNotFoundError:
-        raise UsageError(
-            f"run {run} has ended or was not prepared on this node", hint="hvdcloud run starts another one"
-        ) from None
-    with os.fdopen(descriptor, "rb") as file:
-        value: dict[str, str] = json.load(file)
+        why = f"run {run} has ended or was not prepared on this node"
+        raise UsageError(why, hint="hvdcloud run starts another one") from None
     return value
 
 
-def forget(run: str, *, keep_credentials: bool) -> None:
-    """The run has ended on this node.
+def read_credentials(run: str) -> str | None:
+    """The credentials as `write_private` took them."""
+    found = read_json(paths.credentials_file(run))
+    if found is None:
+        return None
+    return METADATA if found == {"type": METADATA} else json.dumps(found)
 
-    Args:
-        run: whose secrets go.
-        keep_credentials: uploads are left that will need them.
-    """
+
+def forget(run: str, *, keep_credentials: bool) -> None:
+    """Delete the secrets of a run that has ended on this node; uploads that are left may need the credentials."""
     paths.env_file(run).unlink(missing_ok=True)
     paths.agent_socket(run).unlink(missing_ok=True)
     if keep_credentials:
         return
     paths.credentials_file(run).unlink(missing_ok=True)
-    try:
+    with contextlib.suppress(OSError):
         paths.secret_dir(run).rmdir()
-    except OSError:
-        return

@@ -36,11 +36,7 @@ class Spec(NamedTuple):
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
-        """Check a header or a spec.json.
-
-        Raises:
-            UsageError: something is missing or has the wrong type.
-        """
+        """Check a header or a spec.json. Raises UsageError: something is missing or has the wrong type."""
         try:
             spec = cls(
                 run=check_run_id(value["run"]),
@@ -58,21 +54,16 @@ class Spec(NamedTuple):
                 interface=value.get("interface"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"the description of the run cannot be used: {type(error).__name__}: {error}",
-                hint="the image and hvdcloud must be of one version: hvdcloud build",
-            ) from error
+            why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
+            hint = "the image and hvdcloud must be of one version: hvdcloud build"
+            raise UsageError(why, hint=hint) from error
         if not spec.command:
             raise UsageError("the run has no command", hint="set run.command, or `hvdcloud run -- COMMAND`")
         return spec
 
     @classmethod
     def load(cls, run: str) -> Spec:
-        """Of a run that was prepared on this node.
-
-        Raises:
-            UsageError: it was not.
-        """
+        """Of a run that was prepared on this node. Raises UsageError: it was not."""
         value = read_json(run_dir(run) / "spec.json")
         if value is None:
             raise UsageError(f"run {run} was not prepared on this node", hint="hvdcloud run sends a run to every node")

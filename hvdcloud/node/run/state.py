@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node.files import is_disk_full, lock_holder, read_json, write_json
-from hvdcloud.node.paths import run_dir, runs_dir, supervisor_lock
+from hvdcloud.node.paths import run_dir, runs_dir, supervisor_lock, volatile_dir
 from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
@@ -44,12 +44,8 @@ def _ballast(run: str) -> Path:
 
 def reserve(run: str) -> None:
     """Set disk space aside, so that how the run ended can be written down on a full disk too."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(_ballast(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, _BALLAST_BYTES)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), _ballast(run).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, _BALLAST_BYTES)
 
 
 def write(state: RunState) -> bool:
@@ -72,11 +68,8 @@ def write(state: RunState) -> bool:
 
 
 def read(run: str) -> RunState:
-    """The run's state as it really is: `lost` if its supervisor is gone and has not said how the run ended.
-
-    Raises:
-        UsageError: no such run on this node.
-    """
+    """The run's state as it really is: `lost` if its supervisor is gone and has not said how the run ended. Raises
+    UsageError: no such run on this node."""
     state = _stored(run)
     if state is not None and not state.done and not supervised(run):
         # It may have ended between the two reads.
@@ -96,12 +89,8 @@ def _stored(run: str) -> RunState | None:
 
 def read_all() -> list[RunState]:
     """Every run that was launched on this node, newest last."""
-    try:
-        names = sorted(entry.name for entry in runs_dir().iterdir())
-    except FileNotFoundError:
-        return []
     states = []
-    for name in names:
+    for name in sorted(folder.name for folder in runs_dir().glob("*")):
         with contextlib.suppress(UsageError):
             states.append(read(name))
     return states
@@ -110,9 +99,7 @@ def read_all() -> list[RunState]:
 def supervised(run: str) -> int | None:
     """Process id of the run's live supervisor; None when there is none."""
     holder = lock_holder(supervisor_lock())
-    if holder is None or holder.get("run", run) != run:
-        return None
-    return int(holder.get("pid", 0))
+    return None if holder is None or holder.get("run", run) != run else int(holder.get("pid", 0))
 
 
 def active_run() -> str | None:
@@ -121,18 +108,20 @@ def active_run() -> str | None:
     return None if holder is None else str(holder.get("run", "?"))
 
 
+def live_agents() -> dict[str, int]:
+    """Process ids (0: unknown) of the agents that run on this node, by run."""
+    locks = {lock.stem: lock_holder(lock) for lock in sorted(volatile_dir().glob("*.agent"))}
+    return {run: int(holder.get("pid", 0)) for run, holder in locks.items() if holder is not None}
+
+
 def record_event(
     run: str, name: str, *, node: str = "", detail: str = "", ranks: int | None = None, nodes: int | None = None
 ) -> None:
     """Write an event down. It is only for people: a full disk, or very many events, prevent nothing else."""
     event = Event(at=time.time(), name=name, node=node, detail=detail, ranks=ranks, nodes=nodes)
-    with contextlib.suppress(OSError):
-        descriptor = os.open(events_file(run), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            if os.fstat(descriptor).st_size < _MOST_EVENT_BYTES:
-                os.write(descriptor, json.dumps(event.to_json()).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), events_file(run).open("ab", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size < _MOST_EVENT_BYTES:
+            file.write(json.dumps(event.to_json()).encode() + b"\n")
 
 
 def events(run: str) -> list[Event]:

@@ -19,7 +19,7 @@ from typing import Any
 from hvdcloud.node import paths
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
 from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS
+from hvdcloud.node.run.channel import BEAT_SECONDS, turn
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
@@ -50,12 +50,7 @@ def silence_limit(gloo_timeout: float) -> float:
 
 
 class Supervisor:
-    """One run, from its start to its end.
-
-    Args:
-        request: what to run.
-        current: the run's state so far; completed and written at every step.
-    """
+    """One run, from its start to its end. `current`: the run's state so far; completed and written at every step."""
 
     def __init__(self, request: Request, current: RunState) -> None:
         self._request = request
@@ -97,18 +92,23 @@ class Supervisor:
     def _begin(self) -> None:
         """Start an agent on every node, and horovodrun beside them."""
         forget_connections()
-        for index, node in enumerate(self._request.hosts):
-            run = self._request.run
-            self._hold(node, local_agent(run) if index == 0 else remote_agent(run, node))
+        for node in self._request.hosts:
+            self._hold(node, self._agent_command(node))
         self._start_launcher()
+
+    def _agent_command(self, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
+        run = self._request.run
+        if node == self._request.hosts[0]:
+            return local_agent(run, probe=probe)
+        return remote_agent(run, node, again=again, probe=probe)
 
     def _catch_signals(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         return reader
 
     def _on_stop(self, *_: object) -> None:
@@ -153,15 +153,10 @@ class Supervisor:
     def _turn(self, seconds: float) -> None:
         """One round: wait for anything to happen, at most until `seconds` are over or a heartbeat is due."""
         now = time.monotonic()
-        wait = min(seconds, self._beat_at - now)
-        wait = min(wait, self._hurry_at - now)
+        wait = min(seconds, self._beat_at - now, self._hurry_at - now)
         if self._log.holding:
             wait = min(wait, _QUIET_SECONDS)
-        # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
-        for key, _ in self._selector.select(max(0.0, wait)) or self._selector.select(0):
-            # An earlier event of this round may have closed this one's descriptor.
-            if self._selector.get_map().get(key.fd) is key:
-                key.data()
+        turn(self._selector, max(0.0, wait))
         now = time.monotonic()
         if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
             self._log.quiet()
@@ -190,8 +185,8 @@ class Supervisor:
         self._grew_at = time.monotonic()
         if data:
             self._log.output(data)
-            return
-        self._close_output()
+        else:
+            self._close_output()
 
     def _close_output(self) -> None:
         if self._output_open:
@@ -278,9 +273,7 @@ class Supervisor:
             if not self._trouble:
                 self._trouble = f"the agent on node {node} was lost: {broke.why}"
                 self._trouble_is_loss = True
-            run = self._request.run
-            is_head = node == self._request.hosts[0]
-            self._hold(node, local_agent(run) if is_head else remote_agent(run, node, again=True))
+            self._hold(node, self._agent_command(node, again=True))
             self._leases[node].finish()
             return
         self._lost.append(self._broke.get(node, broke))
@@ -302,8 +295,9 @@ class Supervisor:
         if self._lost or self._trouble or self._launcher is None:
             return True
         if self._log.failure is not None:
-            why = self._log.failure.strerror
-            self._trouble = f"the log could not be written on node {self._request.hosts[0]}: {why}"
+            self._trouble = (
+                f"the log could not be written on node {self._request.hosts[0]}: {self._log.failure.strerror}"
+            )
             return True
         now = time.monotonic()
         open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
@@ -324,10 +318,8 @@ class Supervisor:
         return any(ended.record.exit_code for ended in self._ended)
 
     def _finish(self) -> None:
-        """End the run on every node, collect what is to be known, and write it down.
-
-        How it ended is judged when every agent has finished, and has reported how its ranks ended, or was given up.
-        """
+        """End the run on every node, collect what is to be known, and write it down. How it ended is judged when every
+        agent has finished, and has reported how its ranks ended, or was given up."""
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher_code
@@ -354,8 +346,7 @@ class Supervisor:
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
-        for node in self._unsaved():
-            checkpoints[node] = UploadReport(errors=["the node was lost"])
+        checkpoints |= {loss.node: UploadReport(errors=["the node was lost"]) for loss in self._lost}
         self._state.checkpoints = UploadReport.merged(checkpoints)
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
@@ -369,25 +360,20 @@ class Supervisor:
 
     def _judge(self) -> Outcome:
         """How the run ended."""
-        return judge(
-            Evidence(
-                np=self._request.np,
-                ended=self._ended,
-                lost=self._lost,
-                stopped=self._stopped,
-                trouble=self._trouble,
-                trouble_is_loss=self._trouble_is_loss,
-                launcher=self._launcher_end,
-            )
+        evidence = Evidence(
+            np=self._request.np,
+            ended=self._ended,
+            lost=self._lost,
+            stopped=self._stopped,
+            trouble=self._trouble,
+            trouble_is_loss=self._trouble_is_loss,
+            launcher=self._launcher_end,
         )
+        return judge(evidence)
 
     def _missing(self) -> Sequence[Loss]:
         """The nodes that were lost and are not back."""
         return self._lost
-
-    def _unsaved(self) -> set[str]:
-        """The nodes that may have taken checkpoints with them."""
-        return {loss.node for loss in self._lost}
 
     def _end_launcher(self, number: int) -> None:
         if self._launcher is not None and self._launcher_code is None:

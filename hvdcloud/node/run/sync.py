@@ -31,11 +31,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Entry:
-        """Check one listed entry.
-
-        Raises:
-            UsageError: not well-formed, or it would lead out of the workspace.
-        """
+        """Check one listed entry. Raises UsageError: not well-formed, or it would lead out of the workspace."""
         try:
             path = str(value["path"])
             link = value.get("link")
@@ -49,10 +45,8 @@ class Entry(NamedTuple):
         if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == _STAGING:
             raise UsageError(f"{path!r} is not a path inside the project", hint="rename it or add it to .gitignore")
         if entry.link is not None and not _stays_inside(path, entry.link):
-            raise UsageError(
-                f"the symbolic link {path!r} leads out of the project, to {entry.link!r}",
-                hint="replace it by what it points to, or add it to .gitignore",
-            )
+            hint = "replace it by what it points to, or add it to .gitignore"
+            raise UsageError(f"the symbolic link {path!r} leads out of the project, to {entry.link!r}", hint=hint)
         return entry
 
 
@@ -71,16 +65,8 @@ def _stays_inside(path: str, target: str) -> bool:
 
 
 class Sync:
-    """One sync of a list of files into a folder.
-
-    Args:
-        workspace: where the code goes.
-        record: JSON file that says what earlier syncs put there.
-        entries: all files of the project.
-
-    Raises:
-        UsageError: a path is listed twice, or below a listed file or link.
-    """
+    """One sync of all files of the project into the workspace; `record` is a JSON file that says what earlier syncs put
+    there. Raises UsageError: a path is listed twice, or below a listed file or link."""
 
     def __init__(self, *, workspace: Path, record: Path, entries: Sequence[Entry]) -> None:
         self._workspace = workspace
@@ -106,7 +92,9 @@ class Sync:
         self._delete_unlisted()
         wanted = []
         for index, entry in enumerate(self._entries):
-            self._check_parents(entry.path)
+            if astray := self._led_astray(entry.path):
+                hint = f"hvdcloud ssh -- rm {self._workspace / astray}"
+                raise UsageError(f"{entry.path} lies below {astray}, which is not a folder on the node", hint=hint)
             if entry.link is not None:
                 self._put_link(entry)
             elif not self._is_there(entry):
@@ -114,11 +102,8 @@ class Sync:
         return wanted
 
     def put(self, entry: Entry, content: IO[bytes]) -> None:
-        """Write one file under a temporary name, check it, and move it into place.
-
-        Raises:
-            NodeError: its bytes are not those that the list announced.
-        """
+        """Write one file under a temporary name, check it, and move it into place. Raises NodeError: its bytes are not
+        those that the list announced."""
         self._staging.mkdir(exist_ok=True)
         temporary = self._staging / "file"
         digest = hashlib.sha256()
@@ -136,11 +121,7 @@ class Sync:
         self._remember(entry, (self._workspace / entry.path).lstat())
 
     def commit(self) -> None:
-        """Write the record; everything listed is in place.
-
-        Raises:
-            NodeError: something that was wanted has not come.
-        """
+        """Write the record; everything listed is in place. Raises NodeError: something that was wanted has not come."""
         missing = [entry.path for entry in self._entries if entry.path not in self._done]
         if missing:
             raise NodeError(f"{missing[0]} was not sent ({len(missing)} files missing)", hint="hvdcloud run again")
@@ -159,8 +140,7 @@ class Sync:
         kinds = {entry.path: entry.link is not None for entry in self._entries}
         emptied = set()
         for path, known in list(self._known.items()):
-            is_link = "link" in known
-            if kinds.get(path) == is_link:
+            if kinds.get(path) == ("link" in known):
                 continue
             target = self._workspace / path
             if not self._led_astray(path) and self._is_as_recorded(target, known):
@@ -182,17 +162,12 @@ class Sync:
         except (FileNotFoundError, NotADirectoryError):
             return False
         if stat.S_ISDIR(status.st_mode):
-            raise UsageError(
-                f"{entry.path} is a file in the project and a folder on the node",
-                hint=f"hvdcloud ssh -- rm -r {target}",
-            )
+            hint = f"hvdcloud ssh -- rm -r {target}"
+            raise UsageError(f"{entry.path} is a file in the project and a folder on the node", hint=hint)
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
         known = self._known.get(entry.path)
-        if known and known.get("size") == status.st_size and known.get("mtime_ns") == status.st_mtime_ns:
-            sha256 = known.get("sha256")
-        else:
-            sha256 = _sha256(target)
+        sha256 = known.get("sha256") if known and _is_unchanged(status, known) else _sha256(target)
         if sha256 != entry.sha256:
             return False
         if stat.S_IMODE(status.st_mode) != entry.mode:
@@ -201,12 +176,8 @@ class Sync:
         return True
 
     def _remember(self, entry: Entry, status: os.stat_result) -> None:
-        self._done[entry.path] = {
-            "size": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "mode": entry.mode,
-            "sha256": entry.sha256,
-        }
+        size, mtime = status.st_size, status.st_mtime_ns
+        self._done[entry.path] = {"size": size, "mtime_ns": mtime, "mode": entry.mode, "sha256": entry.sha256}
 
     def _put_link(self, entry: Entry) -> None:
         assert entry.link is not None
@@ -226,17 +197,8 @@ class Sync:
         try:
             temporary.replace(target)
         except OSError as error:
-            raise UsageError(
-                f"{entry.path} cannot be put into the workspace: {error.strerror}",
-                hint=f"hvdcloud ssh -- rm -r {target}",
-            ) from error
-
-    def _check_parents(self, path: str) -> None:
-        if astray := self._led_astray(path):
-            raise UsageError(
-                f"{path} lies below {astray}, which is not a folder on the node",
-                hint=f"hvdcloud ssh -- rm {self._workspace / astray}",
-            )
+            why = f"{entry.path} cannot be put into the workspace: {error.strerror}"
+            raise UsageError(why, hint=f"hvdcloud ssh -- rm -r {target}") from error
 
     def _led_astray(self, path: str) -> str | None:
         """The first parent that exists and is not a real folder: through a link we would write elsewhere."""
@@ -265,11 +227,11 @@ class Sync:
             return False
         if "link" in known:
             return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
-        return (
-            stat.S_ISREG(status.st_mode)
-            and status.st_size == known.get("size")
-            and status.st_mtime_ns == known.get("mtime_ns")
-        )
+        return stat.S_ISREG(status.st_mode) and _is_unchanged(status, known)
+
+
+def _is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:
+    return (status.st_size, status.st_mtime_ns) == (known.get("size"), known.get("mtime_ns"))
 
 
 def _parents(path: str) -> list[str]:

@@ -22,11 +22,7 @@ _POLL_SECONDS = 0.05
 
 
 def keep(run: str) -> None:
-    """Put what there is of the log, and the state, into the run's bucket.
-
-    Raises:
-        HvdcloudError, OSError: it could not be kept.
-    """
+    """Put what there is of the log, and the state, into the run's bucket. Raises HvdcloudError, OSError: it failed."""
     failures: list[BaseException] = []
 
     def work() -> None:

@@ -24,6 +24,7 @@ from hvdcloud.node.boot import machine
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.run import processes
 from hvdcloud.node.run.channel import ask_agent
+from hvdcloud.node.run.state import live_agents
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
@@ -51,26 +52,19 @@ _NOTICE = "/computeMetadata/v1/instance/preempted"
 
 
 class Watch:
-    """Waits for the preemption notice of a VM in a thread; says nothing while there is none, whatever goes wrong.
-
-    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
-
-    Args:
-        server: URL of the metadata server.
-        noticed: called in the thread, once.
-        hang_seconds: for which one request waits for a change.
-    """
+    """Waits for the preemption notice of a VM in a thread, and calls `noticed` there, once, whatever goes wrong before.
+    One request waits `hang_seconds` for a change:
+    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange"""
 
     def __init__(self, server: str, noticed: Callable[[], None], *, hang_seconds: float = HANG_SECONDS) -> None:
         self._server = urlsplit(server).netloc
         self._noticed = noticed
         self._hang_seconds = hang_seconds
         self._connection: HTTPConnection | None = None
-        self._thread = threading.Thread(target=self._work, name="preemption", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
-        self._thread.start()
+        threading.Thread(target=self._work, name="preemption", daemon=True).start()
 
     def _work(self) -> None:
         # Here, because ranks wait for the agent that imports us.
@@ -99,11 +93,8 @@ class Watch:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _ask(self, etag: str) -> tuple[str, str]:
-        """The value and its etag, when it is another one or the time is up.
-
-        Raises:
-            OSError, HTTPException: no answer, or none that can be used.
-        """
+        """The value and its etag, when it is another one or the time is up. Raises OSError, HTTPException: no usable
+        answer."""
         from http.client import HTTPConnection
 
         if self._connection is None:
@@ -138,11 +129,8 @@ def is_preempted() -> bool:
 
 
 def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
-    """The value and its etag, when it is another one than this or the time is up.
-
-    Raises:
-        OSError, HTTPException: no answer, or none that can be used.
-    """
+    """The value and its etag, when it is another one than this or the time is up. Raises OSError, HTTPException: no
+    usable answer."""
     from http.client import OK
 
     query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
@@ -181,10 +169,8 @@ class Saved(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """What an agent says."""
         report = self.report.to_json()
-        return {key: report[key] for key in ("files", "pending", "errors")} | {
-            "seconds": self.seconds,
-            "patient": self.patient,
-        }
+        said = {key: report[key] for key in ("files", "pending", "errors")}
+        return {**said, "seconds": self.seconds, "patient": self.patient}
 
 
 class Drain:
@@ -206,11 +192,10 @@ class Drain:
         self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
         self._told = ""
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="departure", daemon=True)
 
     def start(self) -> None:
         """Begin to upload."""
-        self._thread.start()
+        threading.Thread(target=self._work, name="drain", daemon=True).start()
 
     def stop(self) -> None:
         """The run ends on this node, which has its own last uploads."""
@@ -252,21 +237,15 @@ def saved_note(node: str, saved: Saved) -> str:
 
 
 def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None]:
-    """Have the live agents of this node upload what there is, and wait for that; at once where there is none.
+    """Have the live agents of this node upload what there is, and wait for that; at once where there is none. Returns
+    what each run's agent said of its uploads; None if it said nothing.
 
     Args:
         why: completes "it is being …".
         ending: this container ends: the agents end their part of the run, and the supervisor, if it is here, follows.
-        seconds: how long to wait.
-
-    Returns:
-        What each run's agent said of its uploads; None if it said nothing.
     """
     deadline = time.monotonic() + seconds
-    agents = {}
-    for lock in sorted(paths.volatile_dir().glob("*.agent")):
-        if holder := lock_holder(lock):
-            agents[lock.stem] = int(holder.get("pid", 0))
+    agents = live_agents()
     if not agents:
         return {}
     found = {run: _ask(run, why, ending=ending, deadline=deadline) for run in agents}

@@ -6,6 +6,7 @@ ranks, and a bucket that comes back later is used then.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -37,27 +38,16 @@ def is_complete(run: str) -> bool:
 
 
 def open_run_bucket(spec: Spec) -> Bucket:
-    """The run's bucket, with the run's credentials if there are any.
-
-    Raises:
-        HvdcloudError: the URL is not one of a bucket, or the credentials cannot be used.
-    """
+    """The run's bucket, with the run's credentials if there are any. Raises HvdcloudError: the URL is not one of a
+    bucket, or the credentials cannot be used."""
     from hvdcloud.storage.open import open_bucket
 
-    credentials = paths.credentials_file(spec.run)
-    return open_bucket(
-        spec.bucket,
-        endpoint=spec.bucket_endpoint,
-        credentials_file=credentials if credentials.exists() else None,
-    )
+    file = paths.credentials_file(spec.run)
+    return open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=file if file.exists() else None)
 
 
 class UploadLoop:
-    """Uploads the checkpoints of one run on this node.
-
-    Args:
-        spec: of the run.
-    """
+    """Uploads the checkpoints of one run on this node."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -68,6 +58,10 @@ class UploadLoop:
         self._working = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+
+    @property
+    def _directory(self) -> Path:
+        return paths.checkpoints_dir(self._spec.run)
 
     def start(self) -> None:
         """Begin to look for checkpoints."""
@@ -87,11 +81,8 @@ class UploadLoop:
             return self._scan(final=True)
 
     def gather(self) -> str:
-        """From the bucket what is newer there, while no rank runs and all nodes have uploaded what they have. Blocks.
-
-        Returns:
-            What went wrong; empty if nothing did. Horovod can be started all the same, with what is here.
-        """
+        """Fetch what is newer in the bucket, while no rank runs and all nodes have uploaded what they have. Blocks.
+        Returns what went wrong; empty if nothing did. Horovod can be started all the same, with what is here."""
         from hvdcloud.node.uploads.restore import gather
 
         with self._working:
@@ -100,12 +91,7 @@ class UploadLoop:
                 return "; ".join(errors)
             assert self.bucket is not None
             try:
-                gather(
-                    self.bucket,
-                    cluster=self._spec.cluster,
-                    run=self._spec.run,
-                    directory=paths.checkpoints_dir(self._spec.run),
-                )
+                gather(self.bucket, cluster=self._spec.cluster, run=self._spec.run, directory=self._directory)
             except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
                 return f"{type(error).__name__}: {error}"
             finally:
@@ -144,10 +130,10 @@ class UploadLoop:
                 cluster=self._spec.cluster,
                 run=self._spec.run,
                 node=self._spec.node,
-                directory=paths.checkpoints_dir(self._spec.run),
+                directory=self._directory,
                 uploaded=self._uploaded,
             )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on, and its end reports it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run continues, and its end reports it
             return f"{self._spec.bucket}: {error}"
         return None
 
@@ -177,11 +163,10 @@ class UploadLoop:
 
     def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""
-        folder = paths.checkpoints_dir(self._spec.run)
-        try:
-            there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        except OSError:
-            there = []
+        there: list[str] = []
+        with contextlib.suppress(OSError):
+            files = (path for path in self._directory.rglob("*") if path.is_file())
+            there = sorted(str(path.relative_to(self._directory)) for path in files)
         return UploadReport(pending=there, errors=[error])
 
 

@@ -16,12 +16,8 @@ _OWNER_MAY_WRITE = 0o200
 
 
 def being_written(files: Iterable[tuple[FileId, str]], *, proc: Path = Path("/proc")) -> set[FileId]:
-    """Those of `files` that any process has open for writing or mapped shared and writable.
-
-    Args:
-        files: device and inode, and the real path (without symbolic links): a mapping on an overlay file system has
-            another device than the file, and is known by its path.
-    """
+    """Those of `files` that any process has open for writing or mapped shared and writable. A file is known by device
+    and inode, and by its real path (without symbolic links): a mapping on an overlay file system has another device."""
     by_path = {path: file_id for file_id, path in files}
     wanted = set(by_path.values())
     found: set[FileId] = set()

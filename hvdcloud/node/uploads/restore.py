@@ -22,12 +22,8 @@ WORKERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a restore put into a directory.
-
-    Args:
-        run: the run it came from; None if nothing was restored.
-        files: size and modification time in nanoseconds, by path in the directory.
-    """
+    """What a restore put into a directory: the run it came from, and size and modification time in nanoseconds by
+    path."""
 
     run: str | None = None
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -67,14 +63,12 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
 
 
 def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
-    """Bring `directory` to the newest of what all nodes of this very run have put into the bucket; returns how many
-    files of it are there.
+    """Bring `directory` to the newest that all nodes of this very run have in the bucket; returns how many files are
+    there.
 
-    Unlike `restore` it replaces a file whose successor another node wrote. What is here must be in the bucket already.
-
-    Raises:
-        CheckpointError: a checkpoint that can't be fetched or does not verify.
-        CapacityError: not enough space.
+    Unlike `restore`, whose errors it raises, it replaces a file whose successor another node wrote. What is here must
+    be
+    in the bucket already.
     """
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
@@ -103,10 +97,9 @@ def _restore(
     needed = sum(choice[-1].entry.size for choice in choices.values())
     free = free_bytes(directory)
     if needed > free:
-        raise CapacityError(
-            f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left",
-            hint="make the cluster anew with a larger gce.disk_gb, or free some space on this machine",
-        )
+        why = f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left"
+        hint = "make the cluster again with a larger gce.disk_gb, or free some space on this machine"
+        raise CapacityError(why, hint=hint)
     failures = _fetch(bucket, choices, places=places, restored=restored)
     write_json(baseline_path(directory), {"from": run_from, "files": restored})
     if failures:
@@ -130,10 +123,8 @@ def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_
         seen.add(run)
         manifests = load_manifests(bucket, cluster=cluster, run=run)
         if not manifests and run == run_from:
-            raise CheckpointError(
-                f"run {run} of {cluster} has no checkpoints in {bucket.url}",
-                hint=f"hvdcloud --name {cluster} pull shows which runs have",
-            )
+            hint = f"hvdcloud --name {cluster} pull shows which runs have"
+            raise CheckpointError(f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=hint)
         prefix = run_prefix(cluster, run)
         for manifest in manifests:
             for entry in manifest.files:

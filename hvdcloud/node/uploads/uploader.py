@@ -68,7 +68,6 @@ class Uploader:
     """Keeps one directory of one run on one node in the bucket. Safe to use from several threads; one scan at a time.
 
     Args:
-        node: number of the node; 0 is the head.
         directory: HVDCLOUD_CHECKPOINT_DIR. It may appear later.
         uploaded: files that were uploaded before; this uploader adds its own.
         quiet_seconds: how long a file has to rest before it goes; not applied in a final scan.
@@ -105,24 +104,16 @@ class Uploader:
         self._seen: dict[str, tuple[Signature, float]] = {}
 
     def scan(self, *, final: bool = False) -> UploadReport:
-        """Upload what is ready.
-
-        Network and bucket errors are in the result, not raised: the next scan tries again.
-
-        Args:
-            final: the writers have ended: don't wait for files to rest. Those that are open for writing still wait.
-        """
+        """Upload what is ready. Network and bucket errors are in the result, not raised: the next scan tries again.
+        `final`: the writers have ended: don't wait for files to rest. Those that are open for writing still wait."""
         with self._lock:
             found = _Found()
             self._scan(found, final=final)
             return self._report(found)
 
     def waiting(self) -> int:
-        """How many files are not in the bucket as they are; a look at the directory alone, beside any scan.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
+        """How many files are not in the bucket as they are; beside any scan. Raises OSError: the directory cannot be
+        read."""
         return sum(1 for file in walk(self._directory, []) if self._known.get(file.name) != file.signature)
 
     def _report(self, found: _Found) -> UploadReport:
@@ -131,11 +122,8 @@ class Uploader:
         )
 
     def finish(self, deadline: float) -> UploadReport:
-        """Final scans until everything is in the bucket, then mark the manifest complete.
-
-        Args:
-            deadline: of time.monotonic(). It holds even while the bucket doesn't answer.
-        """
+        """Final scans until everything is in the bucket, then mark the manifest complete. `deadline`: of
+        time.monotonic(); it holds even while the bucket doesn't answer."""
         last: list[UploadReport] = []
         thread = threading.Thread(target=self._finish, args=(deadline, last), name="hvdcloud-finish", daemon=True)
         thread.start()
@@ -199,10 +187,8 @@ class Uploader:
         found.may_pass = found.may_pass or isinstance(error, BucketUnreachableError)
 
     def _changed(self, found: _Found) -> list[File]:
-        """Files that are not in the bucket as they are, the one that has rested longest first.
-
-        Checkpoints thus arrive in the order in which they were written, a pointer to the latest after what it names.
-        """
+        """Files that are not in the bucket as they are, the one that has rested longest first: checkpoints arrive in
+        the order in which they were written, a pointer to the latest after what it names."""
         files = [file for file in walk(self._directory, found.skipped) if self._known.get(file.name) != file.signature]
         return sorted(files, key=lambda file: (file.signature.mtime_ns, file.name))
 
@@ -345,11 +331,8 @@ class Uploader:
 
     def _adopt(self, announced: Sequence[Entry]) -> None:
         """List uploads whose outcome is not known, if the bucket has their bytes."""
-
-        def look(entry: Entry) -> ObjectInfo | None:
-            return self._bucket.stat(self._prefix + entry.name)
-
-        for outcome in parallel(announced, look, workers=WORKERS_SMALL):
+        stat = self._bucket.stat
+        for outcome in parallel(announced, lambda entry: stat(self._prefix + entry.name), workers=WORKERS_SMALL):
             if outcome.error is not None:
                 raise outcome.error
             entry, info = outcome.item, outcome.result
@@ -358,11 +341,7 @@ class Uploader:
         self._dirty = self._dirty or bool(announced)
 
     def _save(self) -> None:
-        """Write the manifest if there is something new in it.
-
-        Raises:
-            CheckpointError: the bucket did not take it.
-        """
+        """Write the manifest if there is something new in it. Raises CheckpointError: the bucket did not take it."""
         if not self._dirty:
             return
         name = manifest_name(self._cluster, self._run, self._node)
@@ -384,7 +363,7 @@ class Uploader:
                 self._generation = info.generation
                 self._dirty = False
                 return
-        raise CheckpointError(f"somebody else keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
+        raise CheckpointError(f"another process keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
 
     def _merge(self, name: str) -> None:
         """Another uploader of this node wrote meanwhile: keep what it knows and we don't."""

@@ -20,15 +20,8 @@ _DEFAULT_PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 
 
 def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
-    """The same command with our `horovodrun.py` in horovodrun's place, under the Python that horovodrun names.
-
-    Args:
-        command: horovodrun's command line.
-        path: where to look for it, as in `$PATH`.
-
-    Returns:
-        the command as it is, if it is not horovodrun or that is not a Python program.
-    """
+    """The same command with our `horovodrun.py` in horovodrun's place, under the Python that horovodrun names; as it
+    is, if it is not horovodrun or that is not a Python program. `path`: where to look for it, as in `$PATH`."""
     if not command or command[0] != PROGRAM:
         return list(command)
     script = shutil.which(PROGRAM, path=path)
