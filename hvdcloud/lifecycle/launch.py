@@ -79,13 +79,7 @@ def launch(
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
-        build=built,
-        up=cluster,
-        run=result,
-        pull=pulled,
-        down=deleted,
-        seconds=time.monotonic() - started,
-        cost=cost,
+        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
     )
 
 

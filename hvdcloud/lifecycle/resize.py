@@ -293,13 +293,7 @@ def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[st
 
 
 def _shrink(
-    context: Context,
-    cluster: Cluster,
-    change: Change,
-    nodes: int,
-    *,
-    run: RunState | None,
-    force: bool,
+    context: Context, cluster: Cluster, change: Change, nodes: int, *, run: RunState | None, force: bool
 ) -> None:
     if not change.remove and context.record(cluster).size == nodes:
         return

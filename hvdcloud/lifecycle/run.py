@@ -142,11 +142,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
-            run=run_id,
-            cluster=cluster.name,
-            state="running",
-            ranks=ranks,
-            seconds=time.monotonic() - started,
+            run=run_id, cluster=cluster.name, state="running", ranks=ranks, seconds=time.monotonic() - started
         )
     elastic = context.config.run.elastic is not None
     try:

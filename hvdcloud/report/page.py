@@ -142,10 +142,7 @@ def _plots(record: RunRecord) -> str:
     until = max(1.0, last - started)
     marks = changes.marks(record, started=started, until=until)
     metrics = read_metrics(
-        record.log,
-        samples=record.samples.get(0, ()),
-        started=record.started,
-        elastic=changes.changes_world(record),
+        record.log, samples=record.samples.get(0, ()), started=record.started, elastic=changes.changes_world(record)
     )
     figures: list[str] = []
 

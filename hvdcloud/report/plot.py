@@ -123,11 +123,7 @@ def _average(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _path(
-    points: Sequence[tuple[float, float]],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-    *,
-    gaps: bool,
+    points: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float], *, gaps: bool
 ) -> str:
     parts = []
     for piece in _pieces(points) if gaps else [points]:
