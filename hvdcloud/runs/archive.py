@@ -11,7 +11,6 @@ from hvdcloud.runs.state import RunState
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
-
 KEEP_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 
@@ -25,16 +24,11 @@ class KeptRun:
 
 
 def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | None) -> KeptRun | None:
-    """One run of a cluster, from the bucket.
+    """One run of a cluster, from its bucket; None: the bucket has no log of it.
 
     Args:
-        bucket: of the cluster.
-        cluster: its name.
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
-
-    Returns:
-        None: the bucket has no log of it.
     """
     from hvdcloud.checkpoints.manifest import list_runs, log_name
     from hvdcloud.storage.base import ObjectMissingError

@@ -59,20 +59,12 @@ def numbers_in(line: str) -> dict[str, float]:
     line = line.rstrip("\r").rpartition("\r")[2]
     values = {}
     for name, pattern in _NAMED.items():
-        if match := pattern.search(line):
-            value = _number(match[1])
-            if value is not None:
-                values[name] = value / 100 if match[2] else value
-    if match := _RATE.search(line):
-        rate = _number(match[1])
-        if rate is not None:
-            values[f"{_unit(match[2])}/s"] = rate
+        if (match := pattern.search(line)) and (value := _number(match[1])) is not None:
+            values[name] = value / 100 if match[2] else value
+    if (match := _RATE.search(line)) and (rate := _number(match[1])) is not None:
+        unit = match[2].lower().rstrip("s")
+        values["images/s" if unit == "img" else f"{unit}s/s"] = rate
     return values
-
-
-def _unit(word: str) -> str:
-    word = word.lower().rstrip("s")
-    return "images" if word in ("image", "img") else f"{word}s"
 
 
 def _number(text: str) -> float | None:
@@ -83,11 +75,7 @@ def _number(text: str) -> float | None:
 
 
 class Speaker:
-    """Tells the lines that speak for the run from those that other ranks print beside it.
-
-    Args:
-        elastic: the speaker may change.
-    """
+    """Tells the lines that speak for the run from those that other ranks print; in an elastic run that may change."""
 
     def __init__(self, *, elastic: bool) -> None:
         self._elastic = elastic
@@ -102,11 +90,7 @@ class Speaker:
         return self._elastic or rank == self._rank
 
     def says(self, rank: int, at: dict[str, tuple[int, int | None]]) -> bool:
-        """Whether a line that tells something is to be taken; asked once for each, in their order.
-
-        Args:
-            at: where it says it is, as `counted` reads it.
-        """
+        """Whether to take a line that is `at` (see `counted`), or has numbers; asked once for each, in order."""
         if not self._elastic:
             return rank == self._rank
         unit = next(iter(at), "")
@@ -128,9 +112,6 @@ class RankLines:
     """Lets the lines through that begin with `[RANK] `, as soon as their beginning is known.
 
     A line that has no end yet, such as a progress bar, goes through piece by piece as it came.
-
-    Args:
-        rank: whose lines.
     """
 
     def __init__(self, rank: int) -> None:
