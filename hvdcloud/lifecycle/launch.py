@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -59,10 +58,11 @@ def launch(
     # Before anything is built or costs anything.
     check_tools(context.config, options)
     cluster: UpResult | None = None
-    meter = Meter()
-    consent = Consent(given=confirmed)
+    meter, consent = Meter(), Consent(given=confirmed)
     try:
-        with _importing_ahead():
+        # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            pool.submit(import_module, "fabric")
             confirm_before_build(context, consent)
             built = ensure_image(context)
             cluster = up(context, consent=consent)
@@ -167,15 +167,3 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
     except HvdcloudError as second:
         error.add_details(second.message, second.details)
         error.hint = second.hint
-
-
-@contextmanager
-def _importing_ahead() -> Iterator[None]:
-    """Import the SSH client while the engine works: that takes longer than the containers take to boot."""
-
-    def load() -> None:
-        import_module("fabric")
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(load)
-        yield

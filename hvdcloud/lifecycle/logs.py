@@ -40,11 +40,7 @@ class Followed:
 
 
 def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
-    """The state of the given run, or of the newest.
-
-    Raises:
-        UsageError: the cluster has no such run.
-    """
+    """The state of the given run, or of the newest; raises UsageError if the cluster has none."""
     found = context.run_states(cluster)
     for state in reversed(found):
         if run_id is None or run_id == state.run:
@@ -92,7 +88,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
 
 
 def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
-    """Where the log's bytes go: to the console, all of them or one rank's."""
+    """What prints the log's bytes, all of them or one rank's."""
     if rank is None:
         return context.console.job_output
     lines = RankLines(rank)
@@ -100,10 +96,7 @@ def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
 
 
 def _check_rank(state: RunState, rank: int | None) -> None:
-    """
-    Raises:
-        UsageError: the run never had this rank.
-    """
+    """Raise UsageError if the run never had this rank."""
     ranks = state.most_ranks
     if rank is not None and ranks is not None and rank >= ranks:
         are = "may be" if state.elastic else "are"
@@ -123,11 +116,7 @@ def stop(context: Context, run_id: str | None) -> RunState:
 def follow(
     context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
 ) -> Followed:
-    """Stream a run's output until it ends; a lost connection is made again where it broke off.
-
-    Args:
-        rank: show only the lines of this one.
-        elastic: any rank's lines may tell how far the run is.
+    """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
 
     Raises:
         NodeError: the head is gone, or unreachable for ten minutes.
@@ -135,10 +124,15 @@ def follow(
     offset = 0
     reader = LogReader(elastic=elastic)
     show = _shown(context, rank)
+
+    def take(data: bytes) -> None:
+        show(data)
+        reader.feed(data)
+
     lost_since: float | None = None
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, _both(show, reader.feed))
+            state = _follow_once(context, cluster, run_id, offset, take)
             return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
         except _CutError as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
@@ -147,8 +141,7 @@ def follow(
                 # It may have gone because the run had ended.
                 if (kept := _kept(context, cluster, run_id)) is None:
                     raise gone from cut.cause
-                show(kept.log[offset:])
-                reader.feed(kept.log[offset:])
+                take(kept.log[offset:])
                 return Followed(state=kept.state, last_line=reader.last_line, progress=reader.progress)
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
@@ -164,14 +157,6 @@ class _CutError(Exception):
         super().__init__(cause.message)
         self.cause = cause
         self.offset = offset
-
-
-def _both(first: Callable[[bytes], None], second: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    def call(data: bytes) -> None:
-        first(data)
-        second(data)
-
-    return call
 
 
 def _follow_once(

@@ -73,9 +73,7 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
     with context.console.steps() as steps:
         for run in runs:
             try:
-                pulled.append(
-                    _pull_run(context, steps, bucket=bucket, run=run, folder=folder, verified_files=verified_files)
-                )
+                pulled.append(_pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files))
             except CheckpointError as error:
                 errors.append(error)
     if errors:
@@ -84,7 +82,7 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
 
 
 def _pull_run(
-    context: Context, steps: Steps, *, bucket: Bucket, run: str, folder: Path, verified_files: VerifiedFiles
+    context: Context, steps: Steps, bucket: Bucket, run: str, *, folder: Path, verified_files: VerifiedFiles
 ) -> PulledRun:
     from hvdcloud.checkpoints.pull import pull as fetch
 

@@ -6,6 +6,7 @@ then, at once: only its own thread waits for a node that does not answer.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import deque
@@ -28,6 +29,8 @@ ANSWER_SECONDS = 10.0
 SILENT_SECONDS = 4.5
 """After this long without an answer a node is said not to give one."""
 MOST_LINES = 300
+_machine = operator.attrgetter("id", "address", "state")
+"""What tells a node's machine, and whether it can answer; a change needs another session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +100,7 @@ class View:
 
 
 class Observer:
-    """Watches a cluster until it is closed.
-
-    Args:
-        context: of the cluster; only the observer's own thread asks its provider.
-        cluster: as it is now.
-    """
+    """Watches a cluster until it is closed; only the observer's own thread asks its provider."""
 
     def __init__(self, context: Context, cluster: Cluster) -> None:
         self._context = context
@@ -146,9 +144,7 @@ class Observer:
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
             dollars_per_hour=cluster.dollars_per_hour,
             worst_case_dollars=cluster.worst_case_dollars,
-            nodes=[
-                watch.view(there.get(watch.node.name, "gone"), taking_part.get(watch.node.name)) for watch in ordered
-            ],
+            nodes=[each.view(there.get(each.node.name, "gone"), taking_part.get(each.node.name)) for each in ordered],
             run=run,
             events=events,
             log=log,
@@ -158,11 +154,7 @@ class Observer:
     def _follow_nodes(self, cluster: Cluster) -> None:
         for node in cluster.nodes:
             watch = self._watches.get(node.name)
-            if watch is None or (watch.node.id, watch.node.address, watch.node.state) != (
-                node.id,
-                node.address,
-                node.state,
-            ):
+            if watch is None or _machine(watch.node) != _machine(node):
                 fresh = _Watch(node, Session(node, self._context.state), before=watch)
                 with self._lock:
                     self._watches[node.name] = fresh
@@ -243,8 +235,7 @@ class _Watch:
             if another:
                 # Its log was asked for from where the other run's had ended; the next answer has all of it.
                 return
-        log = answer.get("log")
-        if not log:
+        if not (log := answer.get("log")):
             return
         if not self._offset:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
