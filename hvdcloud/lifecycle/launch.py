@@ -43,13 +43,11 @@ class LaunchResult:
 def launch(
     context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False
 ) -> LaunchResult:
-    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built.
+    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built,
+    unless `confirmed`: the user has agreed to it already.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
-
-    Args:
-        confirmed: the user agrees to what it costs, without being asked.
 
     Raises:
         HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
@@ -144,10 +142,8 @@ def _give_up(context: Context) -> None:
             f"launch of {context.name} was interrupted while its run was starting; the run goes on",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
-    raise InterruptedByUserError(
-        f"launch of {context.name} was interrupted; everything that it had made is deleted",
-        hint="hvdcloud launch starts anew",
-    )
+    message = f"launch of {context.name} was interrupted; everything that it had made is deleted"
+    raise InterruptedByUserError(message, hint="hvdcloud launch starts anew")
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:

@@ -52,7 +52,7 @@ def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState
     )
 
 
-def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> archive.KeptRun | None:
+def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> tuple[RunState, bytes] | None:
     """One run, from the bucket; if the cluster is gone, of every cluster that had its name."""
     cluster_id = cluster.id if cluster is not None else None
     return archive.read(context.bucket(cluster), cluster=context.name, cluster_id=cluster_id, run_id=run_id)
@@ -72,9 +72,10 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     found = context.find()
     show = _shown(context, rank)
     if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
-        _check_rank(kept.state, rank)
-        show(kept.log)
-        return kept.state
+        state, log = kept
+        _check_rank(state, rank)
+        show(log)
+        return state
     cluster = found or context.cluster()
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
@@ -133,7 +134,7 @@ def follow(
     while True:
         try:
             state = _follow_once(context, cluster, run_id, offset, take)
-            return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
+            break
         except _CutError as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
@@ -141,13 +142,15 @@ def follow(
                 # It may have gone because the run had ended.
                 if (kept := _kept(context, cluster, run_id)) is None:
                     raise gone from cut.cause
-                take(kept.log[offset:])
-                return Followed(state=kept.state, last_line=reader.last_line, progress=reader.progress)
+                state, log = kept
+                take(log[offset:])
+                break
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
             context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
+    return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
 
 
 class _CutError(Exception):

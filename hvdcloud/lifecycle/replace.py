@@ -42,12 +42,7 @@ class _AbandonedError(Exception):
 
 
 class Replacer:
-    """Watches for lost nodes, in a thread of its own, and replaces them.
-
-    Args:
-        run_id: an active elastic run.
-        pace: how long the policy waits for what.
-    """
+    """Watches for lost nodes of an active elastic run, in a thread of its own, and replaces them."""
 
     def __init__(self, context: Context, run_id: str, *, pace: Pace = CLIENT) -> None:
         self._context = context

@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +243,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(context.platform, cluster, command).to_json(),
+        "about": asdict(about_cluster(context.platform, cluster, command)),
     }
     fleet = context.fleet(cluster)
     try:

@@ -44,13 +44,11 @@ def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
     last: dict[str, Mark] = {}
     found: list[Mark] = []
     for event in sorted(record.events, key=lambda each: each.at):
-        kind = MARKED.get(event.name)
-        if kind is None:
+        if (kind := MARKED.get(event.name)) is None:
             continue
         at = min(until, max(0.0, event.at - started))
         name = f"{event.text}, {seconds(at)} into the run"
-        before = last.get(kind)
-        if before is not None and at - before.at < until / _APART:
+        if (before := last.get(kind)) is not None and at - before.at < until / _APART:
             found.remove(before)
             at, name = before.at, f"{before.name}; {name}"
         last[kind] = Mark(at=at, kind=kind, name=name)

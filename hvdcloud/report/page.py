@@ -144,7 +144,8 @@ def _plots(record: RunRecord) -> str:
     of_nodes = partial(_node_series, record, started)
     if with_gpus := gpu_count(record) > 0:
         of_gpus = partial(_gpu_series, record, started)
-        largest = _largest(gpu.get("memory_total") for _, _, gpu in _gpus(record))
+        memory = (number(gpu.get("memory_total")) for _, _, gpu in _gpus(record))
+        largest = max((size for size in memory if size is not None), default=0.0)
         figures += [
             draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
             draw(of_gpus("memory"), title="GPU memory", unit=_bytes, most=largest, gaps=True),
@@ -196,10 +197,6 @@ def _node_series(record: RunRecord, started: float, key: str, what: str = "") ->
         if points:
             found.append(Series(name=f"{record.node_name(node)}{what}", points=points))
     return found
-
-
-def _largest(values: Iterable[object]) -> float:
-    return max((value for each in values if (value := number(each)) is not None), default=0.0)
 
 
 def _bytes(value: float) -> str:

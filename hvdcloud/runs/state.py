@@ -248,10 +248,6 @@ class About:
         """What a laptop sent."""
         return _read(cls, value, machine=_text(value.get("machine"))) if isinstance(value, dict) else cls()
 
-    def to_json(self) -> dict[str, Any]:
-        """What the laptop sends."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticLimits:
@@ -260,15 +256,10 @@ class ElasticLimits:
     min: int | None
     max: int | None
 
-    @classmethod
-    def from_json(cls, value: object) -> ElasticLimits | None:
-        """None: the run is not elastic."""
-        return _read(cls, value) if isinstance(value, dict) else None
-
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """The state of a run. Its supervisor on the head changes it and writes it; everyone else only reads it."""
+    """The state of a run. Its supervisor on the head changes it and writes it; all others only read it."""
 
     run: str = ""
     cluster: str = ""
@@ -334,7 +325,8 @@ class RunState:
         """A state as a head wrote it."""
         if not isinstance(value, dict):
             return cls()
-        elastic = ElasticLimits.from_json(value.get("elastic"))
+        limits = value.get("elastic")
+        elastic = _read(ElasticLimits, limits) if isinstance(limits, dict) else None
         members = [Member.from_json(each) for each in _mappings(value.get("members")) if _text(each.get("name"))]
         left_behind, about = value.get("left_behind"), value.get("about")
         return _read(
