@@ -166,10 +166,9 @@ class Observer:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
                 found = self._context.query()
-            except HvdcloudError as error:
-                self._note(error.message)
             except Exception as error:  # noqa: BLE001 - the screen would stop without a word; this line says why
-                self._note(f"{type(error).__name__}: {error}")
+                with self._lock:
+                    self._notice = _words(error)
             else:
                 with self._lock:
                     self._notice, self._gone = "", found is None
@@ -178,9 +177,9 @@ class Observer:
                 if found is not None:
                     self._follow_nodes(found)
 
-    def _note(self, text: str) -> None:
-        with self._lock:
-            self._notice = text
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, HvdcloudError) else f"{type(error).__name__}: {error}"
 
 
 class _Watch:
@@ -213,13 +212,11 @@ class _Watch:
             try:
                 verb = "look" if not self._offset else f"look --offset {self._offset}"
                 answer = self._session.call(verb, timeout=ANSWER_SECONDS)
-            except HvdcloudError as error:
-                with self._lock:
-                    self._trouble = error.message
-                self._session.close()
             except Exception as error:  # noqa: BLE001 - closed under us, or a bug: the node's line says it
                 with self._lock:
-                    self._trouble = f"{type(error).__name__}: {error}"
+                    self._trouble = _words(error)
+                if isinstance(error, HvdcloudError):
+                    self._session.close()
             else:
                 with self._lock:
                     self._take(answer)

@@ -92,9 +92,8 @@ class _Clock:
         self._times = [0.0, *(at for _, at in known)]
 
     def time_of(self, size: int) -> float:
+        """Of a length above 0."""
         at = bisect_left(self._sizes, size)
-        if at == 0:
-            return self._times[0]
         if at == len(self._sizes):
             return self._times[-1]
         before, after = self._sizes[at - 1], self._sizes[at]

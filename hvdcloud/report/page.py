@@ -80,7 +80,7 @@ def _summary(record: RunRecord) -> str:
     if record.started:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
-        rows.append(("Duration" if record.ended else "Seen for", seconds(record.last_seen - record.started)))
+        rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
     rows += _costs(record)
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"
@@ -220,8 +220,8 @@ def _events(record: RunRecord) -> str:
     for rank in record.state.ranks:
         if rank.ended is not None and rank.exit_code:
             found.append((rank.ended, f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}", ""))
-    if record.ended is not None:
-        found.append((record.ended, outcome(record), ""))
+    if record.state.ended is not None:
+        found.append((record.state.ended, outcome(record), ""))
     if not found:
         return ""
     start = record.started or found[0][0]

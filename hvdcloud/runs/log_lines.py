@@ -28,6 +28,8 @@ _RATE = re.compile(
     r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
     re.IGNORECASE,
 )
+# A line, or its beginning; a carriage return, at which `splitlines` would cut too, is part of it.
+_PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
 LONGEST_PREFIX = 9
 """Bytes of the longest prefix that a rank's line can have."""
@@ -124,7 +126,7 @@ class RankLines:
     def feed(self, data: bytes) -> bytes:
         """What of the next piece of the log is to be shown."""
         shown = bytearray()
-        for piece in _lines(data):
+        for piece in _PIECE.findall(data):
             line = self._start + piece
             if self._ours is None:
                 if line.startswith(self._prefix):
@@ -140,9 +142,3 @@ class RankLines:
             if line.endswith(b"\n"):
                 self._ours = None
         return bytes(shown)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Pieces that end at a newline; a carriage return, at which `splitlines` would cut too, is part of its line."""
-    lines = data.split(b"\n")
-    return [*(line + b"\n" for line in lines[:-1]), *filter(None, lines[-1:])]
