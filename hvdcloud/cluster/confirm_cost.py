@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class Consent:
-    """What the user has agreed to, of all that one command may make.
-
-    Args:
-        given: agreed to in advance, whatever it costs: `--yes`.
-    """
+    """What the user has agreed to, of all that one command may make; `given`: anything, in advance (`--yes`)."""
 
     def __init__(self, *, given: bool = False) -> None:
         self._given = given
@@ -55,9 +51,8 @@ class Consent:
         self._shown = lines
         if self._given or ask_above is None or worst <= max(ask_above, self._agreed or 0.0):
             return
-        cluster = (
-            f"cluster {plan.spec.name} may cost {dollars(worst)}, more than limits.ask_above of {dollars(ask_above)}"
-        )
+        limit = f"more than limits.ask_above of {dollars(ask_above)}"
+        cluster = f"cluster {plan.spec.name} may cost {dollars(worst)}, {limit}"
         if not console.can_ask:
             raise UsageError(
                 f"{cluster}, and there is no terminal to ask at",

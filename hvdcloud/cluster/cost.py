@@ -38,13 +38,11 @@ class Cost:
     def summary(self) -> str:
         """`cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h; …`, for people."""
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
-        parts = [
-            f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {dollars(self.dollars_per_hour)}/h"
-        ]
-        for per, count, unit in ((self.per_epoch, self.epochs, "epoch"), (self.per_step, self.steps, "step")):
+        rate = dollars(self.dollars_per_hour)
+        parts = [f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {rate}/h"]
+        for per, count, unit in ((self.per_epoch, self.epochs, "an epoch"), (self.per_step, self.steps, "a step")):
             if per is not None and count is not None:
-                article = "an" if unit == "epoch" else "a"
-                parts.append(f"{small_dollars(per)} {article} {unit} ({count:,} {unit}{'s' if count > 1 else ''})")
+                parts.append(f"{small_dollars(per)} {unit} ({count:,} {unit.split()[1]}{'s' if count > 1 else ''})")
         if self.bucket_bytes and self.bucket_dollars_per_month is not None:
             month = dollars(self.bucket_dollars_per_month)
             parts.append(f"checkpoints: {size(self.bucket_bytes)} in the bucket, {month} a month")
@@ -52,14 +50,11 @@ class Cost:
 
 
 class Meter:
-    """Counts what a cluster costs after it was last seen, as if all its nodes ran until it is gone: an upper bound.
-
-    Args:
-        now: the clock, in seconds since the epoch.
-    """
+    """Counts what a cluster costs after it was last seen, as if all its nodes ran until it is gone: an upper bound."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
+        """Seconds since the epoch."""
         self._seen: Cluster | None = None
         self._at = 0.0
 
@@ -75,12 +70,7 @@ class Meter:
         bucket_bytes: int | None = None,
         bucket_dollars_per_month: float | None = None,
     ) -> Cost | None:
-        """What it has cost until now, and what was done for that money; None if nothing is known, or it costs nothing.
-
-        Args:
-            bucket_bytes: what stays in the bucket.
-            bucket_dollars_per_month: what that costs.
-        """
+        """What it has cost until now, and what was done for that; None if nothing is known, or it costs nothing."""
         cluster = self._seen
         if cluster is None or not cluster.dollars_per_hour:
             return None

@@ -29,11 +29,7 @@ def default_bucket(name: str) -> str:
 
 
 def write_private(path: Path, data: str) -> None:
-    """Replace a file in one move; only its owner may read it.
-
-    Raises:
-        CapacityError: the disk is full.  UsageError: the file may not be written.
-    """
+    """Replace a file in one move; only its owner may read it. Raises what `explained` raises."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with explained(path):
         try:
@@ -48,12 +44,11 @@ def write_private(path: Path, data: str) -> None:
 
 @contextlib.contextmanager
 def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
-    """Hold a lock during the block and say who does. It goes with the process, so a killed one leaves none behind.
+    """Hold a lock during the block. It ends with the process, so a killed one leaves none behind.
 
     Args:
         file: open to read and write; closed at the end.
-        command: who holds it, for the others' message.
-        what: for that message: what is being changed.
+        command: what holds it, and `what` is being changed: for the others' message.
 
     Raises:
         UsageError: another process holds it.
@@ -78,7 +73,7 @@ def held(file: int, command: str, *, what: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Raise the file system's errors during the block as errors of hvdcloud."""
+    """Raise the file system's errors during the block as CapacityError (the disk is full) or UsageError."""
     try:
         yield
     except OSError as error:

@@ -13,20 +13,13 @@ from hvdcloud.cluster.files import explained
 
 
 class Journal:
-    """One line of JSON for each event.
-
-    A killed command leaves its last intention here, with the `request_id` that makes repeating it safe.
-    """
+    """One line of JSON for each event; a killed command's last has the `request_id` that makes repeating it safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def record(self, event: str, **fields: object) -> None:
-        """Append one line and wait until the disk has it.
-
-        Raises:
-            CapacityError: the disk is full.  UsageError: the file may not be written.
-        """
+        """Append one line and wait until the disk has it; raises what `explained` raises."""
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
         with explained(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(line)

@@ -13,11 +13,7 @@ _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
 
 
 def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError:
-    """The error for a command that needs every node.
-
-    Args:
-        boot_log: asks the provider for a node's boot log.
-    """
+    """The error for a command that needs every node; `boot_log` asks the provider for a node's."""
     name = cluster.name
     again = f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again"
     if not cluster.nodes and not cluster.unseen:
@@ -33,9 +29,8 @@ def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError
     states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
     if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
         again = f"hvdcloud resize {cluster.expected_nodes} --name {name} brings the others back; else {again}"
-    return NodeError(
-        f"cluster {name} is not whole: {cluster.expected_nodes} node(s) expected, found {states}", hint=again
-    )
+    found = f"{cluster.expected_nodes} node(s) expected, found {states}"
+    return NodeError(f"cluster {name} is not whole: {found}", hint=again)
 
 
 def _reason(cluster: Cluster, boot_log: Callable[[Node], str]) -> str:

@@ -7,9 +7,9 @@ that has its keys, remembers both, and what it remembers takes precedence over t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 
@@ -91,18 +91,10 @@ def parse_record(value: Any) -> ClusterRecord:
     Raises:
         AttributeError, KeyError, TypeError, ValueError: it is no record.
     """
-    nodes = tuple(_member(node) for node in value.get("nodes") or ())
-    return ClusterRecord(
-        id=str(value["id"]),
-        created=str(value.get("created") or ""),
-        image=str(value.get("image") or ""),
-        bucket=str(value.get("bucket") or ""),
-        # Files of earlier versions do not say it, and list every node.
-        size=int(value.get("size") or len(nodes)),
-        nodes=nodes,
-        runs=tuple(map(str, value.get("runs") or ())),
-        unknown=_unknown(ClusterRecord, value),
-    )
+    nodes = tuple(_read(MemberRecord, node, name=str(node["name"])) for node in value.get("nodes") or ())
+    # Files of earlier versions do not say the size, and list every node.
+    size = int(value.get("size") or len(nodes))
+    return _read(ClusterRecord, value, id=str(value["id"]), size=size, nodes=nodes)
 
 
 def record_json(record: ClusterRecord) -> dict[str, Any]:
@@ -112,18 +104,17 @@ def record_json(record: ClusterRecord) -> dict[str, Any]:
     return {**value.pop("unknown"), **value, "nodes": nodes}
 
 
-def _member(value: Any) -> MemberRecord:
-    return MemberRecord(
-        name=str(value["name"]),
-        cores=int(value.get("cores") or 0),
-        gpus=int(value.get("gpus") or 0),
-        interface=str(value.get("interface") or ""),
-        made=str(value.get("made") or ""),
-        made_after=tuple(map(str, value.get("made_after") or ())),
-        unknown=_unknown(MemberRecord, value),
-    )
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "str": lambda value: str(value or ""),
+    "int": lambda value: int(value or 0),
+    "tuple[str, ...]": lambda value: tuple(map(str, value or ())),
+}
+"""How a field is read, by its type as it is written."""
+_T = TypeVar("_T", MemberRecord, ClusterRecord)
 
 
-def _unknown(kind: type[ClusterRecord | MemberRecord], value: Mapping[str, Any]) -> dict[str, Any]:
-    known = {each.name for each in fields(kind)}
-    return {key: value[key] for key in value.keys() - known}
+def _read(kind: type[_T], value: Mapping[str, Any], **given: Any) -> _T:
+    """A record from a JSON object, each field by its type; `given` holds those that are read otherwise."""
+    types = kind.__annotations__
+    given["unknown"] = {key: value[key] for key in value.keys() - types.keys()}
+    return kind(**{name: _READERS[types[name]](value.get(name)) for name in types.keys() - given.keys()}, **given)

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from hvdcloud.cluster.files import explained, held, state_root, write_private
 from hvdcloud.cluster.journal import Journal
@@ -17,59 +16,37 @@ from hvdcloud.errors import CapacityError, UsageError
 
 
 class ClusterState:
-    """The folder of one cluster.
-
-    Args:
-        name: the cluster's name.
-    """
+    """The folder of the cluster with this name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dir = state_root() / name
         self.journal = Journal(self.dir / "journal.jsonl")
-
-    @property
-    def key_file(self) -> Path:
+        self.key_file = self.dir / "id_ed25519"
         """The private key that opens the nodes, 0600."""
-        return self.dir / "id_ed25519"
-
-    @property
-    def mesh_key_file(self) -> Path:
+        self.mesh_key_file = self.dir / "mesh_ed25519"
         """The private key with which the nodes reach each other, 0600: nodes that come later need it too."""
-        return self.dir / "mesh_ed25519"
-
-    @property
-    def known_hosts(self) -> Path:
+        self.known_hosts = self.dir / "known_hosts"
         """The nodes' host keys, pinned when the cluster came up."""
-        return self.dir / "known_hosts"
-
-    @property
-    def ssh_config(self) -> Path:
+        self.ssh_config = self.dir / "ssh_config"
         """For `ssh -F`: one Host block per node."""
-        return self.dir / "ssh_config"
-
-    @property
-    def verified_files(self) -> Path:
+        self.verified_files = self.dir / "verified.json"
         """Which checkpoints were verified on this machine's disk."""
-        return self.dir / "verified.json"
+        self._record_file = self.dir / "cluster.json"
 
     def make(self) -> None:
-        """Create the folder, readable by its owner only.
-
-        Raises:
-            CapacityError: the disk is full.  UsageError: the folder may not be made.
-        """
+        """Create the folder, readable by its owner only; raises what `explained` raises."""
         with explained(self.dir):
             self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def save(self, record: ClusterRecord) -> None:
         """Write cluster.json."""
-        write_private(self.dir / "cluster.json", json.dumps(record_json(record), indent=2) + "\n")
+        write_private(self._record_file, json.dumps(record_json(record), indent=2) + "\n")
 
     def load(self) -> ClusterRecord | None:
         """The record; None if there is none or it cannot be read."""
         try:
-            return parse_record(json.loads((self.dir / "cluster.json").read_text(encoding="utf-8")))
+            return parse_record(json.loads(self._record_file.read_text(encoding="utf-8")))
         except (OSError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -87,23 +64,19 @@ class ClusterState:
     def forget(self) -> None:
         """Delete the keys and the record of a cluster that is gone; the journal, the list of verified files and the
         folder bucket stay."""
-        for key in (self.key_file, self.mesh_key_file):
-            key.unlink(missing_ok=True)
-            key.with_suffix(".pub").unlink(missing_ok=True)
-        for path in (self.known_hosts, self.ssh_config):
+        keys = [self.key_file, self.mesh_key_file]
+        public = [key.with_suffix(".pub") for key in keys]
+        for path in (*keys, *public, self.known_hosts, self.ssh_config, self._record_file):
             path.unlink(missing_ok=True)
-        (self.dir / "cluster.json").unlink(missing_ok=True)
         shutil.rmtree(self.dir / "tmp", ignore_errors=True)
 
     @contextlib.contextmanager
     def lock(self, command: str, *, required: bool = True) -> Iterator[None]:
-        """Keep other commands on this machine from changing the same cluster meanwhile.
-
-        The lock goes with the process, so a killed command never leaves one behind.
+        """Keep other commands on this machine from changing the same cluster meanwhile, as `held` does.
 
         Args:
-            command: who holds it, for the others' message.
-            required: False: go on without one where no file can be made.
+            command: what holds it, for the others' message.
+            required: False: continue without one where no file can be made.
 
         Raises:
             UsageError: another process holds it, or no file may be made.  CapacityError: the disk is full.
@@ -117,12 +90,8 @@ class ClusterState:
                 raise
             yield
             return
-        with held(
-            file,
-            command,
-            what=f"cluster {self.name} is being changed",
-            hint=f"wait for it to end; hvdcloud status --name {self.name} shows how far it is",
-        ):
+        hint = f"wait for it to end; hvdcloud status --name {self.name} shows how far it is"
+        with held(file, command, what=f"cluster {self.name} is being changed", hint=hint):
             yield
 
 

@@ -93,11 +93,8 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
     started = time.monotonic()
     config = context.config
     check_gpus(config)
-    repository = config.image.repository
-    if push and repository is None:
-        raise UsageError(
-            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
-        )
+    if push:
+        push_repository(config)
     with context.console.steps() as steps:
         built = build_image(
             config.image,
@@ -190,6 +187,14 @@ def image_of_nodes(context: Context) -> str:
     return registry.pinned(target, digest)
 
 
+def push_repository(config: Config) -> str:
+    """Where images are pushed to; raises UsageError if nothing says it."""
+    if config.image.repository is None:
+        hint = "set image.repository in hvdcloud.yaml"
+        raise UsageError("there is nowhere to push to: image.repository is not set", hint=hint)
+    return config.image.repository
+
+
 def _repository(config: Config) -> str:
     if config.image.repository is None:
         raise UsageError(
@@ -231,9 +236,6 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
 
 
-# --- the SBOM ------------------------------------------------------------------------------------------------------
-
-
 def _check_writable(path: Path) -> None:
     """Before a build that may take long."""
     folder = path.parent
@@ -245,9 +247,8 @@ def _check_writable(path: Path) -> None:
         why = "permission denied"
     else:
         return
-    raise UsageError(
-        f"the SBOM can't be written to {path}: {why}", hint=f"--sbom {_SBOM_TITLE} writes it into the current folder"
-    )
+    hint = f"--sbom {_SBOM_TITLE} writes it into the current folder"
+    raise UsageError(f"the SBOM can't be written to {path}: {why}", hint=hint)
 
 
 def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | None:
@@ -275,9 +276,8 @@ def _with_sbom(context: Context, built: BuildOutcome, found: Contents, *, path: 
         try:
             path.write_bytes(content)
         except OSError as error:
-            raise ImageError(
-                f"the SBOM was not written to {path}: {error.strerror}", hint="free space there, then build again"
-            ) from error
+            message = f"the SBOM was not written to {path}: {error.strerror}"
+            raise ImageError(message, hint="free space there, then build again") from error
     outcome = SbomOutcome(path=path, digest=_attach(context, built, content), packages=len(found.packages))
     vulnerabilities = None if path is None else _scan(context, path)
     return replace(built, sbom=outcome, vulnerabilities=vulnerabilities)
@@ -309,7 +309,6 @@ def _scan(context: Context, sbom: Path) -> Vulnerabilities | None:
     if found is None:
         context.console.detail(f"no scanner for vulnerabilities is here; {scan.HOW_TO_GET_ONE}")
         return None
-    context.console.say(
-        f"known vulnerabilities of its Python packages ({found.scanner}): {found.summary}; {found.report}"
-    )
+    known = f"known vulnerabilities of its Python packages ({found.scanner})"
+    context.console.say(f"{known}: {found.summary}; {found.report}")
     return found

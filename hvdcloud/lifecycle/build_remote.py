@@ -25,8 +25,7 @@ def build_remote(
 ) -> BuildOutcome:
     """Let Cloud Build build what the configuration asks for and push it; with the same content as before, do nothing.
 
-    Args:
-        cache_from, cache_to, sbom: refused; they are for images of this machine.
+    `cache_from`, `cache_to` and `sbom` are refused: they are for images of this machine.
 
     Raises:
         UsageError: image.repository or a bucket of Cloud Storage is not set, or a file that the configuration names is
@@ -40,7 +39,7 @@ def build_remote(
     from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan.provenance import source_labels
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import BuildOutcome, shown_on
+    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, shown_on
     from hvdcloud.storage.base import RETRY_SECONDS
 
     started = time.monotonic()
@@ -51,28 +50,21 @@ def build_remote(
                 f"{flag} is for images that are built on this machine, with --remote there is none",
                 hint=f"leave {flag} out (image.repository is the cache), or --remote",
             )
-    if config.image.repository is None:
-        raise UsageError(
-            "there is nowhere to push to: image.repository is not set", hint="set image.repository in hvdcloud.yaml"
-        )
+    repository = push_repository(config)
     check_gpus(config)
     bucket = _bucket(context, retry_seconds=RETRY_SECONDS)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
     plan = plan.labelled(source_labels(config.project_dir, os.environ))
+    remote, say = config.image.remote, context.console.say
     with interrupted_once(), context.console.steps() as steps:
         builder = RemoteBuilder(
-            client=connect(
-                project=config.gce.project,
-                region=config.image.remote.region,
-                endpoint=config.image.remote.endpoint,
-                on_retry=context.console.say,
-            ),
+            client=connect(project=config.gce.project, region=remote.region, endpoint=remote.endpoint, on_retry=say),
             bucket=bucket,
             log_bucket=_bucket(context, retry_seconds=LOG_RETRY_SECONDS),
             config=config.image,
             progress=shown_on(context.console, steps),
         )
-        result = builder.build(plan, repository=config.image.repository)
+        result = builder.build(plan, repository=repository)
         steps.finish("image", "ready")
     return BuildOutcome(
         reference=plan.reference,

@@ -16,7 +16,6 @@ from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from hvdcloud.cluster.model import Cluster, ClusterSpec
     from hvdcloud.cluster.record import ClusterRecord
@@ -35,12 +34,7 @@ STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 
 
 class Context:
-    """Opens what a command needs when it needs it, once.
-
-    Args:
-        config: the experiment.
-        console: where progress goes.
-    """
+    """Opens what a command needs when it needs it, once."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self.config = config
@@ -53,9 +47,7 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fleet is not None:
             self._fleet.close()
 
@@ -123,16 +115,11 @@ class Context:
             return None
 
     def cluster(self) -> Cluster:
-        """The cluster, by its labels.
-
-        Raises:
-            UsageError: there is none of this name.
-        """
+        """The cluster, by its labels; raises UsageError if there is none of this name."""
         found = self.find()
         if found is None:
-            raise UsageError(
-                f"there is no cluster {self.name}", hint="hvdcloud up creates it; hvdcloud list shows those there are"
-            )
+            hint = "hvdcloud up creates it; hvdcloud list shows those there are"
+            raise UsageError(f"there is no cluster {self.name}", hint=hint)
         return found
 
     def fleet(self, cluster: Cluster) -> Fleet:
@@ -155,11 +142,8 @@ class Context:
         node = self.cluster().head
         if node is None:
             raise NodeError(f"the head of cluster {self.name} is gone", hint=f"hvdcloud status --name {self.name}")
-        session = Session(node, self.state)
-        try:
+        with contextlib.closing(Session(node, self.state)) as session:
             yield session
-        finally:
-            session.close()
 
     def run_states(self, cluster: Cluster) -> list[RunState]:
         """The state of every run of this cluster, newest last; from the bucket if its head is gone.

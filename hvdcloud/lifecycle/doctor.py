@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
@@ -35,11 +34,7 @@ class Examination:
 
 
 def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
-    """Look at everything side by side. Nothing is changed, on this machine or elsewhere.
-
-    Args:
-        seconds: that one check may take.
-    """
+    """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
     from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
@@ -54,13 +49,12 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
 
         def show(running: Sequence[str], done: int) -> None:
             # Where nothing is redrawn, every change would be a line.
-            if context.console.live:
+            if context.console.live and running:
                 more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-                if running:
-                    waiting = f"{', '.join(running[:_NAMED])}{more}"
-                    steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
-                else:
-                    steps.finish("doctor")
+                waiting = f"{', '.join(running[:_NAMED])}{more}"
+                steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+            elif context.console.live:
+                steps.finish("doctor")
 
         if not context.console.live:
             steps.update("doctor", f"{len(checks)} checks")
@@ -76,7 +70,5 @@ def _configuration(context: Context) -> Finding:
     image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
     what = f"{image.framework} on {image.device}"
     limit = f", at most {config.limits.max_run_duration / 3600:g} h" if platform.costs_money else ""
-    file = Path(config.project_dir / CONFIG_FILE)
-    return fine(
-        f"{CONFIG_FILE if file.is_file() else 'no file'}: {config.name}, {nodes} {platform.place}{limit}, {what}"
-    )
+    file = CONFIG_FILE if (config.project_dir / CONFIG_FILE).is_file() else "no file"
+    return fine(f"{file}: {config.name}, {nodes} {platform.place}{limit}, {what}")

@@ -101,7 +101,6 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
-
         show = node_progress(steps)
 
         def on_progress(progress: NodeProgress) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,13 +43,11 @@ class LaunchResult:
 def launch(
     context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False
 ) -> LaunchResult:
-    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built.
+    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built,
+    unless `confirmed`: the user has agreed to it already.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
-
-    Args:
-        confirmed: the user agrees to what it costs, without being asked.
 
     Raises:
         HvdcloudError: of the step that failed. After `up`, only checkpoints that could not be saved keep the nodes.
@@ -59,10 +56,11 @@ def launch(
     # Before anything is built or costs anything.
     check_tools(context.config, options)
     cluster: UpResult | None = None
-    meter = Meter()
-    consent = Consent(given=confirmed)
+    meter, consent = Meter(), Consent(given=confirmed)
     try:
-        with _importing_ahead():
+        # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            pool.submit(import_module, "fabric")
             confirm_before_build(context, consent)
             built = ensure_image(context)
             cluster = up(context, consent=consent)
@@ -79,13 +77,7 @@ def launch(
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
-        build=built,
-        up=cluster,
-        run=result,
-        pull=pulled,
-        down=deleted,
-        seconds=time.monotonic() - started,
-        cost=cost,
+        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
     )
 
 
@@ -150,10 +142,8 @@ def _give_up(context: Context) -> None:
             f"launch of {context.name} was interrupted while its run was starting; the run goes on",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
-    raise InterruptedByUserError(
-        f"launch of {context.name} was interrupted; everything that it had made is deleted",
-        hint="hvdcloud launch starts anew",
-    )
+    message = f"launch of {context.name} was interrupted; everything that it had made is deleted"
+    raise InterruptedByUserError(message, hint="hvdcloud launch starts anew")
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
@@ -173,15 +163,3 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
     except HvdcloudError as second:
         error.add_details(second.message, second.details)
         error.hint = second.hint
-
-
-@contextmanager
-def _importing_ahead() -> Iterator[None]:
-    """Import the SSH client while the engine works: that takes longer than the containers take to boot."""
-
-    def load() -> None:
-        import_module("fabric")
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(load)
-        yield

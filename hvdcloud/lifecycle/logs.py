@@ -40,11 +40,7 @@ class Followed:
 
 
 def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
-    """The state of the given run, or of the newest.
-
-    Raises:
-        UsageError: the cluster has no such run.
-    """
+    """The state of the given run, or of the newest; raises UsageError if the cluster has none."""
     found = context.run_states(cluster)
     for state in reversed(found):
         if run_id is None or run_id == state.run:
@@ -56,7 +52,7 @@ def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState
     )
 
 
-def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> archive.KeptRun | None:
+def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> tuple[RunState, bytes] | None:
     """One run, from the bucket; if the cluster is gone, of every cluster that had its name."""
     cluster_id = cluster.id if cluster is not None else None
     return archive.read(context.bucket(cluster), cluster=context.name, cluster_id=cluster_id, run_id=run_id)
@@ -76,9 +72,10 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     found = context.find()
     show = _shown(context, rank)
     if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
-        _check_rank(kept.state, rank)
-        show(kept.log)
-        return kept.state
+        state, log = kept
+        _check_rank(state, rank)
+        show(log)
+        return state
     cluster = found or context.cluster()
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
@@ -92,7 +89,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
 
 
 def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
-    """Where the log's bytes go: to the console, all of them or one rank's."""
+    """What prints the log's bytes, all of them or one rank's."""
     if rank is None:
         return context.console.job_output
     lines = RankLines(rank)
@@ -100,10 +97,7 @@ def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
 
 
 def _check_rank(state: RunState, rank: int | None) -> None:
-    """
-    Raises:
-        UsageError: the run never had this rank.
-    """
+    """Raise UsageError if the run never had this rank."""
     ranks = state.most_ranks
     if rank is not None and ranks is not None and rank >= ranks:
         are = "may be" if state.elastic else "are"
@@ -123,11 +117,7 @@ def stop(context: Context, run_id: str | None) -> RunState:
 def follow(
     context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
 ) -> Followed:
-    """Stream a run's output until it ends; a lost connection is made again where it broke off.
-
-    Args:
-        rank: show only the lines of this one.
-        elastic: any rank's lines may tell how far the run is.
+    """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
 
     Raises:
         NodeError: the head is gone, or unreachable for ten minutes.
@@ -135,11 +125,16 @@ def follow(
     offset = 0
     reader = LogReader(elastic=elastic)
     show = _shown(context, rank)
+
+    def take(data: bytes) -> None:
+        show(data)
+        reader.feed(data)
+
     lost_since: float | None = None
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, _both(show, reader.feed))
-            return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
+            state = _follow_once(context, cluster, run_id, offset, take)
+            break
         except _CutError as cut:
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
@@ -147,14 +142,15 @@ def follow(
                 # It may have gone because the run had ended.
                 if (kept := _kept(context, cluster, run_id)) is None:
                     raise gone from cut.cause
-                show(kept.log[offset:])
-                reader.feed(kept.log[offset:])
-                return Followed(state=kept.state, last_line=reader.last_line, progress=reader.progress)
+                state, log = kept
+                take(log[offset:])
+                break
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
             context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
+    return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
 
 
 class _CutError(Exception):
@@ -164,14 +160,6 @@ class _CutError(Exception):
         super().__init__(cause.message)
         self.cause = cause
         self.offset = offset
-
-
-def _both(first: Callable[[bytes], None], second: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    def call(data: bytes) -> None:
-        first(data)
-        second(data)
-
-    return call
 
 
 def _follow_once(

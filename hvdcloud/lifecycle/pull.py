@@ -73,9 +73,7 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
     with context.console.steps() as steps:
         for run in runs:
             try:
-                pulled.append(
-                    _pull_run(context, steps, bucket=bucket, run=run, folder=folder, verified_files=verified_files)
-                )
+                pulled.append(_pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files))
             except CheckpointError as error:
                 errors.append(error)
     if errors:
@@ -84,7 +82,7 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
 
 
 def _pull_run(
-    context: Context, steps: Steps, *, bucket: Bucket, run: str, folder: Path, verified_files: VerifiedFiles
+    context: Context, steps: Steps, bucket: Bucket, run: str, *, folder: Path, verified_files: VerifiedFiles
 ) -> PulledRun:
     from hvdcloud.checkpoints.pull import pull as fetch
 
@@ -118,15 +116,11 @@ def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str
     from hvdcloud.checkpoints.manifest import list_runs
 
     every = list_runs(bucket, context.name)
-    if run_id is not None:
-        if run_id not in every:
-            raise UsageError(
-                f"{bucket.url} holds no checkpoints of run {run_id} of {context.name}",
-                hint=f"its runs: {', '.join(every[-5:])}" if every else "hvdcloud run writes some",
-            )
-        return [run_id]
-    if cluster is not None:
+    if run_id is None and cluster is not None:
         return [run for run in every if run.endswith(f"-{cluster.id}")]
-    if not every:
-        raise UsageError(f"{bucket.url} holds no checkpoints of {context.name}", hint="hvdcloud run writes some")
-    return every[-1:]
+    if not every or run_id not in (None, *every):
+        raise UsageError(
+            f"{bucket.url} holds no checkpoints of {f'run {run_id} of ' if run_id else ''}{context.name}",
+            hint=f"its runs: {', '.join(every[-5:])}" if every else "hvdcloud run writes some",
+        )
+    return [run_id or every[-1]]

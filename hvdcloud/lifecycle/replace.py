@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def replacing(context: Context, run_id: str, *, elastic: bool) -> Iterator[None]:
-    """Replace lost nodes during the block, which follows a run; at its end nothing half-made is left.
-
-    Args:
-        elastic: False: nothing is done.
-    """
+    """Replace lost nodes during the block, which follows an elastic run; at its end nothing half-made is left."""
     if not elastic:
         yield
         return
@@ -46,12 +42,7 @@ class _AbandonedError(Exception):
 
 
 class Replacer:
-    """Watches for lost nodes, in a thread of its own, and replaces them.
-
-    Args:
-        run_id: an active elastic run.
-        pace: how long the policy waits for what.
-    """
+    """Watches for lost nodes of an active elastic run, in a thread of its own, and replaces them."""
 
     def __init__(self, context: Context, run_id: str, *, pace: Pace = CLIENT) -> None:
         self._context = context
@@ -133,8 +124,7 @@ class Replacer:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
-            if due:
+            if due := self._policy.due(now=time.monotonic(), most=limits.max, making=state.making):
                 self._replace(now, [index_of(name) for name in due], state)
         return True
 
@@ -172,16 +162,8 @@ class Replacer:
         stay = [node for node in cluster.nodes if node.index not in lost]
         self._making = lost
         try:
-            add_nodes(
-                context,
-                spec,
-                change,
-                stay,
-                run=state,
-                on_progress=self._continue_at,
-                on_made=self._booting.set,
-                on_ready=self._ready,
-            )
+            hooks = {"on_made": self._booting.set, "on_ready": self._ready}
+            add_nodes(context, spec, change, stay, run=state, on_progress=self._continue_at, **hooks)
         except TeardownError as error:
             context.console.warn(f"{error.message}; {error.hint}")
             raise
@@ -191,15 +173,11 @@ class Replacer:
         for name in names:
             context.console.say(self._policy.replaced(name))
 
-    def _continue_at(self, progress: NodeProgress) -> None:
+    def _continue_at(self, progress: NodeProgress | None = None) -> None:
         # A deletion is never cut short: it is what abandoning means.
-        if progress.stage is not Stage.DELETED:
-            self._continue()
-
-    def _continue(self) -> None:
-        if self._ending.is_set():
+        if self._ending.is_set() and not (progress and progress.stage is Stage.DELETED):
             raise _AbandonedError
 
     def _ready(self) -> None:
         self._booting.clear()
-        self._continue()
+        self._continue_at()

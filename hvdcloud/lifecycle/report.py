@@ -46,15 +46,12 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
     runs = list_runs(bucket, context.name)
     if not runs or (run_id is not None and run_id not in runs):
         what = f"run {run_id} of {context.name}" if run_id else context.name
-        raise UsageError(
-            f"{bucket.url} knows nothing of {what}",
-            hint=f"its runs: {', '.join(runs[-5:])}"
-            if runs
-            else "hvdcloud run starts one; --bucket names another bucket",
-        )
+        known = f"its runs: {', '.join(runs[-5:])}" if runs else ""
+        hint = known or "hvdcloud run starts one; --bucket names another bucket"
+        raise UsageError(f"{bucket.url} knows nothing of {what}", hint=hint)
     run = run_id or runs[-1]
     record = read_record(bucket, cluster=context.name, run=run)
-    path = target if target is not None else Path(f"report-{run}.html")
+    path = target or Path(f"report-{run}.html")
     if path.is_dir():
         path /= f"report-{run}.html"
     _write(path, page(record))
@@ -70,11 +67,7 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
 
 
 def _write(path: Path, content: str) -> None:
-    """Write in one move: a report that is open in a browser stays whole.
-
-    Raises:
-        UsageError: it cannot be written there.
-    """
+    """Write in one move: a report that is open in a browser stays whole; raises UsageError if that is not possible."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:

@@ -83,13 +83,14 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
         run: RunState | None = None
         if not done:
-            run = active_run(context, cluster)
+            run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
             _grow(context, cluster, change, nodes, run=run, consent=consent, force=force)
             _shrink(context, cluster, change, nodes, run=run, force=force)
         if not done or (labelled is not None and labelled.expected_nodes != nodes):
             context.provider.set_size(cluster.name, nodes)
         after = context.cluster() if not done else cluster
+    note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there if it is to stay so"
     return ResizeResult(
         cluster=cluster.name,
         nodes=nodes,
@@ -99,18 +100,13 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         dollars_per_hour_before=cluster.dollars_per_hour,
         dollars_per_hour=after.dollars_per_hour,
         worst_case_dollars=after.worst_case_dollars,
-        note=""
-        if context.config.nodes == nodes
-        else f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there if it is to stay so",
+        note="" if context.config.nodes == nodes else note,
         seconds=time.monotonic() - started,
     )
 
 
 def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     """What `resize` has to make and to delete. Pure.
-
-    Args:
-        cluster: as it is known here.
 
     Raises:
         NodeError: the head does not run; a node is frozen or starting; a place does not answer.
@@ -143,20 +139,8 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
                 f"node {node.name} is {node.state.value}: it may come back with all that it holds",
                 hint=f"hvdcloud status --name {name} shows when it runs; deleted at its provider, it can be replaced",
             )
-    return Change(
-        make=tuple(make),
-        clear=tuple(clear),
-        remove=tuple(sorted((node for node in cluster.nodes if node.index >= nodes), key=lambda node: node.index)),
-    )
-
-
-def active_run(context: Context, cluster: Cluster) -> RunState | None:
-    """The state of the active run, if there is one.
-
-    Raises:
-        NodeError: the head does not answer.
-    """
-    return next((state for state in context.run_states(cluster) if not state.done), None)
+    remove = tuple(there[index] for index in sorted(there) if index >= nodes)
+    return Change(make=tuple(make), clear=tuple(clear), remove=remove)
 
 
 def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
@@ -179,9 +163,6 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
             f"run {run.run} takes {limits.min} to {limits.max} node(s), not {nodes}",
             hint="run.elastic says how many; what it says when a run begins holds for that run",
         )
-
-
-# --- growing ----------------------------------------------------------------------------------------------------------
 
 
 def _grow(
@@ -274,11 +255,7 @@ def add_nodes(
 
 
 def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
-    """Add nodes that have joined to an elastic run.
-
-    Raises:
-        NodeError: the head does not answer, or refuses.
-    """
+    """Add nodes that have joined to an elastic run; raises NodeError if the head does not answer, or refuses."""
     slots = context.config.run.slots_per_node
     hosts = [
         {"name": node.name, "index": node.index, "slots": node.slots(slots)}
@@ -289,20 +266,12 @@ def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[st
         head.call(f"admit {run.run}", payload={"hosts": hosts})
 
 
-# --- shrinking --------------------------------------------------------------------------------------------------------
-
-
 def _shrink(
-    context: Context,
-    cluster: Cluster,
-    change: Change,
-    nodes: int,
-    *,
-    run: RunState | None,
-    force: bool,
+    context: Context, cluster: Cluster, change: Change, nodes: int, *, run: RunState | None, force: bool
 ) -> None:
     if not change.remove and context.record(cluster).size == nodes:
         return
+    names = [node.name for node in change.remove]
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
@@ -311,10 +280,8 @@ def _shrink(
     if not force:
         _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
-        context.state.journal.record(
-            "shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=[node.name for node in change.remove]
-        )
-        context.state.update(lambda record: record.without([node.name for node in change.remove]))
+        context.state.journal.record("shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=names)
+        context.state.update(lambda record: record.without(names))
         removed = [node.index for node in change.remove]
         left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))
         if left:
@@ -337,13 +304,7 @@ def _shrink(
 
 
 def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None) -> None:
-    """
-    Args:
-        but: a run that is known to be active elsewhere.
-
-    Raises:
-        CheckpointError: one of the nodes may hold what is nowhere else.
-    """
+    """Raise CheckpointError if one of the nodes may hold what is nowhere else; `but`: a run active elsewhere."""
     if not nodes:
         return
     cluster = replace(cluster, nodes=tuple(nodes))

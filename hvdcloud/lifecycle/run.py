@@ -7,22 +7,15 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
 from hvdcloud.lifecycle.logs import follow
 from hvdcloud.lifecycle.replace import replacing
-from hvdcloud.runs.horovod_args import (
-    GLOO_TIMEOUT_SECONDS,
-    GLOO_TIMEOUT_VARIABLE,
-    Host,
-    default_ranks,
-    elastic_argv,
-    elastic_gloo_timeout,
-    horovodrun_argv,
-)
+from hvdcloud.runs import horovod_args
+from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
 
 if TYPE_CHECKING:
@@ -49,9 +42,9 @@ class RunOptions:
     detach: bool = False
     down_when_done: bool = False
     fresh: bool = False
-    """Do not go on from the cluster's previous run."""
+    """Do not continue from the cluster's previous run."""
     resume: str | None = None
-    """The run to go on from, of a cluster of this name that may be gone; None: the cluster's previous one."""
+    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
     timeline: bool = False
     """Let Horovod write down what it does and when."""
     autotune: bool = False
@@ -142,11 +135,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
-            run=run_id,
-            cluster=cluster.name,
-            state="running",
-            ranks=ranks,
-            seconds=time.monotonic() - started,
+            run=run_id, cluster=cluster.name, state="running", ranks=ranks, seconds=time.monotonic() - started
         )
     elastic = context.config.run.elastic is not None
     try:
@@ -202,16 +191,16 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             "-np does not go with run.elastic: an elastic run has a rank for every slot of the nodes that are there",
             hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
         )
-    ranks = options.ranks or default_ranks(hosts)
+    ranks = options.ranks or horovod_args.default_ranks(hosts)
     gloo_timeout = _gloo_timeout(config)
     interface = record.nodes[0].interface
     run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
     if elastic:
-        argv = elastic_argv(
+        argv = horovod_args.elastic_argv(
             hosts=hosts, least=elastic["min"], most=elastic["max"], interface=interface, gloo_timeout=gloo_timeout
         )
     else:
-        argv = horovodrun_argv(
+        argv = horovod_args.horovodrun_argv(
             hosts=hosts,
             ranks=ranks,
             interface=interface,
@@ -221,22 +210,23 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
             autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
         )
-    command = list(options.command) or _command(config.run.command)
+    text = config.run.command
+    # Words, or one word for the shell if the text uses its syntax.
+    command = list(options.command) or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
     code = list_code(config.project_dir)
-    bucket_as_seen_by_nodes = context.provider.bucket_as_seen_by_nodes(
-        bucket=cluster.bucket, bucket_endpoint=context.storage_endpoint
-    )
+    endpoint = context.storage_endpoint
+    seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
     header = {
         "run": run_id,
         "cluster": cluster.name,
-        "bucket": bucket_as_seen_by_nodes.bucket,
-        "bucket_endpoint": bucket_as_seen_by_nodes.bucket_endpoint,
+        "bucket": seen.bucket,
+        "bucket_endpoint": seen.bucket_endpoint,
         "keep_every": config.checkpoints.keep_every,
         "command": command,
         "env": environment,
         "resume": resume,
-        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=context.storage_endpoint),
+        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=endpoint),
         "elastic": elastic is not None,
     }
     indices = {node.name: node.index for node in cluster.nodes}
@@ -253,7 +243,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": about_cluster(context.platform, cluster, command).to_json(),
+        "about": asdict(about_cluster(context.platform, cluster, command)),
     }
     fleet = context.fleet(cluster)
     try:
@@ -333,23 +323,23 @@ def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | Non
 
 
 def _gloo_timeout(config: Config) -> int:
-    text = config.run.env.get(GLOO_TIMEOUT_VARIABLE)
+    text = config.run.env.get(horovod_args.GLOO_TIMEOUT_VARIABLE)
     if text is None:
         elastic = config.run.elastic
-        return elastic_gloo_timeout(elastic.longest_step) if elastic else GLOO_TIMEOUT_SECONDS
+        return horovod_args.elastic_gloo_timeout(elastic.longest_step) if elastic else horovod_args.GLOO_TIMEOUT_SECONDS
     if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"run.env: {GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more")
+        raise UsageError(
+            f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
+        )
     return int(text)
 
 
 def check_tools(config: Config, options: RunOptions) -> None:
-    """Whether the run can have those of Horovod's own tools that are asked for.
+    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
 
-    Raises:
-        UsageError: Horovod's tools are wanted of an elastic run. Whenever nodes come or go, Horovod 0.28.1 starts again
-            in every worker: the timeline is opened again and emptied (timeline.cc), on whichever node rank 0 is then;
-            the autotuner's file is opened while it is open, which fails and ends what it writes
-            (parameter_manager.cc).
+    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
+    (timeline.cc), on whichever node rank 0 is then; the autotuner's file is opened while it is open, which fails and
+    ends what it writes (parameter_manager.cc).
     """
     wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
     if wanted and config.run.elastic is not None:
@@ -359,15 +349,9 @@ def check_tools(config: Config, options: RunOptions) -> None:
         )
 
 
-def _command(text: str) -> list[str]:
-    """Words, or one word for the shell if the text uses its syntax."""
-    return [text] if _SHELL_SYNTAX.search(text) else shlex.split(text)
-
-
 def _secrets(config: Config) -> dict[str, str]:
     missing = [name for name in config.run.secrets if name not in os.environ]
     if missing:
-        raise UsageError(
-            f"run.secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=… and run again"
-        )
+        message = f"run.secrets names {missing[0]}, which is not set here"
+        raise UsageError(message, hint=f"export {missing[0]}=… and run again")
     return {name: os.environ[name] for name in config.run.secrets}

@@ -34,11 +34,7 @@ class StatusResult:
 
 
 def status(context: Context) -> StatusResult:
-    """The cluster and its runs.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
+    """The cluster and its runs; raises UsageError if there is none of this name."""
     cluster = context.cluster()
     if not cluster.bucket:
         # On Compute Engine only the VMs know it, and they are gone.
@@ -51,23 +47,19 @@ def status(context: Context) -> StatusResult:
         runs = [result_of(cluster.name, state) for state in context.run_states(cluster)]
     except HvdcloudError as error:
         unknown = error.message
-    age = time.time() - cluster.created.timestamp()
     return StatusResult(
         cluster=cluster,
         whole=cluster.whole,
         runs=runs,
         runs_unknown=unknown,
-        age_seconds=age,
+        age_seconds=time.time() - cluster.created.timestamp(),
         dollars_so_far=cluster.dollars_so_far,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )
 
 
-# --- status --watch ---------------------------------------------------------------------------------------------------
-
 Show = Callable[[Console, StatusResult], None]
 """Renders a status."""
-
 EVERY_SECONDS = 2.0
 
 
@@ -75,8 +67,7 @@ def watch(context: Context, *, every: float | None, show: Show) -> None:
     """Show the status when it changes, and on a terminal each time; returns at Ctrl-C or when the cluster is gone.
 
     Args:
-        every: seconds between two requests; None: two.
-        show: renders the status.
+        every: seconds between two requests; None: EVERY_SECONDS.
 
     Raises:
         UsageError: there is no such cluster to begin with.
@@ -118,11 +109,8 @@ def _show(console: Console, result: StatusResult, *, seen: object, show: Show) -
 
 def lasting_part(result: StatusResult) -> StatusResult:
     """The status without what changes as time passes: ages, and money that adds up."""
-    cluster = replace(
-        result.cluster,
-        dollars_so_far=0.0,
-        # The last digits of what it may come to follow the clock, too.
-        worst_case_dollars=None if result.cluster.worst_case_dollars is None else 0.0,
-    )
+    # The last digits of what it may come to follow the clock, too.
+    worst = None if result.cluster.worst_case_dollars is None else 0.0
+    cluster = replace(result.cluster, dollars_so_far=0.0, worst_case_dollars=worst)
     runs = [replace(run, seconds=0.0) if run.state == "running" else run for run in result.runs]
     return replace(result, cluster=cluster, age_seconds=0.0, dollars_so_far=0.0, runs=runs)

@@ -6,6 +6,7 @@ then, at once: only its own thread waits for a node that does not answer.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import deque
@@ -28,6 +29,8 @@ ANSWER_SECONDS = 10.0
 SILENT_SECONDS = 4.5
 """After this long without an answer a node is said not to give one."""
 MOST_LINES = 300
+_machine = operator.attrgetter("id", "address", "state")
+"""What tells a node's machine, and whether it can answer; a change needs another session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +100,7 @@ class View:
 
 
 class Observer:
-    """Watches a cluster until it is closed.
-
-    Args:
-        context: of the cluster; only the observer's own thread asks its provider.
-        cluster: as it is now.
-    """
+    """Watches a cluster until it is closed; only the observer's own thread asks its provider."""
 
     def __init__(self, context: Context, cluster: Cluster) -> None:
         self._context = context
@@ -146,9 +144,7 @@ class Observer:
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
             dollars_per_hour=cluster.dollars_per_hour,
             worst_case_dollars=cluster.worst_case_dollars,
-            nodes=[
-                watch.view(there.get(watch.node.name, "gone"), taking_part.get(watch.node.name)) for watch in ordered
-            ],
+            nodes=[each.view(there.get(each.node.name, "gone"), taking_part.get(each.node.name)) for each in ordered],
             run=run,
             events=events,
             log=log,
@@ -158,11 +154,7 @@ class Observer:
     def _follow_nodes(self, cluster: Cluster) -> None:
         for node in cluster.nodes:
             watch = self._watches.get(node.name)
-            if watch is None or (watch.node.id, watch.node.address, watch.node.state) != (
-                node.id,
-                node.address,
-                node.state,
-            ):
+            if watch is None or _machine(watch.node) != _machine(node):
                 fresh = _Watch(node, Session(node, self._context.state), before=watch)
                 with self._lock:
                     self._watches[node.name] = fresh
@@ -174,10 +166,9 @@ class Observer:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
                 found = self._context.query()
-            except HvdcloudError as error:
-                self._note(error.message)
             except Exception as error:  # noqa: BLE001 - the screen would stop without a word; this line says why
-                self._note(f"{type(error).__name__}: {error}")
+                with self._lock:
+                    self._notice = _words(error)
             else:
                 with self._lock:
                     self._notice, self._gone = "", found is None
@@ -186,9 +177,9 @@ class Observer:
                 if found is not None:
                     self._follow_nodes(found)
 
-    def _note(self, text: str) -> None:
-        with self._lock:
-            self._notice = text
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, HvdcloudError) else f"{type(error).__name__}: {error}"
 
 
 class _Watch:
@@ -221,13 +212,11 @@ class _Watch:
             try:
                 verb = "look" if not self._offset else f"look --offset {self._offset}"
                 answer = self._session.call(verb, timeout=ANSWER_SECONDS)
-            except HvdcloudError as error:
-                with self._lock:
-                    self._trouble = error.message
-                self._session.close()
             except Exception as error:  # noqa: BLE001 - closed under us, or a bug: the node's line says it
                 with self._lock:
-                    self._trouble = f"{type(error).__name__}: {error}"
+                    self._trouble = _words(error)
+                if isinstance(error, HvdcloudError):
+                    self._session.close()
             else:
                 with self._lock:
                     self._take(answer)
@@ -243,8 +232,7 @@ class _Watch:
             if another:
                 # Its log was asked for from where the other run's had ended; the next answer has all of it.
                 return
-        log = answer.get("log")
-        if not log:
+        if not (log := answer.get("log")):
             return
         if not self._offset:
             # With the log comes the state, which an answer of a moment earlier may have lacked.

@@ -14,12 +14,11 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.context import node_progress, owner_label
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
-
 
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""
@@ -43,10 +42,8 @@ class UpResult:
     seconds: float
 
 
-def make_spec(context: Context, *, image: str, public_key: str) -> ClusterSpec:
+def make_spec(context: Context, *, image: str, public_key: str = "ssh-ed25519 (made by up)") -> ClusterSpec:
     """What to ask the provider for."""
-    from hvdcloud.lifecycle.context import owner_label
-
     config = context.config
     return ClusterSpec(
         name=config.name,
@@ -74,7 +71,7 @@ def plan_up(context: Context) -> Plan:
         # What it would cost is worth knowing before anything is built.
         context.console.warn(f"{error.message}; `up` will say its digest instead of its tag")
         image = image_to_be(context)
-    spec = make_spec(context, image=image, public_key="ssh-ed25519 (made by up)")
+    spec = make_spec(context, image=image)
     _check(context, spec, Consent())
     return context.provider.plan(spec)
 
@@ -91,18 +88,11 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
     # Where nothing costs money, only the image tells whether the engine can create it.
     if not context.platform.costs_money or context.find() is not None:
         return
-    spec = make_spec(context, image=image_to_be(context), public_key="ssh-ed25519 (made by up)")
-    _check(context, spec, consent)
-    consent.confirm_cost(
-        context.provider.plan(spec), console=context.console, ask_above=context.config.limits.ask_above
-    )
+    _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
 
 
 def up(context: Context, *, consent: Consent | None = None) -> UpResult:
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing.
-
-    Args:
-        consent: what the user has agreed to already.
 
     Raises:
         UsageError: the name is taken, or what it costs was not agreed to.
@@ -121,26 +111,18 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
 
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
-        _check(context, spec, consent)
-        plan = context.provider.plan(spec)
-        consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
+        plan = _confirmed_plan(context, spec, consent)
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
         context.state.mesh_key_file.unlink(missing_ok=True)
         write_key_pair(context.state.key_file, login)
         with interrupted_once(), context.console.steps() as steps:
             nodes = _create(context, plan, steps)
-    return _result(context, spec, plan, nodes=nodes, created=True, started=started)
+    return _result(context, spec, plan, nodes=nodes, started=started)
 
 
 def _result(
-    context: Context,
-    what: ClusterSpec | Cluster,
-    price: Plan | Cluster,
-    *,
-    nodes: Sequence[Node],
-    created: bool,
-    started: float,
+    context: Context, what: ClusterSpec | Cluster, price: Plan | Cluster, *, nodes: Sequence[Node], started: float
 ) -> UpResult:
     return UpResult(
         cluster=what.name,
@@ -151,7 +133,7 @@ def _result(
         bucket=what.bucket,
         dollars_per_hour=price.dollars_per_hour,
         worst_case_dollars=price.worst_case_dollars,
-        created=created,
+        created=isinstance(what, ClusterSpec),
         seconds=time.monotonic() - started,
     )
 
@@ -168,15 +150,31 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
         raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
 
 
+def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Plan:
+    """The plan of a cluster that the provider can make, once the user has agreed to what it costs."""
+    _check(context, spec, consent)
+    plan = context.provider.plan(spec)
+    consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
+    return plan
+
+
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
-    """Undo an `up` of this machine that was killed half-way, or take away what costs nothing and holds nothing.
+    """Undo an `up` of this machine that was killed half-way, or delete what costs nothing and holds nothing.
 
     Returns whether the name is free now.
+
+    Raises:
+        UsageError: another user's `up` may be making it; until its first node exists, it looks like what is left.
     """
     if context.state.journal.unfinished_up(existing.id):
         context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
     elif existing.is_remnant:
-        _check_not_being_made(context, existing)
+        age = (datetime.now(timezone.utc) - existing.created).total_seconds()
+        if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
+            raise UsageError(
+                f"cluster {existing.name} was begun {age:.0f} s ago by {existing.owner}, and may be coming up",
+                hint="hvdcloud list shows it; try again in two minutes, or take another --name",
+            )
         others = ", ".join(existing.other_objects)
         context.console.say(f"the nodes of an earlier {existing.name} are gone; deleting what is left of it: {others}")
     else:
@@ -185,22 +183,11 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     return True
 
 
-def _check_not_being_made(context: Context, existing: Cluster) -> None:
-    """Until its first node exists, a new cluster looks like what is left of an old one."""
-    age = (datetime.now(timezone.utc) - existing.created).total_seconds()
-    if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
-        raise UsageError(
-            f"cluster {existing.name} was begun {age:.0f} s ago by {existing.owner}, and may be coming up",
-            hint="hvdcloud list shows it; try again in two minutes, or take another --name",
-        )
-
-
 def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     """`up` of a cluster that is up already: nothing to do, if it is the one that the configuration asks for."""
     from hvdcloud.lifecycle.build import image_of_nodes
 
-    config = context.config
-    name = existing.name
+    nodes, name = context.config.nodes, existing.name
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
         raise UsageError(
@@ -209,15 +196,15 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
     context.record(existing)
-    if existing.expected_nodes != config.nodes:
+    if existing.expected_nodes != nodes:
         raise UsageError(
-            f"cluster {name} is up with {existing.expected_nodes} node(s), not {config.nodes}",
-            hint=f"hvdcloud resize {config.nodes} --name {name} changes that; else {hint}",
+            f"cluster {name} is up with {existing.expected_nodes} node(s), not {nodes}",
+            hint=f"hvdcloud resize {nodes} --name {name} changes that; else {hint}",
         )
     image = image_of_nodes(context)
     if existing.image != image:
         raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
-    return _result(context, existing, existing, nodes=existing.nodes, created=False, started=started)
+    return _result(context, existing, existing, nodes=existing.nodes, started=started)
 
 
 def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
@@ -227,9 +214,8 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
     try:
         nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
         context.state.journal.record("created", cluster_id=plan.spec.id)
-        nodes = context.provider.wait_ready(
-            nodes, deadline=time.monotonic() + context.provider.ready_seconds, on_progress=on_progress
-        )
+        deadline = time.monotonic() + context.provider.ready_seconds
+        nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
         join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
         context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
@@ -245,7 +231,10 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
             with contextlib.suppress(HvdcloudError):
                 context.state.journal.record("up-undone", cluster_id=plan.spec.id)
         if isinstance(error, KeyboardInterrupt):
-            raise _interrupted(context) from None
+            raise InterruptedByUserError(
+                f"up of {context.name} was interrupted; everything that it had made is deleted",
+                hint="hvdcloud up starts anew",
+            ) from None
         raise
     return nodes
 
@@ -290,9 +279,3 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         ) from cause
-
-
-def _interrupted(context: Context) -> InterruptedByUserError:
-    return InterruptedByUserError(
-        f"up of {context.name} was interrupted; everything that it had made is deleted", hint="hvdcloud up starts anew"
-    )

@@ -5,13 +5,13 @@ Every text in it has gone through `markup.text`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series
 from hvdcloud.report.plot import Mark
 from hvdcloud.report.record import RunRecord
-from hvdcloud.runs.state import Event
 from hvdcloud.units import seconds
 
 MOST_MARKS = 200
@@ -44,13 +44,11 @@ def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
     last: dict[str, Mark] = {}
     found: list[Mark] = []
     for event in sorted(record.events, key=lambda each: each.at):
-        kind = MARKED.get(event.name)
-        if kind is None:
+        if (kind := MARKED.get(event.name)) is None:
             continue
         at = min(until, max(0.0, event.at - started))
         name = f"{event.text}, {seconds(at)} into the run"
-        before = last.get(kind)
-        if before is not None and at - before.at < until / _APART:
+        if (before := last.get(kind)) is not None and at - before.at < until / _APART:
             found.remove(before)
             at, name = before.at, f"{before.name}; {name}"
         last[kind] = Mark(at=at, kind=kind, name=name)
@@ -61,10 +59,8 @@ def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
 def key_of(shown: Sequence[Mark]) -> str:
     """What the marks mean."""
     kinds = {mark.kind for mark in shown}
-    items = "".join(
-        f'<span><i class="dot {kind}"></i>{said}</span>' for kind, said in _MEANING.items() if kind in kinds
-    )
-    return f'<p class="legend key">{items}</p>' if items else ""
+    items = [f'<span><i class="dot {kind}"></i>{said}</span>' for kind, said in _MEANING.items() if kind in kinds]
+    return f'<p class="legend key">{"".join(items)}</p>' if items else ""
 
 
 def world_series(record: RunRecord, *, started: float, until: float) -> list[Series]:
@@ -79,15 +75,14 @@ def world_series(record: RunRecord, *, started: float, until: float) -> list[Ser
     return [Series(name="ranks", points=line)] if line else []
 
 
-def _all_steps(events: Iterable[Event], *, began: float, until: float) -> list[tuple[float, int]]:
-    """How many ranks there were from each moment on, in seconds since `began`; empty if no event says it."""
-    worlds = sorted((event.at, event.ranks) for event in events if event.name == "world" and event.ranks is not None)
-    return [(min(until, max(0.0, at - began)), ranks) for at, ranks in worlds]
-
-
 def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[float, int]]:
-    """How many ranks there were from each moment on; that they end one by one when their work is done is no change."""
-    steps = _all_steps(record.events, began=started, until=until)
+    """How many ranks there were from each moment on, in seconds since the run started; empty if no event says it.
+
+    That they end one by one when their work is done is no change.
+    """
+    events = (event for event in record.events if event.name == "world")
+    worlds = sorted((event.at, event.ranks) for event in events if event.ranks is not None)
+    steps = [(min(until, max(0.0, at - started)), ranks) for at, ranks in worlds]
     if record.state.result != "succeeded":
         return steps
     kinds = ("lost", "warned")
@@ -98,11 +93,7 @@ def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[flo
 
 
 def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, until: float) -> str:
-    """How long the run had how many ranks, and how fast it was with them; nothing where that never changed.
-
-    Args:
-        metrics: over time.
-    """
+    """How long the run had how many ranks, and how fast it was with them; nothing where that never changed."""
     steps = _steps(record, started=started, until=until)
     if len({ranks for _, ranks in steps}) < 2:
         return ""
@@ -134,22 +125,13 @@ def summary(record: RunRecord) -> list[tuple[str, object]]:
     if limits is not None and limits.min is not None:
         most = f" to {limits.max} nodes" if limits.max is not None else " nodes or more"
         rows.append(("Elastic", f"{limits.min}{most}"))
-    sizes = [ranks for _, ranks in _steps(record, started=0.0, until=float("inf"))]
-    if sizes:
-        rows.append(
-            ("World", f"{min(sizes)} to {max(sizes)} ranks" if min(sizes) < max(sizes) else f"{sizes[0]} ranks")
-        )
-    happened = {
-        "lost": _count(record, "lost a node"),
-        "preempted": _count(record, "preempted"),
-        "joined": _count(record, "node joins"),
-    }
-    if any(happened.values()):
-        rows.append(("Nodes came and went", ", ".join(f"{count} {what}" for what, count in happened.items() if count)))
-    if again := max(record.state.restarts, _count(record, "started again")):
+    if sizes := {ranks for _, ranks in _steps(record, started=0.0, until=float("inf"))}:
+        least = f"{min(sizes)} to " if len(sizes) > 1 else ""
+        rows.append(("World", f"{least}{max(sizes)} ranks"))
+    counts = Counter(event.name for event in record.events)
+    named = (("lost", "lost a node"), ("preempted", "preempted"), ("joined", "node joins"))
+    if happened := [f"{counts[name]} {what}" for what, name in named if counts[name]]:
+        rows.append(("Nodes came and went", ", ".join(happened)))
+    if again := max(record.state.restarts, counts["started again"]):
         rows.append(("horovodrun started again", f"{again} time{'s' if again != 1 else ''}"))
     return rows
-
-
-def _count(record: RunRecord, name: str) -> int:
-    return sum(event.name == name for event in record.events)

@@ -19,27 +19,21 @@ MOST_POINTS = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One number over time.
-
-    Args:
-        name: `loss`, `images/s`.
-        points: seconds since the run began, or the number of the line that had it; and the value.
-    """
+    """One number over time."""
 
     name: str
+    """`loss`, `images/s`."""
     points: Sequence[tuple[float, float]]
+    """Seconds since the run began, or the number of the line that had it; and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What the run printed: rank 0 of it, whichever worker that was.
-
-    Args:
-        timed: the points are at times; False: nothing says when the lines were written, and they are counted.
-    """
+    """What the run printed: rank 0 of it, whichever worker that was."""
 
     series: Sequence[Series]
     timed: bool
+    """The points are at times; False: nothing says when the lines were written, and they are counted."""
 
 
 def read_metrics(
@@ -98,9 +92,8 @@ class _Clock:
         self._times = [0.0, *(at for _, at in known)]
 
     def time_of(self, size: int) -> float:
+        """Of a length above 0."""
         at = bisect_left(self._sizes, size)
-        if at == 0:
-            return self._times[0]
         if at == len(self._sizes):
             return self._times[-1]
         before, after = self._sizes[at - 1], self._sizes[at]

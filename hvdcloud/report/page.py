@@ -6,8 +6,9 @@ Every text in it has gone through `markup.text`: what a log says stays text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from functools import partial
 from html import escape
 from importlib import resources
 from typing import Any
@@ -32,8 +33,10 @@ def page(record: RunRecord) -> str:
     """The whole page."""
     style = resources.files("hvdcloud.report").joinpath("page.css").read_text(encoding="utf-8")
     title = f"{record.cluster}: run {record.run}"
+    kind = {"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so")
+    badge = f"<p class='badge {kind}'>{text(outcome(record))}</p>"
     body = [
-        f"<header><p class='over'>{text(record.cluster)}</p><h1>Run {text(record.run)}</h1>{_badge(record)}</header>",
+        f"<header><p class='over'>{text(record.cluster)}</p><h1>Run {text(record.run)}</h1>{badge}</header>",
         _section("Summary", _summary(record)),
         _section("Over time", _plots(record)),
         _section("Events", _events(record)),
@@ -55,42 +58,29 @@ def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
 
 
-# --- what it came to ------------------------------------------------------------------------------------------------
-
-
 def outcome(record: RunRecord) -> str:
     """succeeded | failed | stopped | lost | not known to have ended."""
     return record.state.result or "not known to have ended"
 
 
-def _badge(record: RunRecord) -> str:
-    result = outcome(record)
-    kind = {"succeeded": "good", "failed": "bad", "lost": "bad"}.get(result, "so")
-    return f"<p class='badge {kind}'>{text(result)}</p>"
-
-
 def _summary(record: RunRecord) -> str:
     state, about = record.state, record.about
-    rows: list[tuple[str, object]] = []
-    rows.append(("Cluster", record.cluster + (f" ({about.provider})" if about.provider else "")))
+    provider = f" ({about.provider})" if about.provider else ""
+    rows: list[tuple[str, object]] = [("Cluster", f"{record.cluster}{provider}")]
     if count := len(state.nodes) or len(record.samples):
         rows.append(("Nodes", f"{count}" + (f" of {about.machine}" if about.machine else "")))
     if state.np:
         rows.append(("Ranks", state.np))
     rows += changes.summary(record)
-    if gpus := gpu_count(record):
-        rows.append(("GPUs", gpus))
-    if about.command:
-        rows.append(("Command", about.command))
-    if about.image:
-        rows.append(("Image", about.image))
+    given = (("GPUs", gpu_count(record)), ("Command", about.command), ("Image", about.image))
+    rows += [(name, value) for name, value in given if value]
     rows.append(("Result", outcome(record) + (f", exit code {state.exit_code}" if state.exit_code else "")))
     if state.reason:
         rows.append(("Reason", state.reason))
     if record.started:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
-        rows.append(("Duration" if record.ended else "Seen for", seconds(record.last_seen - record.started)))
+        rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
     rows += _costs(record)
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"
@@ -132,9 +122,6 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# --- plots ----------------------------------------------------------------------------------------------------------
-
-
 def _plots(record: RunRecord) -> str:
     started, last = record.started, record.last_seen
     if started is None or last is None:
@@ -142,77 +129,44 @@ def _plots(record: RunRecord) -> str:
     until = max(1.0, last - started)
     marks = changes.marks(record, started=started, until=until)
     metrics = read_metrics(
-        record.log,
-        samples=record.samples.get(0, ()),
-        started=record.started,
-        elastic=changes.changes_world(record),
+        record.log, samples=record.samples.get(0, ()), started=record.started, elastic=changes.changes_world(record)
     )
-    figures: list[str] = []
-
-    def add(
-        title: str,
-        series: Sequence[Series],
-        unit: Callable[[float], str],
-        *,
-        most: float | None = None,
-        timed: bool = True,
-        course: bool = False,
-        whole: bool = False,
-        gaps: bool = False,
-        below: str = "",
-    ) -> None:
-        drawn = plot(
-            series,
-            name=title,
-            until=until if timed else 0.0,
-            unit=unit,
-            most=most,
-            timed=timed,
-            course=course,
-            whole=whole,
-            gaps=gaps,
-            marks=marks,
-        )
-        if drawn:
-            figures.append(f"<figure><figcaption>{text(title)}</figcaption>{drawn}{below}</figure>")
-
+    draw = partial(plot, until=until, marks=marks)
     world = changes.world_series(record, started=started, until=until)
     speeds = changes.by_world(record, metrics.series if metrics.timed else (), started=started, until=until)
-    add("World size", world, lambda value: f"{value:.0f}", course=True, whole=True, below=speeds)
+    figures = [draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True, below=speeds)]
+    printed = []
+    for each in metrics.series:
+        title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
+        is_rate = "/" in each.name
+        gaps = is_rate and metrics.timed and changes.changes_world(record)
+        printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed, course=not is_rate, gaps=gaps))
+    of_nodes = partial(_node_series, record, started)
     if with_gpus := gpu_count(record) > 0:
-        add("GPU utilisation", _gpu_series(record, started, "utilization"), _percent, most=100.0, gaps=True)
-        memory = _gpu_series(record, started, "memory")
-        largest = _largest(gpu.get("memory_total") for _, _, gpu in _gpus(record))
-        add("GPU memory", memory, _bytes, most=largest, gaps=True)
-        add("GPU temperature", _gpu_series(record, started, "temperature"), lambda value: f"{value:.0f} °C", gaps=True)
-        add("GPU power", _gpu_series(record, started, "power"), lambda value: f"{value:.0f} W", gaps=True)
-
-    def add_metrics() -> None:
-        for each in metrics.series:
-            title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
-            is_rate = "/" in each.name
-            gaps = is_rate and metrics.timed and changes.changes_world(record)
-            add(title, [each], _plain, timed=metrics.timed, course=not is_rate, gaps=gaps)
-
-    if with_gpus:
-        add_metrics()
-    add("CPU utilisation", _node_series(record, started, "cpu"), _percent, most=100.0, gaps=True)
-    add("Memory in use", _node_series(record, started, "memory"), _bytes, gaps=True)
-    traffic = [
-        *_node_series(record, started, "sent", " sends"),
-        *_node_series(record, started, "received", " receives"),
+        of_gpus = partial(_gpu_series, record, started)
+        memory = (number(gpu.get("memory_total")) for _, _, gpu in _gpus(record))
+        largest = max((size for size in memory if size is not None), default=0.0)
+        figures += [
+            draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
+            draw(of_gpus("memory"), title="GPU memory", unit=_bytes, most=largest, gaps=True),
+            draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format, gaps=True),
+            draw(of_gpus("power"), title="GPU power", unit="{:.0f} W".format, gaps=True),
+            *printed,
+        ]
+    traffic = [*of_nodes("sent", " sends"), *of_nodes("received", " receives")]
+    figures += [
+        draw(of_nodes("cpu"), title="CPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
+        draw(of_nodes("memory"), title="Memory in use", unit=_bytes, gaps=True),
+        draw(traffic, title="Network between the nodes", unit=lambda value: f"{_bytes(value)}/s", gaps=True),
     ]
-    add("Network between the nodes", traffic, lambda value: f"{_bytes(value)}/s", gaps=True)
     if not with_gpus:
-        add_metrics()
+        figures += printed
     if rate := record.about.dollars_per_hour:
         before = _total_before(record)
         line = Series(name="the cluster", points=[(0.0, before), (until, before + rate * until / 3600)])
-        add("Cost", [line], lambda value: f"${value:,.2f}", course=True)
-    trouble = sorted(
-        {str(sample["trouble"]) for rows in record.samples.values() for sample in rows if "trouble" in sample}
-    )
-    notes = "".join(f"<p class='note'>{text(each)}</p>" for each in trouble[:5])
+        figures.append(draw([line], title="Cost", unit="${:,.2f}".format, course=True))
+    trouble = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
+    notes = "".join(f"<p class='note'>{text(each)}</p>" for each in sorted(trouble)[:5])
     return notes + changes.key_of(marks) + f"<div class='plots'>{''.join(figures)}</div>"
 
 
@@ -231,31 +185,18 @@ def _gpu_series(record: RunRecord, started: float, key: str) -> list[Series]:
     for node, at, gpu in _gpus(record):
         if (value := number(gpu.get(key))) is not None:
             points.setdefault((node, gpu["index"]), []).append((max(0.0, at - started), value))
-    return [
-        Series(name=f"{record.node_name(node)} GPU {index}", points=points[node, index])
-        for node, index in sorted(points)
-    ]
+    named = ((f"{record.node_name(node)} GPU {index}", points[node, index]) for node, index in sorted(points))
+    return [Series(name=name, points=each) for name, each in named]
 
 
 def _node_series(record: RunRecord, started: float, key: str, what: str = "") -> list[Series]:
     found = []
     for node, samples in record.samples.items():
-        points = [
-            (max(0.0, sample["t"] - started), value)
-            for sample in samples
-            if (value := number(sample.get(key))) is not None
-        ]
+        known = [(sample["t"], value) for sample in samples if (value := number(sample.get(key))) is not None]
+        points = [(max(0.0, at - started), value) for at, value in known]
         if points:
             found.append(Series(name=f"{record.node_name(node)}{what}", points=points))
     return found
-
-
-def _largest(values: Iterable[object]) -> float:
-    return max((value for each in values if (value := number(each)) is not None), default=0.0)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0f} %"
 
 
 def _bytes(value: float) -> str:
@@ -271,20 +212,16 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
 def _events(record: RunRecord) -> str:
     found: list[tuple[float, str, str]] = []
     if record.state.started is not None:
         found.append((record.state.started, "started", ""))
-    for event in record.events:
-        found.append((event.at, event.text, changes.MARKED.get(event.name, "")))
+    found += [(event.at, event.text, changes.MARKED.get(event.name, "")) for event in record.events]
     for rank in record.state.ranks:
         if rank.ended is not None and rank.exit_code:
             found.append((rank.ended, f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}", ""))
-    if record.ended is not None:
-        found.append((record.ended, outcome(record), ""))
+    if record.state.ended is not None:
+        found.append((record.state.ended, outcome(record), ""))
     if not found:
         return ""
     start = record.started or found[0][0]
@@ -293,9 +230,8 @@ def _events(record: RunRecord) -> str:
         f"<td><i class='dot {kind}'></i>{text(what)}</td></tr>"
         for at, what, kind in sorted(found, key=lambda row: row[0])
     )
-    return (
-        f"<table><thead><tr><th>When</th><th>Into the run</th><th>What</th></tr></thead><tbody>{rows}</tbody></table>"
-    )
+    head = "<tr><th>When</th><th>Into the run</th><th>What</th></tr>"
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
 def _checkpoints(record: RunRecord) -> str:
@@ -315,9 +251,8 @@ def _checkpoints(record: RunRecord) -> str:
 
 def _log(record: RunRecord) -> str:
     if not record.log:
-        return (
-            "<p>The log is not in the bucket: the run has not ended, or its head was lost before it could keep it.</p>"
-        )
+        why = "the run has not ended, or its head was lost before it could keep it"
+        return f"<p>The log is not in the bucket: {why}.</p>"
     lines = record.log.decode(errors="replace").rstrip("\n").split("\n")
     shown = [_line(line) for line in lines[-LAST_LINES:]]
     before = len(lines) - len(shown)

@@ -22,23 +22,19 @@ _GAP_SECONDS, _GAP_TIMES = 15.0, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A moment at which something happened.
-
-    Args:
-        at: seconds since the run began.
-        kind: how it is drawn: a CSS class.
-        name: what it was.
-    """
+    """A moment at which something happened."""
 
     at: float
+    """Seconds since the run began."""
     kind: str
+    """How it is drawn: a CSS class."""
     name: str
 
 
 def plot(
     series: Sequence[Series],
     *,
-    name: str,
+    title: str,
     until: float,
     unit: Callable[[float], str],
     most: float | None = None,
@@ -47,13 +43,12 @@ def plot(
     whole: bool = False,
     gaps: bool = False,
     marks: Sequence[Mark] = (),
+    below: str = "",
 ) -> str:
-    """A plot with its legend.
+    """A figure with a plot and its legend; empty where no series has a point.
 
     Args:
-        series: at least one.
-        name: what it shows, for screen readers.
-        until: where the horizontal axis ends; it begins at 0.
+        until: where a time axis ends; it begins at 0.
         unit: how a number of the vertical axis is written.
         most: where that axis ends at least.
         timed: the horizontal axis is in seconds.
@@ -61,6 +56,7 @@ def plot(
         whole: there is nothing between whole numbers.
         gaps: where nothing was measured for long there is no line.
         marks: on the time axis.
+        below: HTML under the legend.
     """
     lines = [each for each in series if each.points]
     if not lines:
@@ -69,7 +65,7 @@ def plot(
     low, high = min(0.0, *values), max(values + ([most] if most is not None else []))
     ticks = nice_ticks(low, high if high > low else low + 1.0, least=1.0 if whole else 0.0)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
-    until = max(until, *(each.points[-1][0] for each in lines)) or 1.0
+    until = max(until if timed else 0.0, *(each.points[-1][0] for each in lines)) or 1.0
 
     def x(at: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * min(1.0, max(0.0, at / until))
@@ -77,7 +73,7 @@ def plot(
     def y(value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - low) / (high - low))
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(name)}">']
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">']
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(tick) + 3.5:.1f}" text-anchor="end">{text(unit(tick))}</text>')
@@ -99,14 +95,14 @@ def plot(
     if many:
         mean = _mean(lines)
         parts.append(f'<path class="line s0" d="{_path(mean, x, y, gaps=gaps)}"><title>mean</title></path>')
-    parts.append("</svg>")
-    return "".join(parts) + _legend(lines, unit=unit, many=many, course=course, whole=whole)
+    legend = _legend(lines, unit=unit, many=many, course=course, whole=whole)
+    caption = f"<figcaption>{text(title)}</figcaption>"
+    return f"<figure>{caption}{''.join(parts)}</svg>{legend}{below}</figure>"
 
 
 def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool, whole: bool) -> str:
     if many:
-        last = _mean(lines)
-        said = f"mean of {len(lines)}: {unit(_average(last))}"
+        said = f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"
         return f'<p class="legend"><span><i class="k0"></i>{text(said)}</span></p>'
     items = []
     for index, each in enumerate(lines):
@@ -123,11 +119,7 @@ def _average(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _path(
-    points: Sequence[tuple[float, float]],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-    *,
-    gaps: bool,
+    points: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float], *, gaps: bool
 ) -> str:
     parts = []
     for piece in _pieces(points) if gaps else [points]:
@@ -141,7 +133,7 @@ def _path(
 
 
 def _pieces(points: Sequence[tuple[float, float]]) -> list[Sequence[tuple[float, float]]]:
-    """The stretches between which nothing was measured: the node was not there."""
+    """The stretches between which nothing was measured: there was no node."""
     if len(points) < 2:
         return [points]
     steps = [after[0] - before[0] for before, after in itertools.pairwise(points)]
@@ -163,11 +155,7 @@ def _mean(lines: Sequence[Series]) -> list[tuple[float, float]]:
 
 
 def nice_ticks(low: float, high: float, *, about: int = 4, least: float = 0.0) -> list[float]:
-    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten.
-
-    Args:
-        least: the smallest step.
-    """
+    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten; or `least`."""
     raw = max(least, (high - low) / about)
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)

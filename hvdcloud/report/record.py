@@ -46,15 +46,10 @@ class RunRecord:
         return self.state.started or min(times, default=None)
 
     @property
-    def ended(self) -> float | None:
-        """Seconds since the epoch; None: not known."""
-        return self.state.ended
-
-    @property
     def last_seen(self) -> float | None:
         """The end, or the last sign of life."""
         times = [sample["t"] for samples in self.samples.values() for sample in samples[-1:]]
-        return self.ended or max([*times, *([self.started] if self.started else [])], default=None)
+        return self.state.ended or max([*times, *([self.started] if self.started else [])], default=None)
 
     def node_name(self, index: int) -> str:
         """`digits-0`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.runs.state import RunState
@@ -11,30 +10,16 @@ from hvdcloud.runs.state import RunState
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
-
 KEEP_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRun:
-    """A run that has ended."""
-
-    state: RunState
-    log: bytes
-
-
-def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | None) -> KeptRun | None:
-    """One run of a cluster, from the bucket.
+def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | None) -> tuple[RunState, bytes] | None:
+    """The last state and the log of a run that has ended, from its bucket; None: the bucket has no log of it.
 
     Args:
-        bucket: of the cluster.
-        cluster: its name.
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
-
-    Returns:
-        None: the bucket has no log of it.
     """
     from hvdcloud.checkpoints.manifest import list_runs, log_name
     from hvdcloud.storage.base import ObjectMissingError
@@ -42,7 +27,7 @@ def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | 
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
         if run_id in (None, run) and (state := _state(bucket, cluster, run)) is not None:
             try:
-                return KeptRun(state=state, log=bucket.read(log_name(cluster, run)))
+                return state, bucket.read(log_name(cluster, run))
             except ObjectMissingError:
                 continue
     return None

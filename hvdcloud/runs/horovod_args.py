@@ -47,13 +47,7 @@ def default_ranks(hosts: Sequence[Host]) -> int:
 def elastic_gloo_timeout(longest_step: float) -> int:
     """How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
 
-    Without such a host they continue much sooner after a loss (node/mesh/tcp.py).
-
-    Args:
-        longest_step: seconds that a step of the training may take.
-
-    Returns:
-        whole seconds.
+    Without such a host they continue much sooner after a loss (node/mesh/tcp.py). All in seconds.
     """
     return math.ceil(longest_step) + STARTING_SECONDS
 
@@ -93,7 +87,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
 
 def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
     """The slots that so many ranks take, in the hosts' order."""
-    taken: list[Host] = []
+    taken = []
     for host in hosts:
         if ranks > 0 and host.slots:
             taken.append(Host(name=host.name, slots=min(host.slots, ranks)))

@@ -28,6 +28,8 @@ _RATE = re.compile(
     r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s*(?:/|per)\s*s",
     re.IGNORECASE,
 )
+# A line, or its beginning; a carriage return, at which `splitlines` would cut too, is part of it.
+_PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
 LONGEST_PREFIX = 9
 """Bytes of the longest prefix that a rank's line can have."""
@@ -59,20 +61,12 @@ def numbers_in(line: str) -> dict[str, float]:
     line = line.rstrip("\r").rpartition("\r")[2]
     values = {}
     for name, pattern in _NAMED.items():
-        if match := pattern.search(line):
-            value = _number(match[1])
-            if value is not None:
-                values[name] = value / 100 if match[2] else value
-    if match := _RATE.search(line):
-        rate = _number(match[1])
-        if rate is not None:
-            values[f"{_unit(match[2])}/s"] = rate
+        if (match := pattern.search(line)) and (value := _number(match[1])) is not None:
+            values[name] = value / 100 if match[2] else value
+    if (match := _RATE.search(line)) and (rate := _number(match[1])) is not None:
+        unit = match[2].lower().rstrip("s")
+        values["images/s" if unit == "img" else f"{unit}s/s"] = rate
     return values
-
-
-def _unit(word: str) -> str:
-    word = word.lower().rstrip("s")
-    return "images" if word in ("image", "img") else f"{word}s"
 
 
 def _number(text: str) -> float | None:
@@ -83,11 +77,7 @@ def _number(text: str) -> float | None:
 
 
 class Speaker:
-    """Tells the lines that speak for the run from those that other ranks print beside it.
-
-    Args:
-        elastic: the speaker may change.
-    """
+    """Tells the lines that speak for the run from those that other ranks print; in an elastic run that may change."""
 
     def __init__(self, *, elastic: bool) -> None:
         self._elastic = elastic
@@ -102,11 +92,7 @@ class Speaker:
         return self._elastic or rank == self._rank
 
     def says(self, rank: int, at: dict[str, tuple[int, int | None]]) -> bool:
-        """Whether a line that tells something is to be taken; asked once for each, in their order.
-
-        Args:
-            at: where it says it is, as `counted` reads it.
-        """
+        """Whether to take a line that is `at` (see `counted`), or has numbers; asked once for each, in order."""
         if not self._elastic:
             return rank == self._rank
         unit = next(iter(at), "")
@@ -128,9 +114,6 @@ class RankLines:
     """Lets the lines through that begin with `[RANK] `, as soon as their beginning is known.
 
     A line that has no end yet, such as a progress bar, goes through piece by piece as it came.
-
-    Args:
-        rank: whose lines.
     """
 
     def __init__(self, rank: int) -> None:
@@ -143,7 +126,7 @@ class RankLines:
     def feed(self, data: bytes) -> bytes:
         """What of the next piece of the log is to be shown."""
         shown = bytearray()
-        for piece in _lines(data):
+        for piece in _PIECE.findall(data):
             line = self._start + piece
             if self._ours is None:
                 if line.startswith(self._prefix):
@@ -159,9 +142,3 @@ class RankLines:
             if line.endswith(b"\n"):
                 self._ours = None
         return bytes(shown)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Pieces that end at a newline; a carriage return, at which `splitlines` would cut too, is part of its line."""
-    lines = data.split(b"\n")
-    return [*(line + b"\n" for line in lines[:-1]), *filter(None, lines[-1:])]

@@ -39,51 +39,41 @@ class _Counter:
         self.lowest: int | None = None
         self.highest = 0
         self.stride: int | None = None
-        self.starts_anew = False
+        self.starts_again = False
         """It came back to its beginning: it counts within something else, such as steps of an epoch."""
         self.total: int | None = None
-        self._last: int | None = None
-
-    @property
-    def last(self) -> int | None:
+        self.last: int | None = None
         """The last that was seen."""
-        return self._last
 
     def add(self, number: int, total: int | None) -> None:
         # Not every line says it.
         self.total = total or self.total
-        if self._last is not None and number != self._last:
-            gap = number - self._last
+        if self.last is not None and number != self.last:
+            gap = number - self.last
             if gap > 0:
                 self.stride = min(gap, self.stride or gap)
             elif self.lowest is not None and number <= self.lowest:
-                self.starts_anew = True
+                self.starts_again = True
         self.lowest = number if self.lowest is None else min(self.lowest, number)
         self.highest = max(self.highest, number)
-        self._last = number
+        self.last = number
 
 
 class ProgressReader:
-    """Reads lines as they come."""
+    """Counts epochs and steps as lines come."""
 
     def __init__(self) -> None:
-        self._epochs = _Counter()
-        self._steps = _Counter()
-
-    def feed(self, line: str) -> None:
-        """Take one line, without the rank's prefix."""
-        self.take(counted(line))
+        self._counters = {"epoch": _Counter(), "step": _Counter()}
 
     def take(self, at: dict[str, tuple[int, int | None]]) -> None:
         """Take where a line says it is."""
-        for unit, counter in (("epoch", self._epochs), ("step", self._steps)):
-            if unit in at:
-                counter.add(*at[unit])
+        for unit, numbers in at.items():
+            self._counters[unit].add(*numbers)
 
     @property
     def position(self) -> Position | None:
         """The last epoch, or where none are counted the last step."""
-        for unit, counter in (("epoch", self._epochs), ("step", self._steps)):
+        for unit, counter in self._counters.items():
             if counter.last is not None:
                 return Position(unit=unit, number=counter.last, total=counter.total)
         return None
@@ -91,37 +81,28 @@ class ProgressReader:
     @property
     def progress(self) -> Progress | None:
         """None: nothing was recognised, or not enough to count."""
-        epochs, steps = self._epochs, self._steps
+        epochs, steps = self._counters["epoch"], self._counters["step"]
         if epochs.lowest is not None:
             return Progress(unit="epoch", count=epochs.highest - epochs.lowest + (epochs.stride or 1))
         # One number of steps alone does not say how many there were since the last that would have been printed.
-        if steps.lowest is None or steps.stride is None or steps.starts_anew:
+        if steps.lowest is None or steps.stride is None or steps.starts_again:
             return None
         return Progress(unit="step", count=steps.highest - steps.lowest + steps.stride)
 
 
-class LogReader:
+class LogReader(ProgressReader):
     """What a log says of its run: the last line, how far it is, the newest numbers.
 
-    Args:
-        elastic: rank 0 may move from one worker to another; the lines of every rank are looked at.
+    In an elastic run rank 0 may move from one worker to another; the lines of every rank are read.
     """
 
     def __init__(self, *, elastic: bool) -> None:
+        super().__init__()
         self.last_line = ""
         self.numbers: dict[str, float] = {}
         """`loss`, `images/s`: of the last line that had any."""
         self._speaker = Speaker(elastic=elastic)
-        self._reader = ProgressReader()
         self._rest = b""
-
-    @property
-    def position(self) -> Position | None:
-        return self._reader.position
-
-    @property
-    def progress(self) -> Progress | None:
-        return self._reader.progress
 
     def feed(self, data: bytes) -> None:
         """Take a piece of the log, wherever it is cut."""
@@ -137,10 +118,7 @@ class LogReader:
             if text.strip():
                 self.last_line = text.strip()
             for part in text.split("\r"):
-                self._take(rank, part)
-
-    def _take(self, rank: int, text: str) -> None:
-        at, numbers = counted(text), numbers_in(text)
-        if (at or numbers) and self._speaker.says(rank, at):
-            self._reader.take(at)
-            self.numbers = numbers or self.numbers
+                at, numbers = counted(part), numbers_in(part)
+                if (at or numbers) and self._speaker.says(rank, at):
+                    self.take(at)
+                    self.numbers = numbers or self.numbers

@@ -88,8 +88,6 @@ class ReplacementPolicy:
         self.given_up = False
         """Whether no node of this run is replaced any more."""
 
-    # -- what is known -------------------------------------------------------------------------------------------------
-
     def note_lost(self, names: Iterable[str], *, now: float, certain: Collection[str] = ()) -> None:
         """Take these nodes, and no others, as lost now; one that has come back starts over when it is lost again.
 
@@ -109,8 +107,6 @@ class ReplacementPolicy:
         elif self._unattended_since is None:
             self._unattended_since = now
 
-    # -- what follows --------------------------------------------------------------------------------------------------
-
     def due(self, *, now: float, most: int | None = None, making: Collection[str] = ()) -> list[str]:
         """The nodes to replace now, if the provider agrees that they are gone or stopped; sorted by name.
 
@@ -118,34 +114,23 @@ class ReplacementPolicy:
             most: nodes that the run takes: none with a higher index is replaced. None: any.
             making: those that another program is replacing.
         """
-        if self.given_up or not (self._attached or self._is_unattended(now)):
+        alone = self._unattended_since is not None and now - self._unattended_since >= self._pace.unattended
+        if self.given_up or not (self._attached or alone):
             return []
+        beyond = float("inf") if most is None else most
         open_cases = {
             name: case
             for name, case in self._cases.items()
-            if not case.given_up
-            and now >= case.not_before
-            and 0 < index_of(name) < (most if most is not None else float("inf"))
-            and name not in making
+            if not case.given_up and now >= case.not_before and 0 < index_of(name) < beyond and name not in making
         }
         due = [name for name, case in open_cases.items() if case.certain or now - case.since >= self._pace.confirm]
         return sorted(open_cases if due and self._attached else due)
 
-    def _is_unattended(self, now: float) -> bool:
-        since = self._unattended_since
-        return since is not None and now - since >= self._pace.unattended
-
-    # -- what came of it -----------------------------------------------------------------------------------------------
-
     def begun(self, name: str, found: Found, *, why: str = "") -> str | None:
-        """The line about a replacement that begins; None if it was said before.
-
-        Args:
-            why: the node was lost, if the run's state has that.
-        """
+        """The line about a replacement that begins, with why the node was lost if known; None if it was said before."""
         what = f"{found.value} ({why})" if why else found.value
-        who = "replacing it" if self._attached else "no client follows the run: the head replaces it"
-        return self._once(f"node {name} {what}; {who}", [name])
+        action = "replacing it" if self._attached else "no client follows the run: the head replaces it"
+        return self._once(f"node {name} {what}; {action}", [name])
 
     def runs(self, name: str, *, now: float) -> None:
         """Note that the provider says it runs, or that another program replaces it: checked again, ever more rarely."""
@@ -159,14 +144,14 @@ class ReplacementPolicy:
             known, self.given_up = self.given_up, True
             text = f"lost nodes are not replaced: {reason}; the run continues with the nodes that it has"
             return None if known else text
-        who = f"node {', '.join(sorted(names))}"
+        nodes = f"node {', '.join(sorted(names))}"
         for case in (self._cases[name] for name in names if name in self._cases):
             case.given_up = failure is Failure.NODE
             case.not_before = now + case.pause
             case.pause = min(PAUSE_GROWTH * case.pause, self._pace.longest_pause)
         if failure is Failure.NODE:
-            return self._once(f"{who} is not replaced: {reason}", names)
-        return self._once(f"{who} could not be replaced: {reason}; trying again from time to time", names)
+            return self._once(f"{nodes} is not replaced: {reason}", names)
+        return self._once(f"{nodes} could not be replaced: {reason}; trying again from time to time", names)
 
     def replaced(self, name: str) -> str:
         """The line about a node that has been replaced; what was known and said about it no longer counts."""

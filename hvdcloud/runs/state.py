@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
+
+Instant = float
+"""Seconds since the epoch."""
 
 
 def whole(value: object) -> int | None:
@@ -52,6 +55,25 @@ def _mappings(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "bool": bool,
+    "int": lambda value: whole(value) or 0,
+    "int | None": whole,
+    "float | None": number,
+    "Instant | None": instant,
+    "Sequence[str]": _texts,
+}
+"""How a field is read, by its type as it is written."""
+_T = TypeVar("_T")
+
+
+def _read(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T:
+    """A dataclass from a JSON object, each field by its type; `given` holds those that are read otherwise."""
+    wanted = {name: type_ for name, type_ in kind.__annotations__.items() if name not in given}
+    return kind(**{name: _READERS[type_](value.get(name)) for name, type_ in wanted.items()}, **given)
+
+
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """The JSON objects in a file with one on each line, without lines that are cut off or hold something else."""
     found = []
@@ -79,23 +101,11 @@ class UploadReport:
     @classmethod
     def from_json(cls, value: object) -> UploadReport:
         """A report as a node sent it."""
-        if not isinstance(value, dict):
-            return cls()
-        return cls(
-            complete=bool(value.get("complete")),
-            files=whole(value.get("files")) or 0,
-            pending=_texts(value.get("pending")),
-            errors=_texts(value.get("errors")),
-            skipped=_texts(value.get("skipped")),
-        )
+        return _read(cls, value) if isinstance(value, dict) else cls()
 
     @classmethod
     def merged(cls, reports: Mapping[str, UploadReport]) -> UploadReport:
-        """The reports of several nodes as one.
-
-        Args:
-            reports: by the node's name.
-        """
+        """The reports of several nodes, by their names, as one."""
         return cls(
             complete=bool(reports) and all(report.complete for report in reports.values()),
             files=sum(report.files for report in reports.values()),
@@ -106,13 +116,7 @@ class UploadReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        return {
-            "complete": self.complete,
-            "files": self.files,
-            "pending": list(self.pending),
-            "errors": list(self.errors),
-            "skipped": list(self.skipped),
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +129,12 @@ class RankRecord:
     signal: int | None = None
     terminated: bool | None = None
     """Whether the launcher had asked for its end, which is then not what made the run fail; None: not known."""
-    ended: float | None = None
-    """Seconds since the epoch."""
+    ended: Instant | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
         """A record as a rank, an agent or a supervisor wrote it."""
-        return cls(
-            rank=whole(value.get("rank")) or 0,
-            node=_text(value.get("node")),
-            exit_code=whole(value.get("exit_code")),
-            signal=whole(value.get("signal")),
-            terminated=bool(value["terminated"]) if "terminated" in value else None,
-            ended=instant(value.get("ended")),
-        )
+        return _read(cls, value, terminated=bool(value["terminated"]) if "terminated" in value else None)
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
@@ -157,8 +153,7 @@ class Member:
     """Under which Horovod knows it: another one each time that the node has come back."""
     state: str
     """preparing | joining | ready | listed | failed | lost | leaving | gone"""
-    since: float | None
-    """Seconds since the epoch."""
+    since: Instant | None
     why: str
     slots: int | None
     """Ranks that it takes; 0: it only drives; None: not known."""
@@ -177,33 +172,19 @@ class Member:
     def from_json(cls, value: Mapping[str, Any]) -> Member:
         """A member as the head wrote it."""
         name = _text(value.get("name"))
-        return cls(
-            name=name,
-            alias=_text(value.get("alias")) or name,
-            state=_text(value.get("state")) or "?",
-            since=instant(value.get("since")) or None,
-            why=_text(value.get("why")),
-            slots=whole(value.get("slots")),
-        )
+        alias, state = _text(value.get("alias")) or name, _text(value.get("state")) or "?"
+        return _read(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
 
     def to_json(self) -> dict[str, Any]:
         """The member as a JSON object."""
-        return {
-            "name": self.name,
-            "alias": self.alias,
-            "state": self.state,
-            "since": self.since,
-            "why": self.why,
-            "slots": self.slots,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to a run."""
 
-    at: float
-    """Seconds since the epoch."""
+    at: Instant
     name: str
     node: str = ""
     detail: str = ""
@@ -217,14 +198,7 @@ class Event:
         """An event as the head wrote it; None if it does not say when it happened."""
         if not isinstance(value, dict) or (at := instant(value.get("t"))) is None:
             return None
-        return cls(
-            at=at,
-            name=_text(value.get("event")),
-            node=_text(value.get("node")),
-            detail=_text(value.get("detail")),
-            ranks=whole(value.get("ranks")),
-            nodes=whole(value.get("nodes")),
-        )
+        return _read(cls, value, at=at, name=_text(value.get("event")))
 
     @classmethod
     def all_from_json(cls, values: object) -> list[Event]:
@@ -265,31 +239,14 @@ class About:
     dollars_before: float | None = None
     """What the cluster had cost at `seen`."""
     costs_since: float | None = None
-    """Seconds since the epoch."""
+    """Seconds since the epoch, as is `seen`."""
     worst_case_dollars: float | None = None
     seen: float | None = None
-    """Seconds since the epoch."""
 
     @classmethod
     def from_json(cls, value: object) -> About:
         """What a laptop sent."""
-        if not isinstance(value, dict):
-            return cls()
-        return cls(
-            provider=_text(value.get("provider")),
-            machine=_text(value.get("machine")),
-            image=_text(value.get("image")),
-            command=_text(value.get("command")),
-            dollars_per_hour=number(value.get("dollars_per_hour")),
-            dollars_before=number(value.get("dollars_before")),
-            costs_since=number(value.get("costs_since")),
-            worst_case_dollars=number(value.get("worst_case_dollars")),
-            seen=number(value.get("seen")),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """What the laptop sends."""
-        return asdict(self)
+        return _read(cls, value, machine=_text(value.get("machine"))) if isinstance(value, dict) else cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,15 +256,10 @@ class ElasticLimits:
     min: int | None
     max: int | None
 
-    @classmethod
-    def from_json(cls, value: object) -> ElasticLimits | None:
-        """None: the run is not elastic."""
-        return cls(min=whole(value.get("min")), max=whole(value.get("max"))) if isinstance(value, dict) else None
-
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """The state of a run. Its supervisor on the head changes it and writes it; everyone else only reads it."""
+    """The state of a run. Its supervisor on the head changes it and writes it; all others only read it."""
 
     run: str = ""
     cluster: str = ""
@@ -321,17 +273,14 @@ class RunState:
     """How many ranks it started with; 0: not known."""
     controller: str = ""
     nodes: Sequence[str] = ()
-    started: float | None = None
-    """Seconds since the epoch."""
-    ended: float | None = None
+    started: Instant | None = None
+    ended: Instant | None = None
     ranks: Sequence[RankRecord] = ()
     nodes_lost: Sequence[str] = ()
     checkpoints: UploadReport = UploadReport()
     about: Mapping[str, Any] = field(default_factory=dict)
     """As the laptop sent it; `About` reads it."""
     down_when_done: bool = False
-    left_behind: Sequence[str] | None = None
-    """Processes that could not be ended; None: the run has not ended."""
     elastic: ElasticLimits | None = None
     """None: nodes cannot leave or join while it runs."""
     world: int | None = None
@@ -340,6 +289,8 @@ class RunState:
     """How often horovodrun was started again."""
     members: Sequence[Member] = ()
     """The nodes of an elastic run."""
+    left_behind: Sequence[str] | None = None
+    """Processes that could not be ended; None: the run has not ended."""
     making: Sequence[str] = ()
     """Nodes that the head replaces at this moment."""
     not_deleted: Sequence[str] = ()
@@ -374,72 +325,29 @@ class RunState:
         """A state as a head wrote it."""
         if not isinstance(value, dict):
             return cls()
-        elastic = ElasticLimits.from_json(value.get("elastic"))
+        limits = value.get("elastic")
+        elastic = _read(ElasticLimits, limits) if isinstance(limits, dict) else None
         members = [Member.from_json(each) for each in _mappings(value.get("members")) if _text(each.get("name"))]
         left_behind, about = value.get("left_behind"), value.get("about")
-        return cls(
-            run=_text(value.get("run")),
-            cluster=_text(value.get("cluster")),
-            state=_text(value.get("state")),
-            result=_text(value.get("result")),
-            exit_code=whole(value.get("exit_code")),
-            reason=_text(value.get("reason")),
-            np=whole(value.get("np")) or 0,
-            controller=_text(value.get("controller")),
-            nodes=_texts(value.get("nodes")),
-            started=instant(value.get("started")),
-            ended=instant(value.get("ended")),
+        return _read(
+            cls,
+            value,
             ranks=[RankRecord.from_json(each) for each in _mappings(value.get("ranks"))],
-            nodes_lost=_texts(value.get("nodes_lost")),
             checkpoints=UploadReport.from_json(value.get("checkpoints")),
             about=about if isinstance(about, dict) else {},
-            down_when_done=bool(value.get("down_when_done")),
-            left_behind=_texts(left_behind) if left_behind is not None else None,
             elastic=elastic,
             world=whole(value.get("world")) if elastic is not None else None,
-            restarts=whole(value.get("restarts")) or 0,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
-            making=_texts(value.get("making")),
-            not_deleted=_texts(value.get("not_deleted")),
-            supervisor_dead=bool(value.get("supervisor_dead")),
+            left_behind=_texts(left_behind) if left_behind is not None else None,
         )
 
     def to_json(self) -> dict[str, Any]:
         """The state as a JSON object."""
-        found: dict[str, Any] = {
-            "run": self.run,
-            "cluster": self.cluster,
-            "state": self.state,
-            "result": self.result or None,
-            "exit_code": self.exit_code,
-            "reason": self.reason,
-            "np": self.np,
-            "controller": self.controller,
-            "nodes": list(self.nodes),
-            "started": self.started,
-            "ended": self.ended,
-            "ranks": [record.to_json() for record in self.ranks],
-            "nodes_lost": list(self.nodes_lost),
-            "checkpoints": self.checkpoints.to_json(),
-            "about": self.about,
-            "down_when_done": self.down_when_done,
-        }
-        if self.elastic is not None:
-            found |= {
-                "elastic": {"min": self.elastic.min, "max": self.elastic.max},
-                "world": self.world,
-                "restarts": self.restarts,
-                "members": [member.to_json() for member in self.members],
-            }
-        if self.left_behind is not None:
-            found["left_behind"] = list(self.left_behind)
-        if self.making:
-            found["making"] = list(self.making)
-        if self.not_deleted:
-            found["not_deleted"] = list(self.not_deleted)
-        if self.supervisor_dead:
-            found["supervisor_dead"] = True
-        return found
+        found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
+        absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
+        absent |= {key for key in ("making", "not_deleted", "supervisor_dead") if not found[key]}
+        absent |= {"left_behind"} if self.left_behind is None else set()
+        return {key: value for key, value in found.items() if key not in absent}
 
 
 def ranks_text(*, ranks: int, now: int | None) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from hvdcloud.runs.log_lines import counted
 from hvdcloud.runs.progress import LogReader, Position, Progress, ProgressReader
 
 
 def read(text: str) -> Progress | None:
     reader = ProgressReader()
     for line in text.splitlines():
-        reader.feed(line)
+        reader.take(counted(line))
     return reader.progress
 
 

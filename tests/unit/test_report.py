@@ -304,7 +304,7 @@ def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path
     found = read_record(bucket, cluster="digits", run=RUN)
     assert found.samples == {0: [{"t": 1}, {"t": 2, "cpu": 1}]}
     assert [event.name for event in found.events] == ["x"]
-    assert (found.started, found.ended, found.log) == (1, 3, b"[0] hello\n")
+    assert (found.started, found.state.ended, found.log) == (1, 3, b"[0] hello\n")
     bucket.write(state_name("digits", RUN), b"[" * 100_000)
     assert read_record(bucket, cluster="digits", run=RUN).state == RunState()
 

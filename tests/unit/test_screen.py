@@ -9,6 +9,7 @@ import pytest
 
 from hvdcloud.cli.screen import Looks, bar, draw
 from hvdcloud.lifecycle.top import NodeView, RunView, View
+from hvdcloud.runs.log_lines import counted
 from hvdcloud.runs.progress import Position, ProgressReader
 from hvdcloud.runs.state import Member
 
@@ -220,8 +221,8 @@ def test_a_bar_is_always_as_wide_as_it_should_be(share: float, blocks: bool) -> 
 def test_the_position_is_the_last_epoch_with_its_total() -> None:
     reader = ProgressReader()
     assert reader.position is None
-    reader.feed("step 10/100")
+    reader.take(counted("step 10/100"))
     assert reader.position == Position(unit="step", number=10, total=100)
     for line in ("epoch 3/12: loss 0.4", "step 20/100"):
-        reader.feed(line)
+        reader.take(counted(line))
     assert reader.position == Position(unit="epoch", number=3, total=12)
