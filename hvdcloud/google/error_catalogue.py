@@ -302,17 +302,6 @@ CATALOGUE: tuple[Rule, ...] = (
         hint=f"ask for a role that holds {{permission}}: {_IAM_PAGE}",
         source="RFC 9110, 15.5.4",
     ),
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        statuses=frozenset(range(400, 500)),
-        hint=_SETTING,
-        source=_ERRORS_PAGE,
-    ),
-    Rule(
-        action=Action.STOP,
-        error=NodeError,
-        hint=_AGAIN,
-        source=_DISCOVERY,
-    ),
+    Rule(action=Action.STOP, error=UsageError, statuses=frozenset(range(400, 500)), hint=_SETTING, source=_ERRORS_PAGE),
+    Rule(action=Action.STOP, error=NodeError, hint=_AGAIN, source=_DISCOVERY),
 )

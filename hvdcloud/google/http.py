@@ -183,11 +183,7 @@ class Transport:
         return self.persist(attempt, what=f"POST {path}")
 
     def pages(
-        self,
-        path: str,
-        parameters: Mapping[str, Any],
-        *,
-        check: Callable[[dict[str, Any]], None] | None = None,
+        self, path: str, parameters: Mapping[str, Any], *, check: Callable[[dict[str, Any]], None] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Every page of a list. Each has its own retries."""
         token = None

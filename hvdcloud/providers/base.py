@@ -209,12 +209,7 @@ class Provider(Protocol):
         """
 
     def grow(
-        self,
-        spec: ClusterSpec,
-        indices: Sequence[int],
-        *,
-        journal: Journal,
-        on_progress: OnProgress = ignore_progress,
+        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Make more nodes of a cluster that exists, all of them or none.
 

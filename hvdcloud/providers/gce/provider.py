@@ -141,12 +141,7 @@ class GceProvider:
         return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
-        self,
-        spec: ClusterSpec,
-        indices: Sequence[int],
-        *,
-        journal: Journal,
-        on_progress: OnProgress = ignore_progress,
+        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped VMs of the same names are deleted first; then all VMs in the cluster's zone, or none."""
         inventory = self._take_inventory(spec.name)
@@ -187,12 +182,7 @@ class GceProvider:
         with _explained(f"find the VM image for more nodes of {spec.name}"):
             image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
         return scale_out.vm_templates(
-            spec,
-            settings,
-            indices,
-            zone=cluster.head.id.partition("/")[0],
-            vm_image=image,
-            ends=cluster.ends,
+            spec, settings, indices, zone=cluster.head.id.partition("/")[0], vm_image=image, ends=cluster.ends
         )
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:

@@ -78,10 +78,7 @@ class Login:
     def client(self) -> ComputeClient:
         """The Compute API as the provider uses it."""
         return ComputeClient(
-            project=self.project,
-            credentials=self.credentials,
-            endpoint=self.endpoint,
-            retry_seconds=RETRY_SECONDS,
+            project=self.project, credentials=self.credentials, endpoint=self.endpoint, retry_seconds=RETRY_SECONDS
         )
 
     def grant(self, roles: Sequence[str]) -> str:

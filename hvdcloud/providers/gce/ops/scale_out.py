@@ -39,13 +39,7 @@ class _Share:
 
 
 def plan_growth(
-    spec: ClusterSpec,
-    settings: Settings,
-    inventory: Inventory,
-    indices: Sequence[int],
-    *,
-    vm_image: str,
-    now: datetime,
+    spec: ClusterSpec, settings: Settings, inventory: Inventory, indices: Sequence[int], *, vm_image: str, now: datetime
 ) -> GcePlan:
     """The bulkInserts for these nodes, one for each kind, in the head's zone. Pure.
 
@@ -85,13 +79,7 @@ def plan_growth(
 
 
 def vm_templates(
-    spec: ClusterSpec,
-    settings: Settings,
-    indices: Sequence[int],
-    *,
-    zone: str,
-    vm_image: str,
-    ends: datetime,
+    spec: ClusterSpec, settings: Settings, indices: Sequence[int], *, zone: str, vm_image: str, ends: datetime
 ) -> dict[str, Any]:
     """What the head needs to make any of these nodes again by itself (node/elastic/replace.py). Pure.
 

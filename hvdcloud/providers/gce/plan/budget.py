@@ -87,8 +87,7 @@ def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) 
 def check_run_seconds(seconds: int, what: str) -> None:
     if not MIN_RUN_SECONDS <= seconds <= MAX_RUN_SECONDS:
         raise UsageError(
-            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days",
-            hint="write limits.max_run_duration: 12h",
+            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days", hint="write limits.max_run_duration: 12h"
         )
 
 
