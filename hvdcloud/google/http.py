@@ -134,12 +134,8 @@ class Transport:
         def attempt() -> dict[str, Any]:
             with _library_errors(self.project):
                 answer = send(request=request, retry=None, timeout=timeout)
-            content: dict[str, Any] = type(answer).to_dict(
-                answer,
-                use_integers_for_enums=False,
-                preserving_proto_field_name=False,
-                always_print_fields_with_no_presence=False,
-            )
+            plain = {"preserving_proto_field_name": False, "always_print_fields_with_no_presence": False}
+            content: dict[str, Any] = type(answer).to_dict(answer, use_integers_for_enums=False, **plain)
             return content
 
         return self.persist(attempt, what=f"{service}.{method}", patience=patience)
@@ -293,9 +289,8 @@ def api_errors(project: str, *, service: str = "compute") -> Iterator[None]:
     except GoogleAuthError as error:
         if isinstance(error, TransportError) or error.retryable:
             raise ApiError(message=_plain(error), reason="connectionError", project=project, service=service) from error
-        raise CredentialsError(
-            f"the Google credentials are not accepted: {_plain(error)}", hint=login_hint()
-        ) from error
+        message = f"the Google credentials are not accepted: {_plain(error)}"
+        raise CredentialsError(message, hint=login_hint()) from error
     except RequestException as error:
         raise ApiError(message=_plain(error), reason=_reason(error), project=project, service=service) from error
 
@@ -317,9 +312,8 @@ def _library_errors(project: str) -> Iterator[None]:
 
 def _not_json(project: str, *, service: str = "compute") -> ApiError:
     """A proxy or a captive portal that says 200."""
-    return ApiError(
-        message="the answer is not the API's JSON", status=502, reason="notJson", project=project, service=service
-    )
+    message = "the answer is not the API's JSON"
+    return ApiError(message=message, status=502, reason="notJson", project=project, service=service)
 
 
 def _reason(error: Exception) -> str:

@@ -41,14 +41,6 @@ class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing exists."""
 
 
-def unseen_error(listing: Listing) -> UnseenError:
-    """The error that names the places which did not answer."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a spec cannot become a cluster, and what to do about it."""
@@ -57,6 +49,11 @@ class Problem:
     hint: str
     error: type[HvdcloudError] = UsageError
     """What kind of failure it is, which decides the exit code."""
+
+    @classmethod
+    def of(cls, error: HvdcloudError) -> Problem:
+        """What an error says."""
+        return Problem(message=error.message, hint=error.hint, error=type(error))
 
     @property
     def summary(self) -> str:

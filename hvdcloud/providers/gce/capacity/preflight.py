@@ -19,8 +19,9 @@ from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
-from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
+from hvdcloud.providers.gce.settings import Settings, groups
 
 IMAGE_FAMILIES = {
     # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
@@ -164,7 +165,7 @@ def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
     """What a zone has to have: `n1-standard-8 with nvidia-tesla-t4 and n1-standard-2`."""
     found = []
     for kind in kinds(settings, spec):
-        gpu_type, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+        gpu_type, _ = kind.gpus
         found.append(" with ".join(filter(None, (kind.machine_type, gpu_type))))
     return " and ".join(dict.fromkeys(found))
 

@@ -62,7 +62,7 @@ def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
     """Of nodes that are alike, of a cluster of so many."""
     kind, alike = group.kind, group.nodes
     machine = catalog.machine(kind.machine_type)
-    gpu_type, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    gpu_type, gpu_count = kind.gpus
     vcpus, gpus = alike * machine.vcpus, alike * gpu_count
     found = [
         Need(metric="INSTANCES", amount=alike),
