@@ -115,11 +115,7 @@ class ApiError(Exception):
         return self.rule.hint.format_map(self._words())
 
     def as_user_error(self, *, doing: str) -> HvdcloudError:
-        """For the command line.
-
-        Args:
-            doing: what was tried, as a verb and its object: `create 4 VMs in us-central1-a`.
-        """
+        """For the command line. `doing`: a verb and its object: `create 4 VMs in us-central1-a`."""
         details = "" if self.message in self.cause else f"{self.label}: {self.message}"
         return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint, details=details)
 

@@ -191,11 +191,7 @@ class Transport:
                 return
 
     def persist(self, attempt: Callable[[], T], *, what: str, patience: Patience | None = None) -> T:
-        """`attempt` until it succeeds, fails for good, or the time for retries is over.
-
-        Args:
-            what: the call, for `on_retry`.
-        """
+        """`attempt` until it succeeds, fails for good, or its time is over; `what` is the call, for `on_retry`."""
         from tenacity import (
             Retrying,
             retry_if_exception,

@@ -224,11 +224,7 @@ class Provider(Protocol):
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Delete these nodes and nothing else, also such as are only being made. Gone already is success.
-
-        Returns:
-            what could not be proven gone.
-        """
+        """Delete these nodes, also such as are being made; returns what is not proven gone. Gone already is success."""
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
         """What the head needs to make these nodes again by itself (node/elastic/replace.py). Holds no secret.

@@ -80,11 +80,7 @@ def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> s
 
 
 def is_public(source: str) -> bool:
-    """Whether a range of addresses lies outside of private networks and VPNs.
-
-    Raises:
-        ValueError: it is no range of IPv4 addresses.
-    """
+    """Whether a range of IPv4 addresses (else ValueError) lies outside of private networks and VPNs."""
     network = ipaddress.IPv4Network(source, strict=False)
     return not any(network.subnet_of(private) for private in _PRIVATE)
 

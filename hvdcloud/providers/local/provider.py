@@ -279,11 +279,7 @@ class LocalProvider:
     def _destroy_once(
         self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
     ) -> Sequence[Leftover]:
-        """Delete what there is; what was found, whether or not it could be deleted, is to be looked for once more.
-
-        Args:
-            indices: only these nodes; None: all of it.
-        """
+        """Delete all, or these nodes only; what was found, deleted or not, is to be looked for once more."""
         labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
         containers = [
             ("container", found["Names"][0].removeprefix("/"), found["Id"])

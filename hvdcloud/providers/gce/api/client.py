@@ -241,11 +241,7 @@ class ComputeClient:
         return found
 
     def serial_output(self, zone: str, name: str, start: int = -4000) -> str:
-        """The VM's boot log.
-
-        Args:
-            start: first byte; negative: that many bytes from the end.
-        """
+        """The VM's boot log, from byte `start`; negative: that many bytes from the end."""
         path = f"{self._home}/zones/{zone}/instances/{name}/serialPort"
         contents: str = self._transport.read(path, {"start": start}).get("contents", "")
         return contents

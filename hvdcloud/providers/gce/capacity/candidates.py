@@ -58,11 +58,7 @@ class Availability:
         return [*(zone for zone in listed if zone in having), *sorted(having - set(listed) - self.unseen)]
 
     def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[quota.Shortfall]:
-        """The quotas without room for a whole cluster in this region.
-
-        Raises:
-            UsageError: as `quota.needs`.
-        """
+        """The quotas without room for a whole cluster in this region. Raises as `quota.needs`."""
         return quota.shortfalls(
             quota.needs(settings, nodes=nodes),
             regional_quotas=self.regional_quotas.get(region, ()),

@@ -112,11 +112,7 @@ def machine(machine_type: str) -> Machine:
 
 
 def gpu(gpu_type: str) -> Gpu:
-    """Look up an accelerator type.
-
-    Raises:
-        UsageError: it is not in the table.
-    """
+    """The accelerator type of this name; UsageError: it is not in the table."""
     return _looked_up(gpu_type, _gpus(), what="gce.gpu.type", table="GPUs")
 
 
@@ -142,11 +138,7 @@ def custom_sku() -> str:
 
 
 def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
-    """The GPUs that one node has: its machine type's own, else those that are configured.
-
-    Raises:
-        UsageError: as `machine`.
-    """
+    """The GPUs that one node has: its machine type's own, else the configured ones. Raises as `machine`."""
     kind = machine(machine_type)
     if kind.gpu_type:
         return kind.gpu_type, kind.gpu_count
@@ -176,11 +168,7 @@ def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: dat
 
 
 def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
-    """Why the VM cannot be made any more from some day on.
-
-    Raises:
-        UsageError: the machine type or the GPU is not in the table.
-    """
+    """Why the VM cannot be made from some day on. UsageError: the machine type or the GPU is not in the table."""
     node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
     found = gpu(node_gpu) if node_gpu else None
     if found is None or found.ends is None or found.ends <= today:

@@ -24,11 +24,7 @@ START_SECONDS = 60
 
 
 def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
-    """The estimate for one node with its disk and address, in a zone or in the price table's own region.
-
-    Returns:
-        None if the table lacks a part of it.
-    """
+    """The estimate for one node with its disk and address, in a zone or in the table's own region; None: not known."""
     region, external_ip = region_of(zone) if zone else None, settings.needs_external_ip
     return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external_ip, region=region)
 
@@ -114,11 +110,7 @@ class PaidZone:
 
 
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
-    """For each zone that `limits.max_cost` pays for, in order; and the zones that it does not pay for.
-
-    Raises:
-        UsageError: it pays for none.
-    """
+    """The zones that `limits.max_cost` pays for, in order, and those that it does not. UsageError: it pays for none."""
     found: list[PaidZone] = []
     refused: dict[str, UsageError] = {}
     for zone in zones:
