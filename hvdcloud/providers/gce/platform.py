@@ -47,7 +47,7 @@ class GcePlatform:
             from hvdcloud.providers.gce.api.client import connect_client
 
             connected = connect_client(project=config.gce.project, endpoint=config.gce.endpoint)
-            connected.on_retry = on_retry
+            connected.transport.on_retry = on_retry
             return connected
 
         return GceProvider(config.gce, config.limits, client=client)

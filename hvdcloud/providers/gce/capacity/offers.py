@@ -1,11 +1,10 @@
-"""What can be had, where and for how much. Pure: settings, the catalogue, prices and the API's answers → offers."""
+"""What is available, where and for how much. Pure: settings, the catalogue, prices and the API's answers → offers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.capacity import candidates
@@ -115,37 +114,36 @@ def offers(
             wanted = replace(settings, machine_type=kind.machine_type, spot=spot, max_cost=None)
             wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
             own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
-            common = _common(kind, today=today, image_problem=image_problem)
+            ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
+            image = image_problem(kind.gpu_type) if kind.gpu_type else None
             for zone in _zones(kind, available, head=head) or [None]:
-                elsewhere = zone is not None and home not in (None, region_of(zone))
-                configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
-                priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
-                refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, available=available)
-                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured, quota=refusing, **priced)
-                found.append(replace(here, spot=spot != "none", spot_nodes=spot, head_machine_type=head))
+                region = region_of(zone) if zone else None
+                elsewhere = region is not None and home not in (None, region)
+                hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+                found.append(
+                    Offer(
+                        machine_type=kind.machine_type,
+                        gpu_type=kind.gpu_type,
+                        gpu_count=kind.gpu_count,
+                        spot=spot != "none",
+                        spot_nodes=spot,
+                        head_machine_type=head,
+                        region=region,
+                        zone=zone,
+                        elsewhere=elsewhere,
+                        configured=own and not elsewhere and (zone is None or allowed is None or zone in allowed),
+                        dollars_per_hour=hourly,
+                        dollars=None if hourly is None else hourly * hours,
+                        estimate=region is None or not prices.knows(region),
+                        quota=_quota(wanted, nodes=nodes, region=region, available=available),
+                        switched_off=ends if ends and ends <= today else None,
+                        ends=ends if ends and ends > today else None,
+                        image=image,
+                    )
+                )
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
     return sorted(
         found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)
-    )
-
-
-def _common(kind: NodeKind, *, today: date, image_problem: Callable[[str], str | None]) -> Offer:
-    """What is the same in every zone."""
-    ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
-    return Offer(
-        machine_type=kind.machine_type,
-        gpu_type=kind.gpu_type,
-        gpu_count=kind.gpu_count,
-        spot=False,
-        region=None,
-        zone=None,
-        dollars_per_hour=None,
-        dollars=None,
-        estimate=False,
-        configured=False,
-        switched_off=ends if ends and ends <= today else None,
-        ends=ends if ends and ends > today else None,
-        image=image_problem(kind.gpu_type) if kind.gpu_type else None,
     )
 
 
@@ -154,17 +152,6 @@ def _zones(kind: NodeKind, available: Availability, *, head: str | None) -> list
     listed = catalog.zones_with(kind.gpu_type)
     machines = [name for name in (kind.machine_type, head) if name and not catalog.machine(name).custom]
     return [*available.zones(listed, machines=machines, gpus=[kind.gpu_type] if kind.gpu_type else [])]
-
-
-def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
-    region = region_of(zone) if zone else None
-    hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
-    return {
-        "region": region,
-        "dollars_per_hour": hourly,
-        "dollars": None if hourly is None else hourly * hours,
-        "estimate": region is None or not prices.knows(region),
-    }
 
 
 def _quota(wanted: Settings, *, nodes: int, region: str | None, available: Availability) -> tuple[str, ...] | None:

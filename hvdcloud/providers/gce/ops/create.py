@@ -112,12 +112,8 @@ class Creation:
         jobs: list[Callable[[], None]] = [self._in_some_zone]
         jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewall_requests]
         try:
-            self._journal.record(
-                "create",
-                cluster_id=self._spec.id,
-                cluster=self._spec.name,
-                objects=[request.object for request in self._plan.requests],
-            )
+            objects = [request.object for request in self._plan.requests]
+            self._journal.record("create", cluster_id=self._spec.id, cluster=self._spec.name, objects=objects)
             # In threads: Ctrl-C must not leave us without the answer to a request that the API carries out.
             side_by_side(lambda job: job(), jobs, on_abort=self._abort.set)
         except BaseException as error:
