@@ -7,7 +7,8 @@ An answer with an HTTP error and an operation that ended with `error` speak diff
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
@@ -45,7 +46,7 @@ class Rule:
     statuses: frozenset[int] = frozenset()
     cause: str = ""
     """Instead of the API's own message."""
-    hint: str
+    hint: str = ""
     source: str
     """Where the meaning comes from."""
 
@@ -57,9 +58,23 @@ class Rule:
             and (not self.statuses or status in self.statuses)
         )
 
+    def says(self, hint: str, *, cause: str = "") -> Rule:
+        """The same rule with these words for the user."""
+        return replace(self, hint=hint, cause=cause)
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+
+def when(
+    action: Action,
+    error: type[HvdcloudError],
+    *,
+    names: str = "",
+    text: str = "",
+    statuses: Iterable[int] = (),
+    source: str,
+) -> Rule:
+    """A rule without its words; `names` are separated by spaces."""
+    found, answers = frozenset(names.split()), frozenset(statuses)
+    return Rule(action=action, error=error, names=found, text=text, statuses=answers, source=source)
 
 
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={project}"
@@ -78,241 +93,143 @@ _SLURM = "https://github.com/GoogleCloudPlatform/slurm-gcp scripts/resume.py"
 
 CATALOGUE: tuple[Rule, ...] = (
     # --- project-wide: nothing would work anywhere ----------------------------------------------------------------
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        names=_names("SERVICE_DISABLED accessNotConfigured"),
+    when(Action.STOP, CredentialsError, names="SERVICE_DISABLED accessNotConfigured", source=_ERROR_INFO).says(
+        "gcloud services enable {service} --project={project}, or {url}; then wait a minute",
         cause="the {api} API is switched off in project {project}",
-        hint="gcloud services enable {service} --project={project}, or {url}; then wait a minute",
-        source=_ERROR_INFO,
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        names=_names("BILLING_DISABLED billingNotEnabled"),
+    when(Action.STOP, CredentialsError, names="BILLING_DISABLED billingNotEnabled", source=_ERROR_INFO).says(
+        "https://console.cloud.google.com/billing/linkedaccount?project={project}",
         cause="project {project} has no active billing account",
-        hint="https://console.cloud.google.com/billing/linkedaccount?project={project}",
-        source=_ERROR_INFO,
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        statuses=frozenset({401}),
-        cause="the credentials were refused",
-        hint="{login}",
-        source="RFC 9110, 15.5.2",
+    when(Action.STOP, CredentialsError, statuses={401}, source="RFC 9110, 15.5.2").says(
+        "{login}", cause="the credentials were refused"
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    when(
+        Action.STOP,
+        CredentialsError,
         text=r"Constraint \S+ violated",
-        hint="a policy of your organization forbids this; ask its administrator, or change the setting that it names",
         source="https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints",
-    ),
+    ).says("a policy of your organization forbids this; ask its administrator, or change the setting that it names"),
     # --- too many calls -------------------------------------------------------------------------------------------
-    Rule(
-        action=Action.RETRY,
-        error=NodeError,
-        names=_names("rateLimitExceeded userRateLimitExceeded RATE_LIMIT_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED"),
-        cause="too many API calls per minute in project {project}",
-        hint="wait a minute and run the command again",
+    when(
+        Action.RETRY,
+        NodeError,
+        names="rateLimitExceeded userRateLimitExceeded RATE_LIMIT_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED",
         source=_RATES_PAGE,
-    ),
+    ).says("wait a minute and run the command again", cause="too many API calls per minute in project {project}"),
     # --- quota ----------------------------------------------------------------------------------------------------
-    Rule(
-        action=Action.STOP,
-        error=CapacityError,
-        names=_names("QUOTA_EXCEEDED quotaExceeded"),
+    when(
+        Action.STOP,
+        CapacityError,
+        names="QUOTA_EXCEEDED quotaExceeded",
         text=r"_ALL_REGIONS\b|\bglobally\b",
-        cause="quota {metric} of the whole project {project} is exceeded (limit {limit})",
-        hint=_MORE_QUOTA,
         source=_SKYPILOT,
-    ),
-    Rule(
-        action=Action.NEXT_REGION,
-        error=CapacityError,
-        names=_names("QUOTA_EXCEEDED quotaExceeded"),
-        cause="quota {metric} in {place} is exceeded (limit {limit})",
-        hint=_MORE_QUOTA,
-        source=_SKYPILOT,
+    ).says(_MORE_QUOTA, cause="quota {metric} of the whole project {project} is exceeded (limit {limit})"),
+    when(Action.NEXT_REGION, CapacityError, names="QUOTA_EXCEEDED quotaExceeded", source=_SKYPILOT).says(
+        _MORE_QUOTA, cause="quota {metric} in {place} is exceeded (limit {limit})"
     ),
     # --- no machines left -----------------------------------------------------------------------------------------
-    Rule(
-        action=Action.NEXT_REGION,
-        error=CapacityError,
-        names=_names("REGION_RESOURCE_POOL_EXHAUSTED REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"),
-        cause="no capacity in {place}",
-        hint=_ELSEWHERE,
+    when(
+        Action.NEXT_REGION,
+        CapacityError,
+        names="REGION_RESOURCE_POOL_EXHAUSTED REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
         source=_SLURM,
-    ),
-    Rule(
-        action=Action.NEXT_ZONE,
-        error=CapacityError,
-        names=_names(
+    ).says(_ELSEWHERE, cause="no capacity in {place}"),
+    when(
+        Action.NEXT_ZONE,
+        CapacityError,
+        names=(
             "ZONE_RESOURCE_POOL_EXHAUSTED ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS RESOURCE_POOL_EXHAUSTED "
             "RESOURCE_POOL_EXHAUSTED_WITH_DETAILS GPU_STOCKOUT STOCKOUT insufficientCapacity resourcePoolExhausted"
         ),
-        cause="no capacity in {place}",
-        hint=_ELSEWHERE,
         source=_STOCKOUT_PAGE,
-    ),
-    Rule(
-        action=Action.NEXT_REGION,
-        error=CapacityError,
-        names=_names("IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS"),
-        cause="the subnetwork has no free addresses",
-        hint="give the subnetwork a larger range, or name another one in gce.subnetwork",
+    ).says(_ELSEWHERE, cause="no capacity in {place}"),
+    when(
+        Action.NEXT_REGION,
+        CapacityError,
+        names="IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS",
         source="https://github.com/GoogleCloudPlatform/gcpdiag (lint rules on IP_SPACE_EXHAUSTED)",
+    ).says(
+        "give the subnetwork a larger range, or name another one in gce.subnetwork",
+        cause="the subnetwork has no free addresses",
     ),
-    Rule(
-        # Seen when a Spot VM is preempted while it is created.
-        action=Action.NEXT_ZONE,
-        error=CapacityError,
-        names=_names("UNSUPPORTED_OPERATION"),
-        hint=_ELSEWHERE,
-        source=_SKYPILOT,
-    ),
-    Rule(
-        # The VMs' own operations tell why.
-        action=Action.NEXT_ZONE,
-        error=CapacityError,
-        names=_names("VM_MIN_COUNT_NOT_REACHED"),
-        hint=_ELSEWHERE,
+    # Seen when a Spot VM is preempted while it is created.
+    when(Action.NEXT_ZONE, CapacityError, names="UNSUPPORTED_OPERATION", source=_SKYPILOT).says(_ELSEWHERE),
+    # The VMs' own operations tell why.
+    when(
+        Action.NEXT_ZONE,
+        CapacityError,
+        names="VM_MIN_COUNT_NOT_REACHED",
         source="https://github.com/skypilot-org/skypilot sky/provision/gcp/instance_utils.py",
-    ),
+    ).says(_ELSEWHERE),
     # --- something that the request names is not there ------------------------------------------------------------
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        text=r"'projects/[^/']+' was not found",
-        hint="correct gce.project; gcloud projects list shows yours",
-        source=_ERRORS_PAGE,
+    when(Action.STOP, UsageError, text=r"'projects/[^/']+' was not found", source=_ERRORS_PAGE).says(
+        "correct gce.project; gcloud projects list shows yours"
     ),
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        text=r"/(?:networks|images|serviceAccounts)/\S+ was not found",
-        hint=_SETTING,
-        source=_ERRORS_PAGE,
-    ),
-    Rule(
-        action=Action.NEXT_REGION,
-        error=UsageError,
-        text=r"/subnetworks/\S+ was not found",
-        hint=_SETTING,
-        source=_ERRORS_PAGE,
-    ),
-    Rule(
-        action=Action.NEXT_ZONE,
-        error=UsageError,
-        text=r"/(?:machineTypes|acceleratorTypes|diskTypes)/\S+ was not found|(?:machine|accelerator|disk) type .* "
-        r"does not exist in zone|Location \S+ is not found or access is unauthorized",
-        hint="list zones that have it in gce.zones, or leave gce.zones empty",
+    when(
+        Action.STOP, UsageError, text=r"/(?:networks|images|serviceAccounts)/\S+ was not found", source=_ERRORS_PAGE
+    ).says(_SETTING),
+    when(Action.NEXT_REGION, UsageError, text=r"/subnetworks/\S+ was not found", source=_ERRORS_PAGE).says(_SETTING),
+    when(
+        Action.NEXT_ZONE,
+        UsageError,
+        text=(
+            r"/(?:machineTypes|acceleratorTypes|diskTypes)/\S+ was not found|(?:machine|accelerator|disk) type .* "
+            r"does not exist in zone|Location \S+ is not found or access is unauthorized"
+        ),
         source=_SKYPILOT,
-    ),
-    Rule(
-        # https://github.com/skypilot-org/skypilot/issues/1797: after a few times it means no capacity.
-        action=Action.RETRY,
-        error=CapacityError,
-        names=_names("RESOURCE_NOT_FOUND"),
-        hint=_ELSEWHERE,
-        source=_SKYPILOT,
-    ),
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        names=_names("alreadyExists RESOURCE_ALREADY_EXISTS"),
-        hint="hvdcloud list shows whose it is; hvdcloud down deletes ours, else take another --name",
-        source=_SLURM,
+    ).says("list zones that have it in gce.zones, or leave gce.zones empty"),
+    # https://github.com/skypilot-org/skypilot/issues/1797: after a few times it means no capacity.
+    when(Action.RETRY, CapacityError, names="RESOURCE_NOT_FOUND", source=_SKYPILOT).says(_ELSEWHERE),
+    when(Action.STOP, UsageError, names="alreadyExists RESOURCE_ALREADY_EXISTS", source=_SLURM).says(
+        "hvdcloud list shows whose it is; hvdcloud down deletes ours, else take another --name"
     ),
     # --- configuration and permissions ----------------------------------------------------------------------------
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        text=r"Requested disk size cannot be smaller than the image size",
-        hint="raise gce.disk_gb",
-        source=_SKYPILOT,
-    ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        names=_names("SERVICE_ACCOUNT_ACCESS_DENIED"),
-        hint=f"ask for roles/iam.serviceAccountUser on that service account: {_IAM_PAGE}",
+    when(
+        Action.STOP, UsageError, text=r"Requested disk size cannot be smaller than the image size", source=_SKYPILOT
+    ).says("raise gce.disk_gb"),
+    when(
+        Action.STOP,
+        CredentialsError,
+        names="SERVICE_ACCOUNT_ACCESS_DENIED",
         source="https://github.com/gardener/gardener (its pattern of errors for want of authority)",
-    ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        names=_names("IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR forbidden insufficientPermissions"),
-        hint=f"ask for a role that holds {{permission}}: {_IAM_PAGE}",
+    ).says(f"ask for roles/iam.serviceAccountUser on that service account: {_IAM_PAGE}"),
+    when(
+        Action.STOP,
+        CredentialsError,
+        names="IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR forbidden insufficientPermissions",
         source=_ERRORS_PAGE,
-    ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        text=r"Policy update access denied|Required '[^']+' permission",
-        hint=f"ask for a role that holds {{permission}}: {_IAM_PAGE}",
-        source=_SKYPILOT,
-    ),
+    ).says(f"ask for a role that holds {{permission}}: {_IAM_PAGE}"),
+    when(
+        Action.STOP, CredentialsError, text=r"Policy update access denied|Required '[^']+' permission", source=_SKYPILOT
+    ).says(f"ask for a role that holds {{permission}}: {_IAM_PAGE}"),
     # --- passing trouble ------------------------------------------------------------------------------------------
-    Rule(
-        action=Action.RETRY,
-        error=NodeError,
-        names=_names("RESOURCE_NOT_READY resourceNotReady"),
-        hint=_AGAIN,
-        source=_SKYPILOT,
-    ),
-    Rule(
-        action=Action.RETRY,
-        error=NodeError,
-        names=_names("connectionError timeout"),
-        cause="the {api} API cannot be reached: {message}",
-        hint="check this machine's network and proxy, then run the command again",
+    when(Action.RETRY, NodeError, names="RESOURCE_NOT_READY resourceNotReady", source=_SKYPILOT).says(_AGAIN),
+    when(
+        Action.RETRY,
+        NodeError,
+        names="connectionError timeout",
         source="requests: ConnectionError, Timeout; google.auth: TransportError",
+    ).says(
+        "check this machine's network and proxy, then run the command again",
+        cause="the {api} API cannot be reached: {message}",
     ),
-    Rule(
-        action=Action.STOP,
-        error=NodeError,
-        names=_names("certificate"),
+    when(Action.STOP, NodeError, names="certificate", source="requests: SSLError").says(
+        "if a proxy here has its own CA, name its certificates in REQUESTS_CA_BUNDLE",
         cause="the {api} API's certificate is not trusted: {message}",
-        hint="if a proxy here has its own CA, name its certificates in REQUESTS_CA_BUNDLE",
-        source="requests: SSLError",
     ),
-    Rule(
-        # Another zone may do better, and the same one hardly will at once.
-        action=Action.NEXT_ZONE,
-        error=NodeError,
-        names=_names("INTERNAL_ERROR"),
-        hint=_AGAIN,
-        source=_DISCOVERY,
-    ),
-    Rule(
-        action=Action.RETRY,
-        error=NodeError,
-        statuses=frozenset({429, 500, 502, 503, 504}),
-        cause="the {api} API answers {label}: {message}",
-        hint=_AGAIN,
+    # Another zone may do better, and the same one hardly will at once.
+    when(Action.NEXT_ZONE, NodeError, names="INTERNAL_ERROR", source=_DISCOVERY).says(_AGAIN),
+    when(
+        Action.RETRY,
+        NodeError,
+        statuses={429, 500, 502, 503, 504},
         source="https://cloud.google.com/apis/design/errors#error_retries",
-    ),
+    ).says(_AGAIN, cause="the {api} API answers {label}: {message}"),
     # --- the rest, by what kind of answer it was ------------------------------------------------------------------
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
-        statuses=frozenset({403}),
-        hint=f"ask for a role that holds {{permission}}: {_IAM_PAGE}",
-        source="RFC 9110, 15.5.4",
+    when(Action.STOP, CredentialsError, statuses={403}, source="RFC 9110, 15.5.4").says(
+        f"ask for a role that holds {{permission}}: {_IAM_PAGE}"
     ),
-    Rule(
-        action=Action.STOP,
-        error=UsageError,
-        statuses=frozenset(range(400, 500)),
-        hint=_SETTING,
-        source=_ERRORS_PAGE,
-    ),
-    Rule(
-        action=Action.STOP,
-        error=NodeError,
-        hint=_AGAIN,
-        source=_DISCOVERY,
-    ),
+    when(Action.STOP, UsageError, statuses=range(400, 500), source=_ERRORS_PAGE).says(_SETTING),
+    when(Action.STOP, NodeError, source=_DISCOVERY).says(_AGAIN),
 )

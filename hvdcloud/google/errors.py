@@ -115,11 +115,7 @@ class ApiError(Exception):
         return self.rule.hint.format_map(self._words())
 
     def as_user_error(self, *, doing: str) -> HvdcloudError:
-        """For the command line.
-
-        Args:
-            doing: what was tried, as a verb and its object: `create 4 VMs in us-central1-a`.
-        """
+        """For the command line. `doing`: a verb and its object: `create 4 VMs in us-central1-a`."""
         details = "" if self.message in self.cause else f"{self.label}: {self.message}"
         return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint, details=details)
 
@@ -150,14 +146,8 @@ def answer_error(status: int, body: bytes | str, *, project: str = "", service: 
         message, items = str(error.get("message", "")), error.get("errors") or [{}]
     except (ValueError, KeyError, TypeError, AttributeError):
         return ApiError(message=text.strip()[:500] or f"HTTP {status}", status=status, project=project, service=service)
-    info: Mapping[str, Any] = next(
-        (
-            detail
-            for detail in error.get("details", [])
-            if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo")
-        ),
-        {},
-    )
+    details: Sequence[Mapping[str, Any]] = error.get("details", [])
+    info = next((each for each in details if str(each.get("@type", "")).endswith("google.rpc.ErrorInfo")), {})
     return ApiError(
         message=message,
         status=status,
@@ -180,22 +170,22 @@ def operation_errors(operation: Mapping[str, Any]) -> list[ApiError]:
     errors = operation.get("error", {}).get("errors", [])
     if not errors and status is not None and status >= 400:
         errors = [{"message": operation.get("httpErrorMessage") or operation.get("statusMessage") or f"HTTP {status}"}]
-    return [_operation_error(error, status=status, project=project) for error in errors]
-
-
-def _operation_error(error: Mapping[str, Any], *, status: int | None, project: str) -> ApiError:
-    details: Sequence[Mapping[str, Any]] = error.get("errorDetails", [])
-    quota: Mapping[str, Any] = next((detail["quotaInfo"] for detail in details if "quotaInfo" in detail), {})
-    info: Mapping[str, Any] = next((detail["errorInfo"] for detail in details if "errorInfo" in detail), {})
-    return ApiError(
-        message=error.get("message") or error.get("code") or "no message",
-        status=status,
-        reason=info.get("reason", ""),
-        code=error.get("code", ""),
-        metadata=info.get("metadatas", {}),
-        quota=quota,
-        project=project,
-    )
+    found = []
+    for error in errors:
+        details: Sequence[Mapping[str, Any]] = error.get("errorDetails", [])
+        info: Mapping[str, Any] = next((each["errorInfo"] for each in details if "errorInfo" in each), {})
+        found.append(
+            ApiError(
+                message=error.get("message") or error.get("code") or "no message",
+                status=status,
+                reason=info.get("reason", ""),
+                code=error.get("code", ""),
+                metadata=info.get("metadatas", {}),
+                quota=next((each["quotaInfo"] for each in details if "quotaInfo" in each), {}),
+                project=project,
+            )
+        )
+    return found
 
 
 def _found(pattern: str, text: str) -> str | None:

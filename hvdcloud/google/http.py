@@ -134,12 +134,8 @@ class Transport:
         def attempt() -> dict[str, Any]:
             with _library_errors(self.project):
                 answer = send(request=request, retry=None, timeout=timeout)
-            content: dict[str, Any] = type(answer).to_dict(
-                answer,
-                use_integers_for_enums=False,
-                preserving_proto_field_name=False,
-                always_print_fields_with_no_presence=False,
-            )
+            plain = {"preserving_proto_field_name": False, "always_print_fields_with_no_presence": False}
+            content: dict[str, Any] = type(answer).to_dict(answer, use_integers_for_enums=False, **plain)
             return content
 
         return self.persist(attempt, what=f"{service}.{method}", patience=patience)
@@ -183,11 +179,7 @@ class Transport:
         return self.persist(attempt, what=f"POST {path}")
 
     def pages(
-        self,
-        path: str,
-        parameters: Mapping[str, Any],
-        *,
-        check: Callable[[dict[str, Any]], None] | None = None,
+        self, path: str, parameters: Mapping[str, Any], *, check: Callable[[dict[str, Any]], None] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Every page of a list. Each has its own retries."""
         token = None
@@ -199,11 +191,7 @@ class Transport:
                 return
 
     def persist(self, attempt: Callable[[], T], *, what: str, patience: Patience | None = None) -> T:
-        """`attempt` until it succeeds, fails for good, or the time for retries is over.
-
-        Args:
-            what: the call, for `on_retry`.
-        """
+        """`attempt` until it succeeds, fails for good, or its time is over; `what` is the call, for `on_retry`."""
         from tenacity import (
             Retrying,
             retry_if_exception,
@@ -297,9 +285,8 @@ def api_errors(project: str, *, service: str = "compute") -> Iterator[None]:
     except GoogleAuthError as error:
         if isinstance(error, TransportError) or error.retryable:
             raise ApiError(message=_plain(error), reason="connectionError", project=project, service=service) from error
-        raise CredentialsError(
-            f"the Google credentials are not accepted: {_plain(error)}", hint=login_hint()
-        ) from error
+        message = f"the Google credentials are not accepted: {_plain(error)}"
+        raise CredentialsError(message, hint=login_hint()) from error
     except RequestException as error:
         raise ApiError(message=_plain(error), reason=_reason(error), project=project, service=service) from error
 
@@ -321,9 +308,8 @@ def _library_errors(project: str) -> Iterator[None]:
 
 def _not_json(project: str, *, service: str = "compute") -> ApiError:
     """A proxy or a captive portal that says 200."""
-    return ApiError(
-        message="the answer is not the API's JSON", status=502, reason="notJson", project=project, service=service
-    )
+    message = "the answer is not the API's JSON"
+    return ApiError(message=message, status=502, reason="notJson", project=project, service=service)
 
 
 def _reason(error: Exception) -> str:

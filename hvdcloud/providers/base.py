@@ -41,14 +41,6 @@ class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this is no proof that nothing exists."""
 
 
-def unseen_error(listing: Listing) -> UnseenError:
-    """The error that names the places which did not answer."""
-    return UnseenError(
-        f"{', '.join(listing.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-        hint="run the command again in a minute; https://status.cloud.google.com says what is down",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a spec cannot become a cluster, and what to do about it."""
@@ -57,6 +49,11 @@ class Problem:
     hint: str
     error: type[HvdcloudError] = UsageError
     """What kind of failure it is, which decides the exit code."""
+
+    @classmethod
+    def of(cls, error: HvdcloudError) -> Problem:
+        """What an error says."""
+        return Problem(message=error.message, hint=error.hint, error=type(error))
 
     @property
     def summary(self) -> str:
@@ -209,12 +206,7 @@ class Provider(Protocol):
         """
 
     def grow(
-        self,
-        spec: ClusterSpec,
-        indices: Sequence[int],
-        *,
-        journal: Journal,
-        on_progress: OnProgress = ignore_progress,
+        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Make more nodes of a cluster that exists, all of them or none.
 
@@ -232,11 +224,7 @@ class Provider(Protocol):
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Delete these nodes and nothing else, also such as are only being made. Gone already is success.
-
-        Returns:
-            what could not be proven gone.
-        """
+        """Delete these nodes, also such as are being made; returns what is not proven gone. Gone already is success."""
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
         """What the head needs to make these nodes again by itself (node/elastic/replace.py). Holds no secret.

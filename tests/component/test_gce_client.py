@@ -123,7 +123,7 @@ def test_passing_trouble_is_tried_again_under_the_same_request_id(
     script: Script, client: ComputeClient, trouble: Reply
 ) -> None:
     heard: list[str] = []
-    client.on_retry = heard.append
+    client.transport.on_retry = heard.append
     script.replies = [trouble, trouble, operation()]
 
     client.bulk_insert("us-central1-a", BODY, REQUEST_ID)

@@ -18,8 +18,8 @@ from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.batch import MAX_CALLS
-from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
+from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 
@@ -113,7 +113,7 @@ def test_looking_for_clusters_does_not_load_googles_library(emulator: Emulator) 
     program = f"""
 import sys
 from hvdcloud.config import GceConfig, LimitsConfig
-from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
 client = lambda: connect_client(project="test-project", endpoint={emulator.url!r})
 assert GceProvider(GceConfig(), LimitsConfig(), client=client).list().clusters == ()

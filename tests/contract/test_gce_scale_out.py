@@ -14,7 +14,7 @@ from hvdcloud.cluster.model import LABEL_NODES, ClusterSpec
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.providers.gce import GceProvider
+from hvdcloud.providers.gce.provider import GceProvider
 from tests.standins.compute import Emulator
 from tests.support.gce_bench import BULK_INSERT, DELETE, Bench
 from tests.support.harness import until

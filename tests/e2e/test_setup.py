@@ -25,8 +25,8 @@ from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server

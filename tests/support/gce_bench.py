@@ -16,8 +16,8 @@ from hvdcloud.cluster.model import ClusterSpec, Node
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 

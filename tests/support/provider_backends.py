@@ -16,9 +16,9 @@ from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import Provider
-from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.local import LocalProvider
+from hvdcloud.providers.gce.provider import GceProvider
+from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.support.harness import labelled

@@ -13,8 +13,9 @@ from hvdcloud.providers.gce.money import catalog, price_table, prices
 
 
 def hourly(machine_type: str, **changes: Any) -> float | None:
-    bare: dict[str, Any] = {"gpu_type": None, "gpu_count": 0, "spot": False, "disk_gb": 0, "external_ip": False}
-    return prices.node_dollars_per_hour(machine_type=machine_type, **{**bare, **changes})
+    of_kind = {key: changes.pop(key) for key in ("gpu_type", "gpu_count", "spot") if key in changes}
+    kind = catalog.NodeKind(machine_type=machine_type, **of_kind)
+    return prices.node_dollars_per_hour(kind, **{"disk_gb": 0, "external_ip": False, **changes})
 
 
 # As the Billing Catalog had them on 2026-07-30, on demand and Spot.

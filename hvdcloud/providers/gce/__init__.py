@@ -1,5 +1,1 @@
 """Compute Engine: nodes are VMs."""
-
-from hvdcloud.providers.gce.provider import GceProvider
-
-__all__ = ["GceProvider"]

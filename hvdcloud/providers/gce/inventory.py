@@ -97,11 +97,7 @@ class Inventory:
 
 
 def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
-    """Four questions at once; how many VMs there are does not change their number.
-
-    Args:
-        cluster: a cluster's name; None: every cluster.
-    """
+    """Four questions at once, however many VMs there are. `cluster`: a cluster's name; None: every cluster."""
     questions: dict[str, Callable[[], Aggregated | list[dict[str, Any]]]] = {
         VMS: lambda: client.instances(cluster),
         DISKS: lambda: client.disks(cluster),

@@ -47,7 +47,7 @@ class GcePlatform:
             from hvdcloud.providers.gce.api.client import connect_client
 
             connected = connect_client(project=config.gce.project, endpoint=config.gce.endpoint)
-            connected.on_retry = on_retry
+            connected.transport.on_retry = on_retry
             return connected
 
         return GceProvider(config.gce, config.limits, client=client)
@@ -62,7 +62,7 @@ class GcePlatform:
         """By the catalogue: attached, or part of the machine type."""
         kind = kind_of(self._settings, index)
         try:
-            name, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+            name, _ = kind.gpus
             return _gpu(name) if name else None
         except UsageError:
             return None
@@ -132,7 +132,7 @@ class GcePlatform:
             estimate_notice=estimate_notice,
         )
 
-    def _availability(self, kinds: Sequence[market.Kind]) -> tuple[candidates.Availability, list[str]]:
+    def _availability(self, kinds: Sequence[catalog.NodeKind]) -> tuple[candidates.Availability, list[str]]:
         """Quotas and zones, and why they are not known."""
         from hvdcloud.google.credentials import google_credentials
         from hvdcloud.providers.gce.api.client import ComputeClient

@@ -59,16 +59,13 @@ class GceProvider:
         """Settings that contradict each other, names that are taken, quotas, permissions."""
         problems = ssh_access.check_iap() if self._config.ssh.source == ssh_access.IAP else []
         if not spec.bucket.startswith("gs://"):
-            problems.append(
-                Problem(
-                    message=f"the bucket {spec.bucket} is a folder of this machine, which VMs cannot reach",
-                    hint="set checkpoints.bucket to gs://BUCKET[/PREFIX]; terraform output names yours",
-                )
-            )
+            message = f"the bucket {spec.bucket} is a folder of this machine, which VMs cannot reach"
+            hint = "set checkpoints.bucket to gs://BUCKET[/PREFIX]; terraform output names yours"
+            problems.append(Problem(message=message, hint=hint))
         try:
             return [*problems, *self._preflight(spec).problems]
         except HvdcloudError as error:
-            return [*problems, Problem(message=error.message, hint=error.hint, error=type(error))]
+            return [*problems, Problem.of(error)]
 
     def _preflight(self, spec: ClusterSpec) -> Preflight:
         """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
@@ -96,12 +93,9 @@ class GceProvider:
             FirewallRequest(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
             for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         ]
+        method = f"POST {collection}/zones/{zones[0]}/instances/bulkInsert"
         requests += [
-            Request(
-                object=f"{_vms(list(body['perInstanceProperties']))} in {zones[0]}",
-                method=f"POST {collection}/zones/{zones[0]}/instances/bulkInsert",
-                body=body,
-            )
+            Request(object=f"{_vms(list(body['perInstanceProperties']))} in {zones[0]}", method=method, body=body)
             for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
         ]
         return GcePlan(
@@ -134,32 +128,18 @@ class GceProvider:
         return self._plan_growth(spec, indices, self._take_inventory(spec.name))
 
     def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
-        settings = self._settings
-        with _explained(f"find the VM image for more nodes of {spec.name}"):
-            image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
-        now = datetime.now(timezone.utc)
-        return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
+        image, now = self._vm_image(spec), datetime.now(timezone.utc)
+        return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
-        self,
-        spec: ClusterSpec,
-        indices: Sequence[int],
-        *,
-        journal: Journal,
-        on_progress: OnProgress = ignore_progress,
+        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped VMs of the same names are deleted first; then all VMs in the cluster's zone, or none."""
         inventory = self._take_inventory(spec.name)
         plan = self._plan_growth(spec, indices, inventory)
         if stopped := scale_out.in_the_way(spec, inventory, indices):
             sweep = Sweep(
-                self._client,
-                spec.name,
-                cluster_id=spec.id,
-                names=stopped,
-                zones=plan.zones,
-                firewalls=False,
-                on_progress=on_progress,
+                self._client, spec.name, cluster_id=spec.id, names=stopped, zones=plan.zones, on_progress=on_progress
             )
             if left := sweep.run():
                 raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
@@ -183,17 +163,12 @@ class GceProvider:
         """The bulkInserts for these nodes, one for each kind, in the head's zone."""
         if cluster.head is None or cluster.ends is None or not indices:
             return None
-        settings = self._settings
+        zone, image = cluster.head.id.partition("/")[0], self._vm_image(spec)
+        return scale_out.vm_templates(spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends)
+
+    def _vm_image(self, spec: ClusterSpec) -> str:
         with _explained(f"find the VM image for more nodes of {spec.name}"):
-            image = image_path(self._client.image_from_family(*IMAGE_FAMILIES[settings.vm_image_profile]))
-        return scale_out.vm_templates(
-            spec,
-            settings,
-            indices,
-            zone=cluster.head.id.partition("/")[0],
-            vm_image=image,
-            ends=cluster.ends,
-        )
+            return image_path(self._client.image_from_family(*IMAGE_FAMILIES[self._settings.vm_image_profile]))
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
         """From their guest attributes."""
@@ -261,7 +236,7 @@ class GceProvider:
         if not indices:
             return []
         names = {f"{name}-{index}" for index in indices}
-        return Sweep(self._client, name, names=names, firewalls=False, on_progress=on_progress).run()
+        return Sweep(self._client, name, names=names, on_progress=on_progress).run()
 
     # --- what all of them need ------------------------------------------------------------------------------------
 
@@ -293,9 +268,7 @@ class GceProvider:
 
 
 def _vms(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"1 VM {names[0]}"
-    return f"{len(names)} VMs {names[0]} … {names[-1]}"
+    return f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"
 
 
 @contextlib.contextmanager

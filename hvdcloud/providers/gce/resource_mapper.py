@@ -76,11 +76,7 @@ class ResourceMapper:
         return [self.cluster(name, inventory, now=now) for name in sorted(names)]
 
     def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
-        """One cluster, of which something was found or is being made.
-
-        Args:
-            now: until when its cost is counted; None: the clock's time.
-        """
+        """One cluster, of which something was found or is being made; its cost until `now` (None: the clock's time)."""
         instances = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_CLUSTER) == name]
         # While labels are being changed the head's count: it has been there from the beginning.
         instances.sort(key=lambda vm: _index(str(vm["name"])))

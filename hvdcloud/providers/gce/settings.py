@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
 
@@ -59,25 +57,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeKind:
-    """What a VM is, as far as its price and its place go."""
-
-    machine_type: str
-    gpu_type: str | None
-    gpu_count: int
-    spot: bool
-
-    def __str__(self) -> str:
-        """`n1-standard-8 with 1 nvidia-tesla-t4, Spot`."""
-        gpu_type, count = self.gpu_type, self.gpu_count
-        # A machine type that the table does not know is shown as well.
-        with contextlib.suppress(UsageError):
-            gpu_type, count = catalog.gpus_of(self.machine_type, gpu_type, count)
-        gpus = f" with {count} {gpu_type}" if gpu_type and count else ""
-        return f"{self.machine_type}{gpus}{', Spot' if self.spot else ''}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Nodes that are made alike, by one request."""
 
@@ -94,10 +73,9 @@ def kind_of(settings: Settings, index: int) -> NodeKind:
     """What node `index` is; 0 is the head."""
     spot = settings.spot == "all" or (settings.spot == "workers" and index > 0)
     if index == 0 and settings.head_machine_type:
-        return NodeKind(machine_type=settings.head_machine_type, gpu_type=None, gpu_count=0, spot=spot)
-    return NodeKind(
-        machine_type=settings.machine_type, gpu_type=settings.gpu_type, gpu_count=settings.gpu_count, spot=spot
-    )
+        return NodeKind(machine_type=settings.head_machine_type, spot=spot)
+    gpu_type, gpu_count = settings.gpu_type, settings.gpu_count
+    return NodeKind(machine_type=settings.machine_type, gpu_type=gpu_type, gpu_count=gpu_count, spot=spot)
 
 
 def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:

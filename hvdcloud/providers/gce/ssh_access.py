@@ -68,23 +68,18 @@ def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> s
         network = ipaddress.ip_network(source.strip(), strict=False)
     except ValueError:
         raise UsageError(f"gce.ssh.source: {source!r} is neither auto nor iap nor a CIDR", hint=_SOURCE_HINT) from None
-    if network.prefixlen == 0:
-        raise UsageError(
-            f"gce.ssh.source: {source} would show the nodes' sshd to the whole internet", hint=_SOURCE_HINT
-        )
+    wrong = ""
     if network.version != 4:
-        raise UsageError(
-            f"gce.ssh.source: {source} is an IPv6 range, and the nodes have IPv4 addresses only", hint=_SOURCE_HINT
-        )
+        wrong = "is an IPv6 range, and the nodes have IPv4 addresses only"
+    if network.prefixlen == 0:
+        wrong = "would show the nodes' sshd to the whole internet"
+    if wrong:
+        raise UsageError(f"gce.ssh.source: {source} {wrong}", hint=_SOURCE_HINT)
     return str(network)
 
 
 def is_public(source: str) -> bool:
-    """Whether a range of addresses lies outside of private networks and VPNs.
-
-    Raises:
-        ValueError: it is no range of IPv4 addresses.
-    """
+    """Whether a range of IPv4 addresses (else ValueError) lies outside of private networks and VPNs."""
     network = ipaddress.IPv4Network(source, strict=False)
     return not any(network.subnet_of(private) for private in _PRIVATE)
 
@@ -108,11 +103,8 @@ def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddre
         if isinstance(answer, ipaddress.IPv4Address):
             return answer
         failures.append(answer)
-    raise UsageError(
-        "gce.ssh.source is auto, but this machine's public address cannot be found out",
-        hint=_SOURCE_HINT,
-        details="\n".join(failures),
-    )
+    message = "gce.ssh.source is auto, but this machine's public address cannot be found out"
+    raise UsageError(message, hint=_SOURCE_HINT, details="\n".join(failures))
 
 
 def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
@@ -127,11 +119,6 @@ def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
 
 def check_iap() -> list[Problem]:
     """What is missing here for reaching nodes through Identity-Aware Proxy."""
-    if shutil.which("gcloud"):
-        return []
-    return [
-        Problem(
-            message="gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine",
-            hint="install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source",
-        )
-    ]
+    message = "gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine"
+    hint = "install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source"
+    return [] if shutil.which("gcloud") else [Problem(message=message, hint=hint)]

@@ -14,11 +14,7 @@ START_ATTEMPTS = 5
 
 
 class Maker:
-    """Makes what a plan asks for, and remembers what it has made.
-
-    Args:
-        api: docker-py's; used from several threads at once.
-    """
+    """Makes what a plan asks for, and remembers it. `api` is docker-py's; used from several threads at once."""
 
     def __init__(self, api: Any, *, on_progress: OnProgress) -> None:
         self._api = api
@@ -26,11 +22,7 @@ class Maker:
         self._made: list[tuple[str, str]] = []
 
     def network(self, request: Request) -> None:
-        """Make a network.
-
-        Raises:
-            UsageError: its name is taken.  CapacityError: no subnet is free.  NodeError: the engine refuses.
-        """
+        """Make a network. UsageError: its name is taken. CapacityError: no subnet is free. NodeError: refused."""
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:

@@ -32,15 +32,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import (
-    Listing,
-    NodeBucket,
-    NodeProgress,
-    OnProgress,
-    Problem,
-    Stage,
-    ignore_progress,
-)
+from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, Stage, ignore_progress
 from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
@@ -105,12 +97,7 @@ class LocalProvider:
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
     def grow(
-        self,
-        spec: ClusterSpec,
-        indices: Sequence[int],
-        *,
-        journal: Journal,
-        on_progress: OnProgress = ignore_progress,
+        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped containers of the same names are deleted first, then all containers at once."""
         cluster = self.cluster(spec.name)
@@ -292,11 +279,7 @@ class LocalProvider:
     def _destroy_once(
         self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
     ) -> Sequence[Leftover]:
-        """Delete what there is; what was found, whether or not it could be deleted, is to be looked for once more.
-
-        Args:
-            indices: only these nodes; None: all of it.
-        """
+        """Delete all, or these nodes only; what was found, deleted or not, is to be looked for once more."""
         labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
         containers = [
             ("container", found["Names"][0].removeprefix("/"), found["Id"])

@@ -53,12 +53,7 @@ def container_requests(
             "name": name,
             "image": spec.image,
             "hostname": name,
-            "labels": {
-                **spec.labels,
-                LABEL_NODE: str(index),
-                LABEL_BUCKET: spec.bucket,
-                LABEL_IMAGE: spec.image,
-            },
+            "labels": {**spec.labels, LABEL_NODE: str(index), LABEL_BUCKET: spec.bucket, LABEL_IMAGE: spec.image},
             "environment": {
                 "HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key,
                 "HVDCLOUD_NODE": name,

@@ -15,8 +15,8 @@ from pathlib import Path
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
-from hvdcloud.providers.gce import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
+from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.bench.gce import PROJECT, ZONE, mark
 

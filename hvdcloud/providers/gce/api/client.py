@@ -14,19 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
-from hvdcloud.google import batch
+from hvdcloud.google import batch, http
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
-from hvdcloud.google.http import (
-    BASE_PATH,
-    RETRY_SECONDS,
-    WAIT_SECONDS,
-    Answer,
-    OnRetry,
-    Patience,
-    Transport,
-    ignore_retry,
-)
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.names import last_segment, zone_of
 
@@ -64,30 +54,22 @@ class ComputeClient:
     """
 
     def __init__(
-        self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = RETRY_SECONDS
+        self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = http.RETRY_SECONDS
     ) -> None:
         self.project = project
         self._home = f"projects/{project}"
-        self._transport = Transport(
+        self.transport = http.Transport(
             project=project, credentials=credentials, endpoint=endpoint, retry_seconds=retry_seconds
         )
+        """Its `on_retry` is told of every call that failed and will be repeated."""
         self._status_reads = batch.TokenBucket(burst=STATUS_BURST, per_second=STATUS_PER_SECOND)
         self._batch_refused = threading.Event()
-
-    @property
-    def on_retry(self) -> OnRetry:
-        """Hears of every call that failed and will be repeated: `GET …/zones: 503 backendError, again in 2.1 s`."""
-        return self._transport.on_retry
-
-    @on_retry.setter
-    def on_retry(self, callback: OnRetry | None) -> None:
-        self._transport.on_retry = callback or ignore_retry
 
     # --- what the project has -------------------------------------------------------------------------------------
 
     def get_project(self) -> dict[str, Any]:
         """The project with its project-wide quotas."""
-        return self._transport.read(self._home)
+        return self.transport.read(self._home)
 
     def regions(self) -> list[dict[str, Any]]:
         """Every region with its quotas."""
@@ -107,7 +89,7 @@ class ComputeClient:
 
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
-        return self._transport.read(f"projects/{project}/global/images/family/{family}")
+        return self.transport.read(f"projects/{project}/global/images/family/{family}")
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
@@ -117,7 +99,7 @@ class ComputeClient:
 
     def insert_firewall(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make a firewall rule; returns the operation."""
-        return self._transport.call(
+        return self.transport.call(
             "Firewalls", "insert_unary", {"request_id": request_id}, body=("firewall_resource", "Firewall", body)
         )
 
@@ -148,7 +130,7 @@ class ComputeClient:
 
         The same `request_id` again returns the same operation and makes nothing twice.
         """
-        return self._transport.call(
+        return self.transport.call(
             "Instances",
             "bulk_insert_unary",
             {"zone": zone, "request_id": request_id},
@@ -169,15 +151,14 @@ class ComputeClient:
         Args:
             resource: as it was listed: if its labels have changed since, the API refuses.
         """
-        body = {"labels": dict(labels), "labelFingerprint": resource.get("labelFingerprint", "")}
-        fields = {"zone": zone_of(resource), "request_id": request_id}
+        service, what = "Instances", "instance"
+        field, message = "instances_set_labels_request_resource", "InstancesSetLabelsRequest"
         if resource.get("kind") == "compute#disk":
-            fields["resource"] = resource["name"]
-            request = ("zone_set_labels_request_resource", "ZoneSetLabelsRequest", body)
-            return self._transport.call("Disks", "set_labels_unary", fields, body=request)
-        fields["instance"] = resource["name"]
-        request = ("instances_set_labels_request_resource", "InstancesSetLabelsRequest", body)
-        return self._transport.call("Instances", "set_labels_unary", fields, body=request)
+            service, what = "Disks", "resource"
+            field, message = "zone_set_labels_request_resource", "ZoneSetLabelsRequest"
+        fields = {"zone": zone_of(resource), "request_id": request_id, what: resource["name"]}
+        body = {"labels": dict(labels), "labelFingerprint": resource.get("labelFingerprint", "")}
+        return self.transport.call(service, "set_labels_unary", fields, body=(field, message, body))
 
     # --- operations -----------------------------------------------------------------------------------------------
 
@@ -205,10 +186,10 @@ class ComputeClient:
                     project=self.project,
                 )
             asked = time.monotonic()
-            seconds = min(WAIT_SECONDS if stop is None else _STOP_SECONDS, left + 1)
-            patience = Patience(seconds=left, timeouts=False, stop=stop)
+            seconds = min(http.WAIT_SECONDS if stop is None else _STOP_SECONDS, left + 1)
+            patience = http.Patience(seconds=left, timeouts=False, stop=stop)
             try:
-                current = self._transport.call(service, "wait", fields, read_seconds=seconds, patience=patience)
+                current = self.transport.call(service, "wait", fields, read_seconds=seconds, patience=patience)
             except ApiError as error:
                 # An answer that did not come in time is no failure of the operation: the deadline decides.
                 if error.reason != "timeout":
@@ -241,13 +222,9 @@ class ComputeClient:
         return found
 
     def serial_output(self, zone: str, name: str, start: int = -4000) -> str:
-        """The VM's boot log.
-
-        Args:
-            start: first byte; negative: that many bytes from the end.
-        """
+        """The VM's boot log, from byte `start`; negative: that many bytes from the end."""
         path = f"{self._home}/zones/{zone}/instances/{name}/serialPort"
-        contents: str = self._transport.read(path, {"start": start}).get("contents", "")
+        contents: str = self.transport.read(path, {"start": start}).get("contents", "")
         return contents
 
     def _statuses(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
@@ -270,22 +247,22 @@ class ComputeClient:
             if failed is not None:
                 raise failed
 
-        self._transport.persist(attempt, what="getGuestAttributes")
+        self.transport.persist(attempt, what="getGuestAttributes")
         return found
 
-    def _read_statuses(self, zone: str, names: Sequence[str]) -> list[Answer]:
+    def _read_statuses(self, zone: str, names: Sequence[str]) -> list[http.Answer]:
         self._status_reads.take(len(names))
-        prefix = f"{BASE_PATH}{self._home}/zones/{zone}/instances"
+        prefix = f"{http.BASE_PATH}{self._home}/zones/{zone}/instances"
         paths = [f"{prefix}/{name}/getGuestAttributes?queryPath={NAMESPACE}%2F" for name in names]
         if not self._batch_refused.is_set():
             content_type, body = batch.encode(paths)
-            answer = self._transport.send("POST", batch.PATH, body=body, content_type=content_type)
+            answer = self.transport.send("POST", batch.PATH, body=body, content_type=content_type)
             if answer.status < 400:
                 return batch.decode(answer, calls=len(paths))
             if answer.status not in batch.REFUSED:
                 raise answer_error(answer.status, answer.body, project=self.project)
             self._batch_refused.set()
-        return side_by_side(lambda path: self._transport.send("GET", path), paths)
+        return side_by_side(lambda path: self.transport.send("GET", path), paths)
 
     # --- how ------------------------------------------------------------------------------------------------------
 
@@ -299,13 +276,13 @@ class ComputeClient:
                 raise ApiError(message=message, status=503, code=code, project=self.project)
 
         parameters = {"filter": matching} if matching else {}
-        pages = self._transport.pages(f"{self._home}/{collection}", parameters, check=complete)
+        pages = self.transport.pages(f"{self._home}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
     def _aggregated(self, collection: str, matching: str) -> Aggregated:
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        for page in self._transport.pages(f"{self._home}/aggregated/{collection}", {"filter": matching}):
+        for page in self.transport.pages(f"{self._home}/aggregated/{collection}", {"filter": matching}):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
                 unseen.append(f"part of project {self.project} ({page['warning'].get('message', collection)})")
@@ -317,7 +294,7 @@ class ComputeClient:
 
     def _delete(self, service: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            return self._transport.call(service, "delete_unary", fields)
+            return self.transport.call(service, "delete_unary", fields)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -325,15 +302,7 @@ class ComputeClient:
 
 
 def connect_client(*, project: str | None, endpoint: str | None) -> ComputeClient:
-    """The Compute API with this machine's Application Default Credentials.
-
-    Args:
-        project: None: the credentials' own.
-
-    Raises:
-        CredentialsError: there are none, or they cannot be read.
-        UsageError: neither the configuration nor the credentials name a project.
-    """
+    """The Compute API with this machine's credentials; `project`, and what is raised: as `google_credentials`."""
     credentials, chosen = google_credentials(project)
     return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)
 

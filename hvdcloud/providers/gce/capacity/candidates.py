@@ -5,6 +5,7 @@ A zone that does not answer is taken to have everything, and a quota that is lef
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import quota
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.names import region_of, zone_of
+from hvdcloud.providers.gce.plan.budget import in_all
 from hvdcloud.providers.gce.settings import Group, Settings, groups
 
 Questions = Mapping[str, Callable[[], Any]]
@@ -43,8 +45,7 @@ class Availability:
 
     def lacks(self, zone: str, *, machines: Sequence[str], gpus: Sequence[str]) -> str | None:
         """Which of these a zone does not have; None: it has all of them, as far as the API says."""
-        told = [*self._told(machines, gpus)]
-        return next((what for what, zones in reversed(told) if zone not in zones), None)
+        return next((what for what, zones in reversed([*self._told(machines, gpus)]) if zone not in zones), None)
 
     def zones(self, listed: Sequence[str], *, machines: Sequence[str], gpus: Sequence[str]) -> list[str]:
         """The zones that have all of these: those of `listed` in their order, then others that the API names."""
@@ -57,11 +58,7 @@ class Availability:
         return [*(zone for zone in listed if zone in having), *sorted(having - set(listed) - self.unseen)]
 
     def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[quota.Shortfall]:
-        """The quotas without room for a whole cluster in this region.
-
-        Raises:
-            UsageError: as `quota.needs`.
-        """
+        """The quotas without room for a whole cluster in this region. Raises as `quota.needs`."""
         return quota.shortfalls(
             quota.needs(settings, nodes=nodes),
             regional_quotas=self.regional_quotas.get(region, ()),
@@ -138,20 +135,8 @@ def zone_candidates(settings: Settings, *, nodes: int, zones: Sequence[str]) -> 
     kinds = groups(settings, range(nodes))
 
     def machines(region: str) -> float | None:
-        found = [
-            prices.node_dollars_per_hour(
-                machine_type=group.kind.machine_type,
-                gpu_type=group.kind.gpu_type,
-                gpu_count=group.kind.gpu_count,
-                spot=group.kind.spot,
-                disk_gb=0,
-                external_ip=False,
-                region=region,
-            )
-            for group in kinds
-        ]
-        known = [group.nodes * dollars for group, dollars in zip(kinds, found, strict=True) if dollars is not None]
-        return sum(known) if len(known) == len(kinds) else None
+        hourly = functools.partial(prices.node_dollars_per_hour, disk_gb=0, external_ip=False, region=region)
+        return in_all(kinds, hourly)
 
     candidates = list(zones) or prices.by_price(_zones_with(kinds), price=machines)
     region = settings.subnetwork_region
@@ -160,6 +145,6 @@ def zone_candidates(settings: Settings, *, nodes: int, zones: Sequence[str]) -> 
 
 def _zones_with(kinds: Sequence[Group]) -> list[str]:
     """Those of the catalogue that have the GPUs of every kind; of a machine type without one it says nothing."""
-    gpus = {catalog.gpus_of(each.kind.machine_type, each.kind.gpu_type, each.kind.gpu_count)[0] for each in kinds}
+    gpus = {each.kind.gpus[0] for each in kinds}
     first, *others = [catalog.zones_with(gpu) for gpu in gpus if gpu] or [catalog.zones_with(None)]
     return [zone for zone in first if all(zone in other for other in others)]

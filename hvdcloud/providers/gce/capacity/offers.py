@@ -1,16 +1,16 @@
-"""What can be had, where and for how much. Pure: settings, the catalogue, prices and the API's answers → offers."""
+"""What is available, where and for how much. Pure: settings, the catalogue, prices and the API's answers → offers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
-from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.capacity.candidates import Availability
 from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import budget
 from hvdcloud.providers.gce.settings import Settings
@@ -19,16 +19,7 @@ from hvdcloud.providers.pricing import Offer, Spot
 NODE = "n1-standard-8"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """One way to make a node, but for Spot."""
-
-    machine_type: str
-    gpu_type: str | None
-    gpu_count: int
-
-
-def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[Kind]:
+def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[NodeKind]:
     """The nodes to compare: the configured one, and others with as many GPUs or, without GPUs, as many vCPUs.
 
     Args:
@@ -38,7 +29,7 @@ def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[Kind]:
         UsageError: the machine type or a GPU is not in the catalogue.
     """
     own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    configured = Kind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
+    configured = NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
     wanted = catalog.gpu(gpu) if gpu else None
     found = [configured] if not catalog.check(settings.machine_type, own_gpu, own_count, today=today) else []
     if own_gpu or wanted:
@@ -50,23 +41,23 @@ def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[Kind]:
     return [kind for kind in dict.fromkeys(found) if wanted is None or kind.gpu_type == wanted.name]
 
 
-def _with_gpus(base: catalog.Machine, count: int, *, today: date) -> Iterator[Kind]:
+def _with_gpus(base: catalog.Machine, count: int, *, today: date) -> Iterator[NodeKind]:
     for gpu in catalog.gpus():
         if n1 := _n1_for(gpu, count, base):
-            yield Kind(machine_type=n1, gpu_type=gpu.name, gpu_count=count)
+            yield NodeKind(machine_type=n1, gpu_type=gpu.name, gpu_count=count)
         elif not gpu.limits and _gone(gpu.name, today):
-            yield Kind(machine_type=NODE, gpu_type=gpu.name, gpu_count=count)
+            yield NodeKind(machine_type=NODE, gpu_type=gpu.name, gpu_count=count)
     for machine in catalog.machines():
         if machine.gpu_type and machine.gpu_count == count:
-            yield Kind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
+            yield NodeKind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
 
 
-def _without_gpus(vcpus: int) -> Iterator[Kind]:
+def _without_gpus(vcpus: int) -> Iterator[NodeKind]:
     sizes = [machine for machine in catalog.machines() if machine.takes_gpus and machine.vcpus >= vcpus]
     least = min((machine.vcpus for machine in sizes), default=0)
     for machine in sizes:
         if machine.vcpus == least:
-            yield Kind(machine_type=machine.name, gpu_type=None, gpu_count=0)
+            yield NodeKind(machine_type=machine.name)
 
 
 def _n1_for(gpu: catalog.Gpu, count: int, base: catalog.Machine) -> str | None:
@@ -77,9 +68,7 @@ def _n1_for(gpu: catalog.Gpu, count: int, base: catalog.Machine) -> str | None:
     n1 = [machine for machine in catalog.machines() if machine.takes_gpus and machine.name.startswith("n1-standard")]
     alike = base if base.takes_gpus else next((each for each in n1 if each.vcpus >= base.vcpus), n1[-1])
     fitting = [each for each in n1 if each.vcpus <= vcpus and each.memory_gb <= memory_gb]
-    return next(
-        each.name for each in [alike, *reversed(fitting)] if each.vcpus <= vcpus and each.memory_gb <= memory_gb
-    )
+    return alike.name if alike.vcpus <= vcpus and alike.memory_gb <= memory_gb else fitting[-1].name
 
 
 def _gone(gpu_type: str, today: date) -> bool:
@@ -116,75 +105,53 @@ def offers(
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
     home = settings.subnetwork_region
+    own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     found = []
     head = settings.head_machine_type if nodes > 1 else None
     for kind in kinds(settings, gpu=gpu, today=today):
         for spot in ways:
-            wanted = replace(
-                settings,
-                machine_type=kind.machine_type,
-                gpu_type=kind.gpu_type,
-                gpu_count=kind.gpu_count,
-                spot=spot,
-                # The time limit follows from it, and each offer has another.
-                max_cost=None,
-            )
-            own = kind.machine_type == settings.machine_type and spot == own_spot and _same_gpus(kind, settings)
-            common = _common(kind, today=today, image_problem=image_problem)
+            # The time limit follows from `max_cost`, and each offer has another.
+            wanted = replace(settings, machine_type=kind.machine_type, spot=spot, max_cost=None)
+            wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
+            own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
+            ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
+            image = image_problem(kind.gpu_type) if kind.gpu_type else None
             for zone in _zones(kind, available, head=head) or [None]:
-                elsewhere = zone is not None and home not in (None, region_of(zone))
-                configured = own and not elsewhere and (zone is None or allowed is None or zone in allowed)
-                priced = _priced(wanted, nodes=nodes, hours=hours, zone=zone)
-                refusing = _quota(wanted, nodes=nodes, region=region_of(zone) if zone else None, available=available)
-                here = replace(common, zone=zone, elsewhere=elsewhere, configured=configured, quota=refusing, **priced)
-                found.append(replace(here, spot=spot != "none", spot_nodes=spot, head_machine_type=head))
+                region = region_of(zone) if zone else None
+                elsewhere = region is not None and home not in (None, region)
+                hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+                found.append(
+                    Offer(
+                        machine_type=kind.machine_type,
+                        gpu_type=kind.gpu_type,
+                        gpu_count=kind.gpu_count,
+                        spot=spot != "none",
+                        spot_nodes=spot,
+                        head_machine_type=head,
+                        region=region,
+                        zone=zone,
+                        elsewhere=elsewhere,
+                        configured=own and not elsewhere and (zone is None or allowed is None or zone in allowed),
+                        dollars_per_hour=hourly,
+                        dollars=None if hourly is None else hourly * hours,
+                        estimate=region is None or not prices.knows(region),
+                        quota=_quota(wanted, nodes=nodes, region=region, available=available),
+                        switched_off=ends if ends and ends <= today else None,
+                        ends=ends if ends and ends > today else None,
+                        image=image,
+                    )
+                )
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
     return sorted(
         found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)
     )
 
 
-def _same_gpus(kind: Kind, settings: Settings) -> bool:
-    own = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    return (kind.gpu_type, kind.gpu_count) == own
-
-
-def _common(kind: Kind, *, today: date, image_problem: Callable[[str], str | None]) -> Offer:
-    """What is the same in every zone."""
-    ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
-    return Offer(
-        machine_type=kind.machine_type,
-        gpu_type=kind.gpu_type,
-        gpu_count=kind.gpu_count,
-        spot=False,
-        region=None,
-        zone=None,
-        dollars_per_hour=None,
-        dollars=None,
-        estimate=False,
-        configured=False,
-        switched_off=ends if ends and ends <= today else None,
-        ends=ends if ends and ends > today else None,
-        image=image_problem(kind.gpu_type) if kind.gpu_type else None,
-    )
-
-
-def _zones(kind: Kind, available: Availability, *, head: str | None) -> list[str | None]:
+def _zones(kind: NodeKind, available: Availability, *, head: str | None) -> list[str | None]:
     """Where it and the head are, in the catalogue's order; what the API says counts where it says something."""
     listed = catalog.zones_with(kind.gpu_type)
     machines = [name for name in (kind.machine_type, head) if name and not catalog.machine(name).custom]
     return [*available.zones(listed, machines=machines, gpus=[kind.gpu_type] if kind.gpu_type else [])]
-
-
-def _priced(wanted: Settings, *, nodes: int, hours: float, zone: str | None) -> dict[str, Any]:
-    region = region_of(zone) if zone else None
-    hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
-    return {
-        "region": region,
-        "dollars_per_hour": hourly,
-        "dollars": None if hourly is None else hourly * hours,
-        "estimate": region is None or not prices.knows(region),
-    }
 
 
 def _quota(wanted: Settings, *, nodes: int, region: str | None, available: Availability) -> tuple[str, ...] | None:

@@ -19,8 +19,9 @@ from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
-from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
+from hvdcloud.providers.gce.settings import Settings, groups
 
 IMAGE_FAMILIES = {
     # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
@@ -140,7 +141,7 @@ def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> lis
     try:
         quota.needs(settings, nodes=spec.nodes)
     except UsageError as error:
-        return [Problem(message=error.message, hint=error.hint)]
+        return [Problem.of(error)]
     return []
 
 
@@ -162,10 +163,7 @@ def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
 
 def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
     """What a zone has to have: `n1-standard-8 with nvidia-tesla-t4 and n1-standard-2`."""
-    found = []
-    for kind in kinds(settings, spec):
-        gpu_type, _ = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
-        found.append(" with ".join(filter(None, (kind.machine_type, gpu_type))))
+    found = [" with ".join(filter(None, (kind.machine_type, kind.gpus[0]))) for kind in kinds(settings, spec)]
     return " and ".join(dict.fromkeys(found))
 
 
@@ -179,11 +177,8 @@ def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[s
 
 def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:
     """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
-    serious = {
-        error.hint: Problem(message=error.message, hint=error.hint, error=type(error))
-        for what, error in failures.items()
-        if isinstance(error, CredentialsError) or what == "image"
-    }
+    final = [error for what, error in failures.items() if isinstance(error, CredentialsError) or what == "image"]
+    serious = {error.hint: Problem.of(error) for error in final}
     passing = [error.message for error in failures.values() if error.hint not in serious]
     return list(serious.values()), passing
 
@@ -199,11 +194,8 @@ def _zones(
     """
     machines, gpus = _asked_for(settings, spec)
     status = available.status
-    lacks = {
-        zone: f"{zone} has no {what}"
-        for zone in places
-        if (what := available.lacks(zone, machines=machines, gpus=gpus))
-    }
+    lacking = {zone: available.lacks(zone, machines=machines, gpus=gpus) for zone in places}
+    lacks = {zone: f"{zone} has no {what}" for zone, what in lacking.items() if what}
     lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
     down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in available.up}
     known = [zone for zone in places if zone not in lacks | down]
@@ -213,9 +205,8 @@ def _zones(
     everywhere = available.zones(places, machines=machines, gpus=gpus)
     if chosen:
         hint = f"zones that have it: {_some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
-        problems = [
-            Problem(message=f"gce.zones: {reason}", hint=hint) for zone, reason in lacks.items() if zone not in down
-        ]
+        wrong = [reason for zone, reason in lacks.items() if zone not in down]
+        problems = [Problem(message=f"gce.zones: {reason}", hint=hint) for reason in wrong]
         closed = ", ".join(down.values())
         if closed and not known:
             problems.append(Problem(message=f"gce.zones: {closed}", hint=hint, error=CapacityError))
@@ -226,12 +217,8 @@ def _zones(
         known += [zone for zone in newer if zone not in known]
     if known:
         return known, [], []
-    problem = Problem(
-        message=f"no zone has {needed_of_zone(settings, spec)}",
-        hint="take another GPU or machine type",
-        error=CapacityError,
-    )
-    return [], [problem], []
+    message, hint = f"no zone has {needed_of_zone(settings, spec)}", "take another GPU or machine type"
+    return [], [Problem(message=message, hint=hint, error=CapacityError)], []
 
 
 def _quotas(
@@ -268,13 +255,9 @@ def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str
     for vm in sorted(found, key=lambda vm: str(vm["name"])):
         labels, zone = vm.get("labels", {}), zone_of(vm)
         if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-            return [
-                NameTaken(
-                    message=f"the cluster {spec.name} exists already ({vm['name']} in {zone})",
-                    hint=f"hvdcloud down --name {spec.name} deletes it; else take another --name",
-                    by_this_cluster=True,
-                )
-            ]
+            message = f"the cluster {spec.name} exists already ({vm['name']} in {zone})"
+            hint = f"hvdcloud down --name {spec.name} deletes it; else take another --name"
+            return [NameTaken(message=message, hint=hint, by_this_cluster=True)]
         if zone in zones:
             message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
             hint = "take another --name, or other gce.zones"

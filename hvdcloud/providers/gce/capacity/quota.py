@@ -62,7 +62,7 @@ def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
     """Of nodes that are alike, of a cluster of so many."""
     kind, alike = group.kind, group.nodes
     machine = catalog.machine(kind.machine_type)
-    gpu_type, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    gpu_type, gpu_count = kind.gpus
     vcpus, gpus = alike * machine.vcpus, alike * gpu_count
     found = [
         Need(metric="INSTANCES", amount=alike),
@@ -88,10 +88,7 @@ def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
 
 
 def taken(
-    needed: Iterable[Need],
-    *,
-    regional_quotas: Sequence[Mapping[str, Any]],
-    project_quotas: Sequence[Mapping[str, Any]],
+    needed: Iterable[Need], *, regional_quotas: Sequence[Mapping[str, Any]], project_quotas: Sequence[Mapping[str, Any]]
 ) -> list[Need]:
     """The needs by the quotas that they are taken from: each once, where it was granted, and in the order of `needed`.
 
@@ -127,10 +124,7 @@ def taken(
 
 
 def shortfalls(
-    needed: Iterable[Need],
-    *,
-    regional_quotas: Sequence[Mapping[str, Any]],
-    project_quotas: Sequence[Mapping[str, Any]],
+    needed: Iterable[Need], *, regional_quotas: Sequence[Mapping[str, Any]], project_quotas: Sequence[Mapping[str, Any]]
 ) -> list[Shortfall]:
     """The needs without room; arguments as for `taken`."""
     found = []

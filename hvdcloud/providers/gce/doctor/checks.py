@@ -17,9 +17,10 @@ from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import firewall, request
-from hvdcloud.providers.gce.settings import NodeKind, Settings, settings_of
+from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -262,7 +263,7 @@ class _Checks:
 def _described(kind: NodeKind) -> str:
     """`n1-standard-8: 8 vCPUs, 30 GB, 1 nvidia-tesla-t4, Spot`."""
     machine = catalog.machine(kind.machine_type)
-    gpu_type, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    gpu_type, gpu_count = kind.gpus
     gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
     return f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{', Spot' if kind.spot else ''}"
 

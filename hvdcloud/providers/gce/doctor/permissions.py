@@ -78,10 +78,7 @@ class Login:
     def client(self) -> ComputeClient:
         """The Compute API as the provider uses it."""
         return ComputeClient(
-            project=self.project,
-            credentials=self.credentials,
-            endpoint=self.endpoint,
-            retry_seconds=RETRY_SECONDS,
+            project=self.project, credentials=self.credentials, endpoint=self.endpoint, retry_seconds=RETRY_SECONDS
         )
 
     def grant(self, roles: Sequence[str]) -> str:
@@ -166,11 +163,7 @@ def check_billing(login: Login) -> Finding:
 
 
 def check_apis(login: Login, services: Sequence[str]) -> Finding:
-    """Whether the APIs are on that this configuration needs.
-
-    Args:
-        services: `compute.googleapis.com`, …
-    """
+    """Whether the APIs (`compute.googleapis.com`, …) are on that this configuration needs."""
     parent = f"projects/{login.project}"
     names = [f"{parent}/services/{service}" for service in services]
     try:
@@ -228,11 +221,7 @@ def check_firewall_rights(login: Login) -> Finding | None:
 
 
 def missing(login: Login, permissions: Sequence[str]) -> list[str]:
-    """Those that we do not have in the project.
-
-    Raises:
-        ApiError: Resource Manager does not tell.
-    """
+    """Those that we do not have in the project; ApiError: Resource Manager does not tell."""
     body = {"permissions": list(permissions)}
     found = login.api("cloudresourcemanager").post(f"projects/{login.project}:testIamPermissions", body)
     return [permission for permission in permissions if permission not in found.get("permissions", [])]

@@ -8,28 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from hvdcloud.errors import NodeError
-from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.money.price_table import (
-    ADDRESS,
-    BUCKET,
-    CUSTOM_GB,
-    CUSTOM_VCPU,
-    DISK,
-    EVERYWHERE,
-    FORMAT,
-    HOURS_PER_MONTH,
-    N1_GB,
-    N1_VCPU,
-    Pair,
-    Rates,
-    Table,
-)
+from hvdcloud.providers.gce.money import catalog, price_table, prices
+from hvdcloud.providers.gce.money.catalog import NodeKind
+from hvdcloud.providers.gce.money.price_table import Pair, Rates, Table
 
 SERVICES = {"Compute Engine": "6F81-5844-456A", "Cloud Storage": "95FF-2EF5-5EA1"}
 PAGE_SIZE = 5000
@@ -77,9 +64,8 @@ def entries() -> Iterator[Entry]:
     for component, other in catalog.other_skus().items():
         for spot, key in ((False, "name"), (True, "spot")):
             if key in other:
-                yield Entry(
-                    component=component, name=other[key], spot=spot, unit=other["unit"], group=other.get("group")
-                )
+                unit, group = other["unit"], other.get("group")
+                yield Entry(component=component, name=other[key], spot=spot, unit=unit, group=group)
 
 
 @dataclass(slots=True)
@@ -179,12 +165,12 @@ def table_of(reading: Reading, *, before: Table, shipped: Table, today: date) ->
     places = {region for prices in reading.found.values() for region in prices} - {GLOBAL}
     rates = {region: _rates(reading, region) for region in sorted(places)}
     # Buckets are also sold in places where there are no machines: `us`, `nam4`.
-    regions = {region: found for region, found in rates.items() if set(found) - set(EVERYWHERE)}
+    regions = {region: found for region, found in rates.items() if set(found) - set(price_table.EVERYWHERE)}
     main = regions.get(before.region, {})
     merged, kept = _completed(main, before.main)
     _check_main(merged, main, shipped)
     return Table(
-        format=FORMAT,
+        format=price_table.FORMAT,
         as_of=today,
         region=before.region,
         regions={**regions, before.region: merged},
@@ -197,7 +183,7 @@ def _rates(reading: Reading, region: str) -> Rates:
     pairs: Rates = {}
     for key, parts in _parts():
         columns = [_sum(reading, parts, spot=spot, region=region) for spot in (False, True)]
-        if key in (DISK, BUCKET):  # They cost the same whatever VM they belong to.
+        if key in (price_table.DISK, price_table.BUCKET):  # They cost the same whatever VM they belong to.
             columns[1] = columns[0]
         if columns != [None, None]:
             pairs[key] = (columns[0], columns[1])
@@ -207,22 +193,24 @@ def _rates(reading: Reading, region: str) -> Rates:
 def _parts() -> Iterator[tuple[str, list[tuple[Decimal, str]]]]:
     """The price table's names, and the components whose sum each is."""
     n1 = next(machine for machine in catalog.machines() if machine.takes_gpus)
-    for keys, sku in (((N1_VCPU, N1_GB), n1.sku), ((CUSTOM_VCPU, CUSTOM_GB), catalog.custom_sku())):
-        for key, part in zip(keys, ("Core", "Ram"), strict=True):
-            yield key, [(Decimal(1), f"{sku} {part}")]
+    custom = catalog.custom_sku()
+    yield price_table.N1_VCPU, [(Decimal(1), f"{n1.sku} Core")]
+    yield price_table.N1_GB, [(Decimal(1), f"{n1.sku} Ram")]
+    yield price_table.CUSTOM_VCPU, [(Decimal(1), f"{custom} Core")]
+    yield price_table.CUSTOM_GB, [(Decimal(1), f"{custom} Ram")]
     for machine in catalog.machines():
         if machine.gpu_type:
             sizes = [
                 (Decimal(machine.vcpus), f"{machine.sku} Core"),
                 (Decimal(str(machine.memory_gb)), f"{machine.sku} Ram"),
                 (Decimal(machine.gpu_count), machine.gpu_type),
-                (Decimal(machine.local_ssd_gb) / HOURS_PER_MONTH, LOCAL_SSD),
+                (Decimal(machine.local_ssd_gb) / price_table.HOURS_PER_MONTH, LOCAL_SSD),
             ]
             yield machine.name, [part for part in sizes if part[0]]
     for gpu in catalog.gpus():
         if gpu.limits:
             yield gpu.name, [(Decimal(1), gpu.name)]
-    for key in (DISK, BUCKET, ADDRESS):
+    for key in (price_table.DISK, price_table.BUCKET, price_table.ADDRESS):
         yield key, [(Decimal(1), key)]
 
 
@@ -251,11 +239,8 @@ def _check_zeros(reading: Reading, shipped: Table) -> None:
     needed = {component for key, parts in _parts() if key in shipped.main for _, component in parts}
     for component, spot, region in sorted(reading.free):
         # Elsewhere it may be a region that is not open yet; there the price is simply not known.
-        if (
-            component in needed
-            and region in (shipped.region, GLOBAL)
-            and reading.rate(component, spot=spot, region=shipped.region) is None
-        ):
+        unknown = reading.rate(component, spot=spot, region=shipped.region) is None
+        if unknown and component in needed and region in (shipped.region, GLOBAL):
             kind = "for Spot" if spot else "on demand"
             raise _unbelievable(f"{component} {kind} costs nothing in {shipped.region}")
 
@@ -270,9 +255,8 @@ def _check_main(merged: Rates, main: Rates, shipped: Table) -> None:
             if was is None or now is None:
                 continue
             if not 1 / ABSURD <= Decimal(now) / Decimal(was) <= ABSURD:
-                raise _unbelievable(
-                    f"{key} {kind} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
-                )
+                message = f"{key} {kind} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
+                raise _unbelievable(message)
 
 
 def _unbelievable(what: str) -> NodeError:
@@ -288,27 +272,15 @@ def compare(before: Table, after: Table) -> tuple[list[tuple[str, float, float]]
     Returns:
         (what, dollars before, dollars now), what changed most first; the number of other figures that changed.
     """
-    from hvdcloud.providers.gce.money import prices
-
     changed = []
-    for machine_type, gpu_type in _nodes():
-        for spot in (False, True):
-            was, now = (
-                prices.node_dollars_per_hour(
-                    machine_type=machine_type,
-                    gpu_type=gpu_type,
-                    gpu_count=1,
-                    spot=spot,
-                    disk_gb=0,
-                    external_ip=False,
-                    table=table,
-                )
-                for table in (before, after)
-            )
-            if was is not None and now is not None and was != now:
-                name = f"{machine_type} + {gpu_type}" if gpu_type else machine_type
-                changed.append((f"Spot {name}" if spot else name, was, now))
-    for key in EVERYWHERE:
+    for kind in _nodes():
+        was, now = (
+            prices.node_dollars_per_hour(kind, disk_gb=0, external_ip=False, table=table) for table in (before, after)
+        )
+        if was is not None and now is not None and was != now:
+            name = f"{kind.machine_type} + {kind.gpu_type}" if kind.gpu_type else kind.machine_type
+            changed.append((f"Spot {name}" if kind.spot else name, was, now))
+    for key in price_table.EVERYWHERE:
         (was, _), (now, _) = before.main[key], after.main[key]
         if was and now and was != now:
             changed.append((key, was, now))
@@ -321,11 +293,10 @@ def compare(before: Table, after: Table) -> tuple[list[tuple[str, float, float]]
     return sorted(changed, key=lambda each: -abs(each[2] / each[1] - 1)), elsewhere
 
 
-def _nodes() -> Iterator[tuple[str, str | None]]:
-    yield "n1-standard-8", None
-    for gpu in catalog.gpus():
-        if gpu.limits:
-            yield "n1-standard-8", gpu.name
-    for machine in catalog.machines():
-        if machine.gpu_type:
-            yield machine.name, None
+def _nodes() -> Iterator[NodeKind]:
+    """Each on demand, then Spot."""
+    attached = [None, *(gpu.name for gpu in catalog.gpus() if gpu.limits)]
+    kinds = [NodeKind(machine_type="n1-standard-8", gpu_type=gpu, gpu_count=1) for gpu in attached]
+    kinds += [NodeKind(machine_type=machine.name) for machine in catalog.machines() if machine.gpu_type]
+    for kind in kinds:
+        yield from (kind, replace(kind, spot=True))

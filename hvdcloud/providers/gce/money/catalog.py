@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Mapping
@@ -9,12 +10,14 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import Problem
+
+T = TypeVar("T")
 
 _TABLE = Path(__file__).with_name("machines.yaml")
 _CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
@@ -73,6 +76,30 @@ class Gpu:
     """What the Cloud Billing Catalog calls it, before ` GPU`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """What a VM is, as far as its price and its place go."""
+
+    machine_type: str
+    gpu_type: str | None = None
+    gpu_count: int = 0
+    spot: bool = False
+
+    @property
+    def gpus(self) -> tuple[str | None, int]:
+        """As `gpus_of`."""
+        return gpus_of(self.machine_type, self.gpu_type, self.gpu_count)
+
+    def __str__(self) -> str:
+        """`n1-standard-8 with 1 nvidia-tesla-t4, Spot`."""
+        gpu_type, count = self.gpu_type, self.gpu_count
+        # A machine type that the table does not know is shown as well.
+        with contextlib.suppress(UsageError):
+            gpu_type, count = self.gpus
+        gpus = f" with {count} {gpu_type}" if gpu_type and count else ""
+        return f"{self.machine_type}{gpus}{', Spot' if self.spot else ''}"
+
+
 def machine(machine_type: str) -> Machine:
     """Look up a machine type, custom N1 types included.
 
@@ -81,27 +108,12 @@ def machine(machine_type: str) -> Machine:
     """
     if custom := _CUSTOM.fullmatch(machine_type):
         return _custom_machine(machine_type, vcpus=int(custom[1]), mb=int(custom[2]), extended=bool(custom[3]))
-    found = _machines().get(machine_type)
-    if found is None:
-        raise UsageError(
-            f"gce.machine_type: {machine_type} is not in the table of machine types",
-            hint=_did_you_mean(machine_type, list(_machines())),
-        )
-    return found
+    return _looked_up(machine_type, _machines(), what="gce.machine_type", table="machine types")
 
 
 def gpu(gpu_type: str) -> Gpu:
-    """Look up an accelerator type.
-
-    Raises:
-        UsageError: it is not in the table.
-    """
-    found = _gpus().get(gpu_type)
-    if found is None:
-        raise UsageError(
-            f"gce.gpu.type: {gpu_type} is not in the table of GPUs", hint=_did_you_mean(gpu_type, list(_gpus()))
-        )
-    return found
+    """The accelerator type of this name; UsageError: it is not in the table."""
+    return _looked_up(gpu_type, _gpus(), what="gce.gpu.type", table="GPUs")
 
 
 def machines() -> tuple[Machine, ...]:
@@ -126,11 +138,7 @@ def custom_sku() -> str:
 
 
 def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
-    """The GPUs that one node has: its machine type's own, else those that are configured.
-
-    Raises:
-        UsageError: as `machine`.
-    """
+    """The GPUs that one node has: its machine type's own, else the configured ones. Raises as `machine`."""
     kind = machine(machine_type)
     if kind.gpu_type:
         return kind.gpu_type, kind.gpu_count
@@ -144,31 +152,23 @@ def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: dat
         node_gpu, node_count = gpus_of(machine_type, gpu_type, gpu_count)
         found = gpu(node_gpu) if node_gpu else None
     except UsageError as error:
-        return [Problem(message=error.message, hint=error.hint)]
+        return [Problem.of(error)]
     problems = []
-    if kind.gpu_type and not _fits_built_in(kind, gpu_type, gpu_count):
-        problems.append(
-            Problem(
-                message=f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, "
-                f"gce.gpu asks for {gpu_count} {gpu_type}",
-                hint=f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null",
-            )
-        )
+    own = (kind.gpu_type, kind.gpu_count)
+    if kind.gpu_type and gpu_type and (gpu_type, gpu_count) not in (own, _DEFAULT_GPU):
+        message = f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}"
+        hint = f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null"
+        problems.append(Problem(message=message, hint=hint))
     if found and found.ends and found.ends <= today:
-        problems.append(
-            Problem(message=f"Compute Engine switched {found.name} off on {found.ends}", hint=f"take {found.instead}")
-        )
+        message = f"Compute Engine switched {found.name} off on {found.ends}"
+        problems.append(Problem(message=message, hint=f"take {found.instead}"))
     elif found and kind.takes_gpus:
         problems += _attachment_problems(kind, found, node_count)
     return problems
 
 
 def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
-    """Why the VM cannot be made any more from some day on.
-
-    Raises:
-        UsageError: the machine type or the GPU is not in the table.
-    """
+    """Why the VM cannot be made from some day on. UsageError: the machine type or the GPU is not in the table."""
     node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
     found = gpu(node_gpu) if node_gpu else None
     if found is None or found.ends is None or found.ends <= today:
@@ -204,11 +204,6 @@ def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]
     return [Problem(message=message, hint="take a smaller gce.machine_type, or more GPUs per node")]
 
 
-def _fits_built_in(kind: Machine, gpu_type: str | None, gpu_count: int) -> bool:
-    own = (kind.gpu_type, kind.gpu_count)
-    return not gpu_type or (gpu_type, gpu_count) in (own, _DEFAULT_GPU)
-
-
 def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -> Machine:
     """https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type"""
     family = _table()["families"]["n1"]
@@ -226,19 +221,16 @@ def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -
         )
     # The name without `n1-` is the documented one.
     name = machine_type.removeprefix("n1-")
-    return Machine(
-        name=name,
-        vcpus=vcpus,
-        memory_gb=gb,
-        cpu_quota=family["cpu_quota"],
-        spot_cpu_quota=family["spot_cpu_quota"],
-        sku=family["custom"]["sku"],
-    )
+    quotas = {key: family[key] for key in ("cpu_quota", "spot_cpu_quota")}
+    return Machine(name=name, vcpus=vcpus, memory_gb=gb, sku=family["custom"]["sku"], **quotas)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
-    return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known)}"
+def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known)}"
+    raise UsageError(f"{what}: {name} is not in the table of {table}", hint=hint)
 
 
 @cache
@@ -270,13 +262,7 @@ def _gpus() -> dict[str, Gpu]:
     return {
         name: Gpu(
             name=name,
-            memory_gb=entry["memory_gb"],
-            compute_capability=entry["compute_capability"],
-            quota=entry["quota"],
-            spot_quota=entry["spot_quota"],
-            ends=entry.get("ends"),
-            instead=entry.get("instead"),
-            sku=entry["sku"],
+            **{key: value for key, value in entry.items() if key not in ("n1", "zones")},
             limits={count: (most[0], most[1]) for count, most in entry.get("n1", {}).items()},
             zones=tuple(
                 f"{region}-{letter}"

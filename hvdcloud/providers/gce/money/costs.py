@@ -16,6 +16,7 @@ from typing import Any
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 
 MINIMUM_SECONDS = 60.0
@@ -144,15 +145,14 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
     accelerator: Mapping[str, Any] = next(iter(vm.get("guestAccelerators", ())), {})
     # Another version of hvdcloud, with other tables, may have made it.
     with contextlib.suppress(UsageError):
-        return prices.node_dollars_per_hour(
+        kind = NodeKind(
             machine_type=last_segment(vm.get("machineType", "")),
             gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
             gpu_count=accelerator.get("acceleratorCount", 0),
             spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
-            disk_gb=_disk_gb(vm),
-            external_ip=any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ())),
-            region=_region(vm),
         )
+        external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
+        return prices.node_dollars_per_hour(kind, disk_gb=_disk_gb(vm), external_ip=external, region=_region(vm))
     return None
 
 

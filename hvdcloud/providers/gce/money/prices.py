@@ -9,32 +9,14 @@ from collections.abc import Callable, Iterable
 from datetime import date
 
 from hvdcloud.providers.gce.money import catalog, price_table
-from hvdcloud.providers.gce.money.price_table import (
-    ADDRESS,
-    BUCKET,
-    CUSTOM_GB,
-    CUSTOM_VCPU,
-    DISK,
-    EVERYWHERE,
-    HOURS_PER_MONTH,
-    N1_GB,
-    N1_VCPU,
-    Table,
-)
+from hvdcloud.providers.gce.money.catalog import NodeKind
+from hvdcloud.providers.gce.money.price_table import Table
 
 _GB = 2**30
 
 
 def node_dollars_per_hour(
-    *,
-    machine_type: str,
-    gpu_type: str | None,
-    gpu_count: int,
-    spot: bool,
-    disk_gb: float,
-    external_ip: bool,
-    region: str | None = None,
-    table: Table | None = None,
+    kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None, table: Table | None = None
 ) -> float | None:
     """The estimate for one node: machine, GPUs, boot disk and external address.
 
@@ -48,20 +30,22 @@ def node_dollars_per_hour(
     Raises:
         UsageError: the machine type is not in the catalogue.
     """
-    machine = catalog.machine(machine_type)
+    machine = catalog.machine(kind.machine_type)
     parts: list[tuple[float, str]]
     if not machine.takes_gpus:
         parts = [(1, machine.name)]
     else:
-        vcpu, gb = (CUSTOM_VCPU, CUSTOM_GB) if machine.custom else (N1_VCPU, N1_GB)
-        parts = [(machine.vcpus, vcpu), (machine.memory_gb, gb)]
-        if gpu_type and gpu_count:
-            parts.append((gpu_count, gpu_type))
-    parts.append((disk_gb / HOURS_PER_MONTH, DISK))
+        parts = [
+            (machine.vcpus, price_table.CUSTOM_VCPU if machine.custom else price_table.N1_VCPU),
+            (machine.memory_gb, price_table.CUSTOM_GB if machine.custom else price_table.N1_GB),
+        ]
+        if kind.gpu_type and kind.gpu_count:
+            parts.append((kind.gpu_count, kind.gpu_type))
+    parts.append((disk_gb / price_table.HOURS_PER_MONTH, price_table.DISK))
     if external_ip:
-        parts.append((1, ADDRESS))
+        parts.append((1, price_table.ADDRESS))
     table = table or _table()
-    rates = [_rate(table, key, spot=spot, region=region) for _, key in parts]
+    rates = [_rate(table, key, spot=kind.spot, region=region) for _, key in parts]
     known = [rate for rate in rates if rate is not None]
     if len(known) < len(parts):
         return None
@@ -70,12 +54,12 @@ def node_dollars_per_hour(
 
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:
     """A balanced persistent disk, whether attached or not."""
-    return disk_gb * _known_rate(DISK, region=region) / HOURS_PER_MONTH
+    return disk_gb * _known_rate(price_table.DISK, region=region) / price_table.HOURS_PER_MONTH
 
 
 def bucket_dollars_per_month(*, size_bytes: int, region: str | None = None) -> float:
     """Standard storage in a bucket of one region."""
-    return size_bytes / _GB * _known_rate(BUCKET, region=region)
+    return size_bytes / _GB * _known_rate(price_table.BUCKET, region=region)
 
 
 def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
@@ -123,12 +107,12 @@ def _rate(table: Table, key: str, *, spot: bool, region: str | None) -> float | 
     column = int(spot)
     rates = table.regions.get(region or table.region, table.main)
     rate = rates.get(key, (None, None))[column]
-    if rate is None and key in EVERYWHERE:
+    if rate is None and key in price_table.EVERYWHERE:
         return table.main[key][column]
     return rate
 
 
-def _known_rate(key: str, *, region: str | None, spot: bool = False) -> float:
-    rate = _rate(_table(), key, spot=spot, region=region)
+def _known_rate(key: str, *, region: str | None) -> float:
+    rate = _rate(_table(), key, spot=False, region=region)
     assert rate is not None, key
     return rate

@@ -24,7 +24,17 @@ _KEY_PAGE = "https://console.cloud.google.com/apis/credentials"
 
 def show() -> PricesResult:
     """The table that is used."""
-    return _described(price_table.chosen())
+    chosen = price_table.chosen()
+    table = chosen.table
+    return PricesResult(
+        as_of=table.as_of,
+        source=chosen.path,
+        region=table.region,
+        regions=tuple(sorted(table.regions)),
+        kept=tuple(table.kept),
+        notices=chosen.notices,
+        skus=table.skus,
+    )
 
 
 def refresh(
@@ -49,7 +59,10 @@ def refresh(
     reading = billing.Reading()
     try:
         for name, service in billing.SERVICES.items():
-            _read(transport, reading, name=name, service=service, on_progress=on_progress)
+            parameters = {"currencyCode": "USD", "pageSize": billing.PAGE_SIZE}
+            for page in transport.pages(f"services/{service}/skus", parameters):
+                reading.add(page.get("skus", ()))
+                on_progress(f"{name}: {reading.skus} prices read")
     except ApiError as error:
         raise _explained(error, with_key=with_key) from error
     today = datetime.now(timezone.utc).date()
@@ -57,7 +70,7 @@ def refresh(
     price_table.save(table)
     changes, elsewhere = billing.compare(before, table)
     return RefreshResult(
-        prices=_described(price_table.chosen()),
+        prices=show(),
         changes=tuple(Change(what=what, before=was, after=now) for what, was, now in changes),
         changes_elsewhere=elsewhere,
         differing=tuple(
@@ -65,15 +78,6 @@ def refresh(
             for component, spot, region in sorted(reading.differing)
         ),
     )
-
-
-def _read(
-    transport: Transport, reading: billing.Reading, *, name: str, service: str, on_progress: Callable[[str], None]
-) -> None:
-    parameters = {"currencyCode": "USD", "pageSize": billing.PAGE_SIZE}
-    for page in transport.pages(f"services/{service}/skus", parameters):
-        reading.add(page.get("skus", ()))
-        on_progress(f"{name}: {reading.skus} prices read")
 
 
 def _explained(error: ApiError, *, with_key: bool) -> HvdcloudError:
@@ -101,12 +105,9 @@ def _connect(*, project: str | None, endpoint: str | None, api_key: str | None) 
             if not key:
                 hint = f"{error.hint}; or name an API key in {KEY_VARIABLE}"
                 raise CredentialsError(error.message, hint=hint) from None
-    if credentials is None:
-        # Goes into a header, so that no address that is logged or quoted has it.
-        credentials = keys.Credentials(_checked(key or "", named))
-        with_key = True
-    else:
-        with_key = False
+    with_key = credentials is None
+    # A key goes into a header, so that no address that is logged or quoted has it.
+    credentials = credentials or keys.Credentials(_checked(key or "", named))
     return Transport(
         project=chosen, credentials=credentials, endpoint=endpoint, service="cloudbilling", base_path="/v1/"
     ), with_key
@@ -129,16 +130,3 @@ def _checked(key: str, named: str) -> str:
         message = f"{named} is no API key: it is empty or has characters that keys do not have"
         raise UsageError(message, hint=f"{_KEY_PAGE} shows your keys")
     return key.strip()
-
-
-def _described(chosen: price_table.Chosen) -> PricesResult:
-    table = chosen.table
-    return PricesResult(
-        as_of=table.as_of,
-        source=chosen.path,
-        region=table.region,
-        regions=tuple(sorted(table.regions)),
-        kept=tuple(table.kept),
-        notices=chosen.notices,
-        skus=table.skus,
-    )

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_t
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
@@ -87,7 +87,7 @@ class Creation:
         self._spec = plan.spec
         self._journal = journal
         self._on_progress = on_progress
-        self._vms = _some_vms(len(plan.names))
+        self._vms = vms(len(plan.names))
         self._only = None if plan.indices is None else plan.names
         """Nothing else of the cluster is to be touched; None: there is nothing else."""
         self._abort = threading.Event()
@@ -112,12 +112,8 @@ class Creation:
         jobs: list[Callable[[], None]] = [self._in_some_zone]
         jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewall_requests]
         try:
-            self._journal.record(
-                "create",
-                cluster_id=self._spec.id,
-                cluster=self._spec.name,
-                objects=[request.object for request in self._plan.requests],
-            )
+            objects = [request.object for request in self._plan.requests]
+            self._journal.record("create", cluster_id=self._spec.id, cluster=self._spec.name, objects=objects)
             # In threads: Ctrl-C must not leave us without the answer to a request that the API carries out.
             side_by_side(lambda job: job(), jobs, on_abort=self._abort.set)
         except BaseException as error:
@@ -136,17 +132,21 @@ class Creation:
         if self._taken and self._only is not None:
             # What exists has this cluster's id and existed before; Compute Engine takes back the others itself.
             return []
-        sweep = Sweep(
-            self._client,
-            self._spec.name,
+        return self._sweep(zones=self._zones, firewalls=True, on_progress=self._on_progress).run()
+
+    def _sweep(
+        self, *, zones: Collection[str], firewalls: bool = False, on_progress: OnProgress = ignore_progress
+    ) -> Sweep:
+        return Sweep(
+            client=self._client,
+            cluster=self._spec.name,
             cluster_id=self._spec.id,
             requests=self._requests,
             names=self._only,
-            zones=self._zones,
-            firewalls=self._only is None,
-            on_progress=self._on_progress,
+            zones=zones,
+            firewalls=firewalls,
+            on_progress=on_progress,
         )
-        return sweep.run()
 
     # --- zones ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Creation:
             raise _AbortedError
         request = self._new_request("bulkInsert", zone=zone)
         self._zones.add(zone)
-        self._report(zone, f"asking for {_some_vms(int(body['count']))}")
+        self._report(zone, f"asking for {vms(int(body['count']))}")
         try:
             operation = self._client.bulk_insert(zone, body, request)
         except ApiError as error:
@@ -229,11 +229,8 @@ class Creation:
             ours = self._client.instances_in(zone, spec.name, spec.id)
             self._instances = [vm for vm in ours if vm["name"] in names]
         if len(self._instances) != len(names):
-            return ApiError(
-                message=f"{len(self._instances)} of {self._vms} exist after the operation",
-                code=TOO_FEW,
-                project=self._client.project,
-            )
+            message = f"{len(self._instances)} of {self._vms} exist after the operation"
+            return ApiError(message=message, code=TOO_FEW, project=self._client.project)
         # VMs in two zones may have one name, so an `up` elsewhere at the same moment was not refused.
         others = [vm for vm in listed if labels_of(vm).get(LABEL_ID) != spec.id]
         if others:
@@ -245,20 +242,9 @@ class Creation:
 
     def _clear(self, zone: str) -> None:
         """Make sure that nothing of an attempt is left before the next one."""
-        sweep = Sweep(
-            self._client,
-            self._spec.name,
-            cluster_id=self._spec.id,
-            names=self._only,
-            requests=self._requests,
-            zones={zone},
-            firewalls=False,
-        )
-        if left := sweep.run():
-            raise TeardownError(
-                f"{self._vms} could not be made in {zone}, and {len(left)} object(s) may be left there",
-                hint=left[0].delete_with,
-            )
+        if left := self._sweep(zones={zone}).run():
+            what = f"{self._vms} could not be made in {zone}, and {len(left)} object(s) may be left there"
+            raise TeardownError(what, hint=left[0].delete_with)
 
     def _final(self, error: ApiError, zone: str) -> HvdcloudError:
         taken = re.search(r"/instances/([-a-z0-9]+)", error.message)
@@ -281,10 +267,8 @@ class Creation:
         )
 
     def _kinds(self) -> str:
-        machines = [
-            str(group.kind) for group in groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
-        ]
-        return self._plan.settings.machine_type if len(machines) == 1 else "; ".join(machines)
+        alike = groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
+        return self._plan.settings.machine_type if len(alike) == 1 else "; ".join(str(group.kind) for group in alike)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
@@ -312,7 +296,8 @@ class Creation:
         self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
 
 
-def _some_vms(count: int) -> str:
+def vms(count: int) -> str:
+    """`1 VM`, `4 VMs`."""
     return f"{count} VM{'s' if count > 1 else ''}"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, Leftover
@@ -44,50 +46,40 @@ class Target(NamedTuple):
         return f"gcloud compute {word} delete {self.name}{place} --project {project} --quiet"
 
 
+@dataclass
 class Sweep:
     """Deletes everything of a cluster that an inventory shows, until an inventory shows nothing.
 
     One look asks four questions and only the deletions themselves are one call for each thing, so that 256 VMs are
     looked at as cheaply as one.
-
-    Args:
-        cluster: the name that the labels must have.
-        cluster_id: only of the cluster with this id; None: of any that has the name.
-        names: only VMs and disks of these names; None: all.
-        requests: only wait for operations with these requestIds; None: for all that make something for the name.
-        zones: only these can hold something; None: any zone.
-        firewalls: delete firewall rules as well.
-        creating_seconds: how long an operation that still makes something is waited for.
-        on_progress: called once for everything that is gone.
     """
 
-    def __init__(
-        self,
-        client: ComputeClient,
-        cluster: str,
-        *,
-        cluster_id: str | None = None,
-        names: Collection[str] | None = None,
-        requests: Collection[str] | None = None,
-        zones: Collection[str] | None = None,
-        firewalls: bool = True,
-        creating_seconds: float = CREATING_SECONDS,
-        on_progress: OnProgress = ignore_progress,
-    ) -> None:
-        self._client = client
-        self._cluster = cluster
-        self._cluster_id = cluster_id
-        self._names = names
-        self._requests = requests
-        self._zones = zones
-        self._firewalls = firewalls
-        self._creating_seconds = creating_seconds
-        self._on_progress = on_progress
+    client: ComputeClient
+    cluster: str
+    """The name that the labels must have."""
+    _: KW_ONLY
+    cluster_id: str | None = None
+    """Only of the cluster with this id; None: of any that has the name."""
+    names: Collection[str] | None = None
+    """Only VMs and disks of these names; None: all."""
+    requests: Collection[str] | None = None
+    """Only wait for operations with these requestIds; None: for all that make something for the name."""
+    zones: Collection[str] | None = None
+    """Only these can hold something; None: any zone."""
+    firewalls: bool = True
+    """Delete firewall rules as well, unless there are `names`."""
+    creating_seconds: float = CREATING_SECONDS
+    """How long an operation that still makes something is waited for."""
+    on_progress: OnProgress = ignore_progress
+    """Called once for everything that is gone."""
+
+    def __post_init__(self) -> None:
+        self.firewalls = self.firewalls and self.names is None
         self._reasons: dict[Target, str] = {}
         """Everything seen that is not proven gone, and why it may still be there."""
         self._operations: dict[Target, dict[str, Any]] = {}
         """Deletions that were begun."""
-        self._attempts: dict[Target, int] = {}
+        self._attempts: Counter[Target] = Counter()
         self._refused: set[Target] = set()
         self._suspects: set[Target] = set()
 
@@ -100,7 +92,7 @@ class Sweep:
             listed = self._settle(inventory)
             creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
-            if creating and time.monotonic() < started + self._creating_seconds:
+            if creating and time.monotonic() < started + self.creating_seconds:
                 self._wait(creating[0])
                 continue
             if expired or not listed - self._refused:
@@ -112,13 +104,13 @@ class Sweep:
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
 
     def _take_inventory(self) -> Inventory:
-        inventory = take_inventory(self._client, self._cluster)
-        if self._cluster_id is not None:
-            inventory = inventory.only(self._cluster_id)
-        if self._names is not None:
-            inventory = inventory.named(self._names)
-        if self._zones is not None:
-            inventory = inventory.within(self._zones)
+        inventory = take_inventory(self.client, self.cluster)
+        if self.cluster_id is not None:
+            inventory = inventory.only(self.cluster_id)
+        if self.names is not None:
+            inventory = inventory.named(self.names)
+        if self.zones is not None:
+            inventory = inventory.within(self.zones)
         return inventory
 
     def _settle(self, inventory: Inventory) -> set[Target]:
@@ -126,7 +118,7 @@ class Sweep:
         vms = {Target(VMS, vm["name"], zone_of(vm)) for vm in inventory.instances}
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
         disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in inventory.loose_disks}
-        rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self._firewalls else set()
+        rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self.firewalls else set()
         listed = vms | disks | rules
         for target in listed:
             self._reasons.setdefault(target, "it is still listed")
@@ -137,26 +129,23 @@ class Sweep:
                 self._reasons[target] = "the place where it was does not answer"
             else:
                 del self._reasons[target]
-                self._on_progress(NodeProgress(object=str(target), step="deleted", stage=Stage.DELETED))
+                self.on_progress(NodeProgress(object=str(target), step="deleted", stage=Stage.DELETED))
         return listed
 
     def _creating(self, inventory: Inventory) -> list[Resource]:
-        return [
-            operation
-            for operation in inventory.creating(self._cluster)
-            if self._requests is None or operation["clientOperationId"] in self._requests
-        ]
+        ours, requests = inventory.creating(self.cluster), self.requests
+        return [each for each in ours if requests is None or each["clientOperationId"] in requests]
 
     def _delete(self, target: Target) -> None:
-        self._attempts[target] = self._attempts.get(target, 0) + 1
-        request = request_id(self._cluster)
+        self._attempts[target] += 1
+        request = request_id(self.cluster)
         try:
             if target.kind == VMS:
-                operation = self._client.delete_instance(target.zone, target.name, request)
+                operation = self.client.delete_instance(target.zone, target.name, request)
             elif target.kind == DISKS:
-                operation = self._client.delete_disk(target.zone, target.name, request)
+                operation = self.client.delete_disk(target.zone, target.name, request)
             else:
-                operation = self._client.delete_firewall(target.name, request)
+                operation = self.client.delete_firewall(target.name, request)
         except (ApiError, HvdcloudError) as error:
             self._failed(target, error)
         else:
@@ -178,9 +167,8 @@ class Sweep:
         if OPERATIONS in inventory.failures:
             return
         in_flight = {operation["name"] for operation in inventory.operations}
-        suspects = {
-            target for target in listed & self._operations.keys() if self._operations[target]["name"] not in in_flight
-        }
+        begun = listed & self._operations.keys()
+        suspects = {target for target in begun if self._operations[target]["name"] not in in_flight}
         for target in suspects & self._suspects:
             operation = self._wait(self._operations[target]) or {}
             if errors := operation_errors(operation):
@@ -196,35 +184,21 @@ class Sweep:
 
     def _wait(self, operation: Resource) -> dict[str, Any] | None:
         try:
-            return self._client.wait(operation, deadline=time.monotonic() + WAIT_SECONDS)
+            return self.client.wait(operation, deadline=time.monotonic() + WAIT_SECONDS)
         except (ApiError, HvdcloudError):
             # The next look tells how things are.
             return None
 
     def _leftovers(self, inventory: Inventory, creating: list[Resource]) -> list[Leftover]:
-        project = self._client.project
-        look = f"gcloud compute instances list --project {project} --filter=labels.{LABEL_CLUSTER}={self._cluster}"
-        left = [
-            Leftover(object=str(target), reason=reason, delete_with=target.delete_with(project))
-            for target, reason in sorted(self._reasons.items())
-        ]
+        project = self.client.project
+        look = f"gcloud compute instances list --project {project} --filter=labels.{LABEL_CLUSTER}={self.cluster}"
+        left = [(str(target), reason, target.delete_with(project)) for target, reason in sorted(self._reasons.items())]
+        left += [(place, f"did not answer; it may hold machines of {self.cluster}", look) for place in inventory.unseen]
         left += [
-            Leftover(object=place, reason=f"did not answer; it may hold machines of {self._cluster}", delete_with=look)
-            for place in inventory.unseen
-        ]
-        left += [
-            Leftover(
-                object=f"{what} of {self._cluster}", reason=f"they cannot be listed: {why(error)}", delete_with=look
-            )
+            (f"{what} of {self.cluster}", f"they cannot be listed: {why(error)}", look)
             for what, error in sorted(inventory.failures.items())
-            if self._firewalls or what != FIREWALLS
+            if self.firewalls or what != FIREWALLS
         ]
-        left += [
-            Leftover(
-                object=described_operation(operation),
-                reason=f"it still makes something after {self._creating_seconds:.0f} s",
-                delete_with=look,
-            )
-            for operation in creating
-        ]
-        return left
+        late = f"it still makes something after {self.creating_seconds:.0f} s"
+        left += [(described_operation(operation), late, look) for operation in creating]
+        return [Leftover(object=what, reason=reason, delete_with=command) for what, reason, command in left]

@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from hvdcloud.cluster.model import Node, NodeState
@@ -41,30 +41,21 @@ class _Boot:
         return self.node.id.partition("/")[0]
 
 
+@dataclass
 class Boots:
-    """The nodes of one cluster on their way to ready.
+    """The nodes of one cluster on their way to ready."""
 
-    Args:
-        cluster: the cluster's name.
-        deadline: `time.monotonic()` value.
-    """
+    client: ComputeClient
+    mapper: ResourceMapper
+    nodes: Sequence[Node]
+    _: KW_ONLY
+    cluster: str
+    deadline: float
+    """`time.monotonic()` value."""
+    on_progress: OnProgress
 
-    def __init__(
-        self,
-        client: ComputeClient,
-        mapper: ResourceMapper,
-        nodes: Sequence[Node],
-        *,
-        cluster: str,
-        deadline: float,
-        on_progress: OnProgress,
-    ) -> None:
-        self._client = client
-        self._mapper = mapper
-        self._cluster = cluster
-        self._deadline = deadline
-        self._on_progress = on_progress
-        self._boots = [_Boot(node) for node in nodes]
+    def __post_init__(self) -> None:
+        self._boots = [_Boot(node) for node in self.nodes]
 
     def wait(self) -> list[Node]:
         """Poll until every node is ready.
@@ -80,7 +71,7 @@ class Boots:
         pause = FIRST_PAUSE_SECONDS
         ask_all = False
         while pending := [boot for boot in self._boots if boot.host_key is None]:
-            if time.monotonic() >= self._deadline:
+            if time.monotonic() >= self.deadline:
                 raise self._too_late(pending)
             if time.monotonic() >= listed + LIST_SECONDS:
                 self._list_vms()
@@ -94,7 +85,7 @@ class Boots:
                 pause = FIRST_PAUSE_SECONDS
                 if len(asked) < len(pending) or all(boot.host_key for boot in asked):
                     continue
-            time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
+            time.sleep(max(0.0, min(pause, self.deadline - time.monotonic())))
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
         # Addresses, and whether they all still run.
         self._list_vms()
@@ -107,7 +98,7 @@ class Boots:
             boot.asked = time.monotonic()
             by_zone[boot.zone].append(boot)
         for zone, group in by_zone.items():
-            answers = self._client.guest_attributes(zone, [boot.node.name for boot in group])
+            answers = self.client.guest_attributes(zone, [boot.node.name for boot in group])
             for boot in group:
                 if boot.node.name not in answers:
                     raise self._gone(boot)
@@ -125,12 +116,12 @@ class Boots:
         if step != boot.step:
             boot.step = step
             stage = Stage.DONE if word == "ready" else Stage.WORKING
-            self._on_progress(NodeProgress(object=boot.node.name, step=step, stage=stage, percent=percent))
+            self.on_progress(NodeProgress(object=boot.node.name, step=step, stage=stage, percent=percent))
 
     def _list_vms(self) -> None:
         """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
-        answer = self._client.instances(self._cluster)
-        seen = {node.id: node for node in map(self._mapper.node, answer.items)}
+        answer = self.client.instances(self.cluster)
+        seen = {node.id: node for node in map(self.mapper.node, answer.items)}
         for boot in self._boots:
             node = seen.get(boot.node.id)
             if node is not None:
@@ -175,7 +166,7 @@ class Boots:
     def _tail(self, boot: _Boot) -> str:
         """The end of the boot log; trouble with it must not hide what it was to explain."""
         try:
-            text = self._client.serial_output(boot.zone, boot.node.name)
+            text = self.client.serial_output(boot.zone, boot.node.name)
         except (ApiError, HvdcloudError) as error:
             return f"(the boot log of {boot.node.name} cannot be read: {error})"
         lines = text.splitlines()[-TAIL_LINES:]

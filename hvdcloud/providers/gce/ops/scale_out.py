@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,25 +26,8 @@ LABEL_SECONDS = 120.0
 """How long Compute Engine may take to change labels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """What is left for nodes that come later."""
-
-    seconds: int
-    """After which Compute Engine deletes them."""
-    dollars_per_hour: float
-    """Of all nodes then."""
-    worst_case_dollars: float
-
-
 def plan_growth(
-    spec: ClusterSpec,
-    settings: Settings,
-    inventory: Inventory,
-    indices: Sequence[int],
-    *,
-    vm_image: str,
-    now: datetime,
+    spec: ClusterSpec, settings: Settings, inventory: Inventory, indices: Sequence[int], *, vm_image: str, now: datetime
 ) -> GcePlan:
     """The bulkInserts for these nodes, one for each kind, in the head's zone. Pure.
 
@@ -65,18 +47,16 @@ def plan_growth(
         raise NodeError(f"the head {spec.node_name(0)} is gone", hint=f"hvdcloud status --name {spec.name}")
     zone = zone_of(head)
     stay = [vm for vm in ours if vm["name"] not in wanted]
-    share = _share(spec, settings, head, stay, indices, zone=zone, now=now)
-    bodies = bulk_insert_bodies(
-        spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=share.seconds
-    )
+    seconds, hourly, worst_case = _share(spec, settings, head, stay, indices, zone=zone, now=now)
+    bodies = bulk_insert_bodies(spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=seconds)
     where = f"/compute/v1/projects/{settings.project}/zones/{zone}/instances/bulkInsert"
     return GcePlan(
         spec=spec,
         requests=tuple(Request(object=f"{_vms(body)} in {zone}", method=f"POST {where}", body=body) for body in bodies),
-        dollars_per_hour=share.dollars_per_hour,
-        worst_case_dollars=share.worst_case_dollars,
-        seconds=float(share.seconds),
-        notices=(f"the new nodes end after {timedelta(seconds=share.seconds)} at the latest, as the others do",),
+        dollars_per_hour=hourly,
+        worst_case_dollars=worst_case,
+        seconds=float(seconds),
+        notices=(f"the new nodes end after {timedelta(seconds=seconds)} at the latest, as the others do",),
         settings=settings,
         zones=(zone,),
         vm_image=vm_image,
@@ -85,13 +65,7 @@ def plan_growth(
 
 
 def vm_templates(
-    spec: ClusterSpec,
-    settings: Settings,
-    indices: Sequence[int],
-    *,
-    zone: str,
-    vm_image: str,
-    ends: datetime,
+    spec: ClusterSpec, settings: Settings, indices: Sequence[int], *, zone: str, vm_image: str, ends: datetime
 ) -> dict[str, Any]:
     """What the head needs to make any of these nodes again by itself (node/elastic/replace.py). Pure.
 
@@ -116,7 +90,8 @@ def _share(
     *,
     zone: str,
     now: datetime,
-) -> _Share:
+) -> tuple[int, float, float]:
+    """The time of nodes that come later, in seconds; dollars of all nodes then, for an hour and at worst."""
     seconds = settings.max_run_seconds
     if (ends := costs([head], [], now=now).ends) is not None:
         # Their time begins to count when they run.
@@ -126,9 +101,8 @@ def _share(
                 f"the time of cluster {spec.name} is nearly over: Compute Engine deletes it at {ends:%H:%M:%S}Z",
                 hint="limits.max_run_duration gives the next cluster more; what is in the bucket stays",
             )
-    prices = [
-        (group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone)) for group in groups(settings, indices)
-    ]
+    alike = groups(settings, indices)
+    prices = [(group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone)) for group in alike]
     hourly = sum(count * (dollars or 0.0) for count, dollars in prices)
     money = costs(stay, [], now=now)
     if settings.max_cost is not None and money.worst_case is not None:
@@ -145,34 +119,22 @@ def _share(
                 f"may cost: too little for {len(indices)} more at ${hourly:.2f}/h in all",
                 hint="raise limits.max_cost, or take fewer nodes",
             )
-    return _Share(
-        seconds=seconds,
-        dollars_per_hour=money.dollars_per_hour + hourly,
-        worst_case_dollars=(money.worst_case or 0.0) + hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600,
-    )
+    worst_case = (money.worst_case or 0.0) + hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600
+    return seconds, money.dollars_per_hour + hourly, worst_case
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
-    """Stopped VMs of the wanted names, and disks that they left; to be deleted first.
-
-    Raises:
-        UsageError: something of such a name is not stopped.
-    """
+    """Stopped VMs of the wanted names, and disks that they left. UsageError: one of these VMs is not stopped."""
     ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
-            raise UsageError(
-                f"node {vm['name']} is there, in {zone_of(vm)}", hint=f"hvdcloud status --name {spec.name}"
-            )
+            hint = f"hvdcloud status --name {spec.name}"
+            raise UsageError(f"node {vm['name']} is there, in {zone_of(vm)}", hint=hint)
     return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
 
 
 def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: int) -> None:
-    """Change the label on all VMs and disks that say another number.
-
-    Raises:
-        ApiError: it could not be changed.
-    """
+    """Change the label on all VMs and disks that say another number; ApiError: it could not be changed."""
 
     def change(resource: Resource) -> None:
         labels = {**labels_of(resource), LABEL_NODES: str(nodes)}
@@ -181,10 +143,8 @@ def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: i
         if errors := operation_errors(operation):
             raise errors[0]
 
-    side_by_side(
-        change,
-        [each for each in (*inventory.instances, *inventory.disks) if labels_of(each).get(LABEL_NODES) != str(nodes)],
-    )
+    labelled = (*inventory.instances, *inventory.disks)
+    side_by_side(change, [each for each in labelled if labels_of(each).get(LABEL_NODES) != str(nodes)])
 
 
 def _vms(body: Mapping[str, Any]) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
+from hvdcloud.providers.gce.settings import Group, Settings, groups
 from hvdcloud.units import dollars
 
 NAMED_ZONES = 8
@@ -23,28 +24,19 @@ START_SECONDS = 60
 
 
 def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
-    """The estimate for one node with its disk and address, in a zone or in the price table's own region.
-
-    Returns:
-        None if the table lacks a part of it.
-    """
-    return prices.node_dollars_per_hour(
-        machine_type=kind.machine_type,
-        gpu_type=kind.gpu_type,
-        gpu_count=kind.gpu_count,
-        spot=kind.spot,
-        disk_gb=settings.disk_gb,
-        external_ip=settings.needs_external_ip,
-        region=region_of(zone) if zone else None,
-    )
+    """The estimate for one node with its disk and address, in a zone or in the table's own region; None: not known."""
+    region, external_ip = region_of(zone) if zone else None, settings.needs_external_ip
+    return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external_ip, region=region)
 
 
 def dollars_per_hour(settings: Settings, *, nodes: int, zone: str | None = None) -> float | None:
     """As `node_dollars_per_hour`, for all nodes of a cluster together."""
-    found = [
-        (group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone))
-        for group in groups(settings, range(nodes))
-    ]
+    return in_all(groups(settings, range(nodes)), lambda kind: node_dollars_per_hour(settings, kind, zone=zone))
+
+
+def in_all(alike: Sequence[Group], price: Callable[[NodeKind], float | None]) -> float | None:
+    """Of all these nodes together; None if the price of one is not known."""
+    found = [(group.nodes, price(group.kind)) for group in alike]
     known = [count * dollars for count, dollars in found if dollars is not None]
     return sum(known) if len(known) == len(found) else None
 
@@ -85,10 +77,10 @@ def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) 
 
 
 def check_run_seconds(seconds: int, what: str) -> None:
+    """Raises UsageError: outside of what Compute Engine takes."""
     if not MIN_RUN_SECONDS <= seconds <= MAX_RUN_SECONDS:
         raise UsageError(
-            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days",
-            hint="write limits.max_run_duration: 12h",
+            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days", hint="write limits.max_run_duration: 12h"
         )
 
 
@@ -118,11 +110,7 @@ class PaidZone:
 
 
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
-    """For each zone that `limits.max_cost` pays for, in order; and the zones that it does not pay for.
-
-    Raises:
-        UsageError: it pays for none.
-    """
+    """The zones that `limits.max_cost` pays for, in order, and those that it does not. UsageError: it pays for none."""
     found: list[PaidZone] = []
     refused: dict[str, UsageError] = {}
     for zone in zones:
@@ -143,6 +131,7 @@ def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple
 
 
 def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str], *, nodes: int) -> Iterator[str]:
+    """What a person should know before these zones are tried in this order."""
     first = offers[0]
     yield from _kinds(settings, first, nodes=nodes)
     if len(offers) > 1:

@@ -11,10 +11,11 @@ from typing import Any
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import NodeKind, Settings, groups
+from hvdcloud.providers.gce.settings import Settings, groups
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -147,7 +148,7 @@ def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
 
 
 def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str, str]:
-    _, gpu_count = catalog.gpus_of(kind.machine_type, kind.gpu_type, kind.gpu_count)
+    _, gpu_count = kind.gpus
     items = {
         "startup-script": startup.render(
             profile=settings.vm_image_profile,
