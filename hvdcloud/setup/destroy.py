@@ -167,10 +167,7 @@ def _refuse_while_clusters_exist(config: Config, project: str, console: Console)
     from hvdcloud import providers
 
     gce = config.gce.model_copy(update={"project": project})
-    provider = providers.connect(
-        config.model_copy(update={"provider": "gce", "gce": gce}),
-        on_retry=console.say,
-    )
+    provider = providers.connect(config.model_copy(update={"provider": "gce", "gce": gce}), on_retry=console.say)
     listing = provider.list()
     if listing.clusters:
         names = ", ".join(cluster.name for cluster in listing.clusters)

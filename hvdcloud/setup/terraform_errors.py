@@ -236,10 +236,7 @@ def _doing(failure: Diagnostic, names: Mapping[str, str]) -> str:
 def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
     for rule in _RULES:
         if re.search(rule.words, failure.text):
-            words = {
-                "project": project,
-                "login": login_hint(),
-            }
+            words = {"project": project, "login": login_hint()}
             return rule.error(f"cannot {doing}: {rule.cause.format_map(words)}", hint=rule.hint.format_map(words))
     answer = _api_error(failure, project=project)
     if answer is None:

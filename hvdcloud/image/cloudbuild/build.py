@@ -254,7 +254,7 @@ def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog)
 def _push_refused(build: Mapping[str, Any], said: str) -> bool:
     failed = [str(step.get("id", "")) for step in build.get("steps", []) if step.get("status") == "FAILURE"]
     pushing = not failed or failed[0].startswith("push-")
-    return pushing and registry.says_refused(said)
+    return pushing and engine_stream.says_refused(said)
 
 
 def _last(text: str) -> str:

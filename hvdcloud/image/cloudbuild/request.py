@@ -111,11 +111,7 @@ def build_request(
         ]
     request: dict[str, Any] = {
         "source": {
-            "storageSource": {
-                "bucket": source.bucket,
-                "object": source.name,
-                "generation": str(source.generation),
-            }
+            "storageSource": {"bucket": source.bucket, "object": source.name, "generation": str(source.generation)}
         },
         "steps": steps,
         "images": list(names.wanted),

@@ -18,9 +18,8 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import context
 
 BASE_ARGUMENT = "BASE"
-CHECKED_DOCKERFILE = "dockerfiles/checked.Dockerfile"
+CHECKED_DOCKERFILE = "checked.Dockerfile"
 IGNORE_FILE = ".dockerignore"
-_CHECKED_FILES = ("files/check_horovod.py", "own/check_node.py")
 _FIRST_LINES = f"ARG {BASE_ARGUMENT}, then FROM ${{{BASE_ARGUMENT}}}"
 # https://docs.docker.com/reference/dockerfile/#escape
 _ESCAPE = re.compile(r"^#\s*escape\s*=\s*(\S)\s*$", re.IGNORECASE | re.MULTILINE)
@@ -105,9 +104,6 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
 def user_context(user: UserDockerfile, *, project_dir: Path, base: str) -> context.Context:
     """What is sent for the user's Dockerfile: itself and the files that it copies, less those in .dockerignore.
 
-    Args:
-        base: reference of the image below.
-
     Raises:
         UsageError: a file can't be read.
     """
@@ -118,17 +114,9 @@ def user_context(user: UserDockerfile, *, project_dir: Path, base: str) -> conte
 
 
 def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Context:
-    """For the proof that the user's image is still a node.
-
-    Args:
-        image: its reference.
-        controllers: what Horovod has to work with.
-    """
-    folder = context.dockerfiles()
-    names = (Path(CHECKED_DOCKERFILE).name, *_CHECKED_FILES)
-    return context.Context(
-        hashed=tuple(context.dockerfile_entry(folder, name) for name in names), salt=(image, *controllers)
-    )
+    """For the proof that the user's image is still a node, where Horovod works with these controllers."""
+    files = context.dockerfile_entries(CHECKED_DOCKERFILE, "files/check_horovod.py", "own/check_node.py")
+    return context.Context(hashed=files, salt=(image, *controllers))
 
 
 # --- the Dockerfile -----------------------------------------------------------------------------------------------
@@ -176,11 +164,10 @@ def _line_of_descent(stages: tuple[Stage, ...]) -> Iterator[Stage]:
     earlier = stages[:-1]
     while True:
         yield stage
-        index = next(
-            (index for index, other in enumerate(earlier) if other.name.lower() == stage.base.lower() != ""), None
-        )
-        if index is None:
+        names = [other.name.lower() for other in earlier]
+        if not stage.base or stage.base.lower() not in names:
             return
+        index = names.index(stage.base.lower())
         stage, earlier = earlier[index], earlier[:index]
 
 
@@ -227,9 +214,7 @@ def _sources(instruction: Instruction) -> Iterator[str]:
     flags = _FLAGS.match(rest)
     if flags and "--from=" in flags[0]:
         return
-    rest = rest[flags.end() :] if flags else rest
-    words = _words(rest)
-    for word in words[:-1]:
+    for word in _words(rest[flags.end() :] if flags else rest)[:-1]:
         if not _REMOTE.match(word) and not _HEREDOC.match(word):
             yield _fixed_part(word)
 
@@ -237,10 +222,9 @@ def _sources(instruction: Instruction) -> Iterator[str]:
 def _words(rest: str) -> list[str]:
     if rest.startswith("["):
         try:
-            found = json.loads(rest)
+            return [str(word) for word in json.loads(rest)]
         except ValueError:
             return rest.split()
-        return [str(word) for word in found] if isinstance(found, list) else []
     return [word.strip("\"'") for word in rest.split()]
 
 

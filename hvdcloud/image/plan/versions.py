@@ -18,9 +18,7 @@ class Row:
     """One image that can be built. Of the rows with the same framework and device the first is the default.
 
     Attributes:
-        framework: as in `image.framework`.
-        version: as in `image.version`.
-        device: as in `image.device`.
+        framework, version, device: as below `image:` in hvdcloud.yaml.
         package: what pip installs: `torch==2.13.0+cpu`. A local version ("+cpu") can be nothing else than this.
         index: where wheels of that local version are, unless the user has them; "": PyPI.
         lock: file in dockerfiles/locks/ with the framework's dependencies, each at one version.

@@ -103,9 +103,7 @@ def contents(reference: str) -> Contents:
         ) from None
     created = datetime.fromisoformat((image.get("Created") or _EPOCH)[: len(_EPOCH)])
     return Contents(
-        image_id=str(image["Id"]),
-        created=created.replace(tzinfo=timezone.utc),
-        packages=tuple(packages_of(headers)),
+        image_id=str(image["Id"]), created=created.replace(tzinfo=timezone.utc), packages=tuple(packages_of(headers))
     )
 
 
