@@ -122,11 +122,8 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
             found = re.search(r"digest: (sha256:[0-9a-f]{64})", status)
             digest = digest or (found[1] if found else "")
     if not digest:
-        raise ImageError(
-            f"the push of {reference} ended without a digest, so what the registry has is not known",
-            hint="hvdcloud push tries again",
-            details=tail.text(),
-        )
+        message = f"the push of {reference} ended without a digest, so what the registry has is not known"
+        raise ImageError(message, hint="hvdcloud push tries again", details=tail.text())
     return digest
 
 

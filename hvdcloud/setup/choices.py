@@ -118,10 +118,8 @@ def _bucket_name(given: str | None) -> str | None:
     name = given.removeprefix("gs://").rstrip("/")
     # https://cloud.google.com/storage/docs/buckets#naming
     if not re.fullmatch(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]", name):
-        raise UsageError(
-            f"--bucket: {given!r} is no bucket's name",
-            hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it",
-        )
+        message = f"--bucket: {given!r} is no bucket's name"
+        raise UsageError(message, hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it")
     return name
 
 
@@ -129,10 +127,8 @@ def _members(given: Sequence[str]) -> list[str]:
     members = [member for member in given if member]
     for member in members:
         if not _MEMBER.fullmatch(member):
-            raise UsageError(
-                f"--operator: {member!r} is no member of a project",
-                hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…",
-            )
+            message = f"--operator: {member!r} is no member of a project"
+            raise UsageError(message, hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…")
     return list(dict.fromkeys(members))
 
 
@@ -145,8 +141,6 @@ def _budget(options: SetupOptions, before: Mapping[str, Any] | None) -> dict[str
             raise UsageError("--billing-account is only for a budget", hint="give --budget DOLLARS too")
         return None
     if not account:
-        raise UsageError(
-            "--budget needs the billing account that it is a part of",
-            hint="gcloud billing accounts list shows yours: --billing-account ID",
-        )
+        message = "--budget needs the billing account that it is a part of"
+        raise UsageError(message, hint="gcloud billing accounts list shows yours: --billing-account ID")
     return {**before, "billing_account": account, "dollars": dollars}

@@ -140,9 +140,8 @@ def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
     plan = terraform.plan(destroy=True, targets=targets)
     lost = [change.name for change in plan.changes if change.address in stays and change.type == BUCKET]
     if lost:  # Terraform takes along what depends on a target.
-        raise UsageError(
-            f"{lost[0]} would be deleted too, and it is not empty", hint="hvdcloud setup first, then --destroy again"
-        )
+        message = f"{lost[0]} would be deleted too, and it is not empty"
+        raise UsageError(message, hint="hvdcloud setup first, then --destroy again")
     return plan, kept
 
 

@@ -251,9 +251,8 @@ def not_confirmed(command: str) -> InterruptedByUserError:
 def _check_file(config: Config, file: Path) -> None:
     """Raises UsageError if the names could not be written into the file afterwards: it is missing, or not editable."""
     if not file.is_file():
-        raise UsageError(
-            f"there is no {file} to write the names into", hint="hvdcloud init writes a project; -c names another file"
-        )
+        message = f"there is no {file} to write the names into"
+        raise UsageError(message, hint="hvdcloud init writes a project; -c names another file")
     set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(_KEYS, "VALUE"), config.name), name=str(file))
 
 

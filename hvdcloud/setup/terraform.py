@@ -42,11 +42,7 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 def find_terraform() -> Path:
-    """`terraform` on PATH, else `tofu`.
-
-    Raises:
-        UsageError: there is neither.
-    """
+    """`terraform` on PATH, else `tofu`. Raises UsageError: there is neither."""
     for name in ("terraform", "tofu"):
         if found := shutil.which(name):
             return Path(found).absolute()
@@ -65,10 +61,8 @@ def module_folder() -> Path:
     for folder in (PACKAGE / "setup/module", PACKAGE.parent / "terraform"):
         if next(folder.glob("*.tf"), None) is not None:
             return folder
-    raise UsageError(
-        f"this installation of hvdcloud has no terraform/ beside {PACKAGE}",
-        hint="install hvdcloud again: pip install --force-reinstall hvdcloud",
-    )
+    message = f"this installation of hvdcloud has no terraform/ beside {PACKAGE}"
+    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
 
 
 class WorkFolder:
@@ -318,10 +312,8 @@ def _events(process: subprocess.Popen[bytes], reader: Any) -> Iterator[dict[str,
             return
         if time.monotonic() > deadline:
             process.send_signal(signal.SIGINT)
-            raise NodeError(
-                f"Terraform did not end within {COMMAND_SECONDS / 60:.0f} minutes and was asked to stop",
-                hint="hvdcloud setup waits for its end and goes on from there",
-            )
+            message = f"Terraform did not end within {COMMAND_SECONDS / 60:.0f} minutes and was asked to stop"
+            raise NodeError(message, hint="hvdcloud setup waits for its end and goes on from there")
         time.sleep(_POLL_SECONDS)
 
 

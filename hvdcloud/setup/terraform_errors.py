@@ -231,9 +231,8 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
             return rule.error(f"cannot {doing}: {rule.cause.format_map(words)}", hint=rule.hint.format_map(words))
     said = _api_error(failure, project=project)
     if said is None:
-        return UsageError(
-            f"cannot {doing}: {failure.line}", hint="fix what it names, then hvdcloud setup again: it continues"
-        )
+        message = f"cannot {doing}: {failure.line}"
+        return UsageError(message, hint="fix what it names, then hvdcloud setup again: it continues")
     error = said.as_user_error(doing=doing)
     if {said.code, said.reason} & {"SERVICE_DISABLED", "accessNotConfigured"}:
         error = ApiOffError(error.message, hint=error.hint)

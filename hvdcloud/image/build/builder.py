@@ -160,9 +160,8 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
         with contextlib.closing(engine.connect()) as client:
             base = custom_base.find(client.api, image_config.base)
         if base is None:
-            raise ImageError(
-                f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
-            )
+            message = f"image.base: {image_config.base} is not in the engine"
+            raise ImageError(message, hint="hvdcloud build pulls it and builds on it")
     return plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
 
 

@@ -79,10 +79,8 @@ class BuildKitBuilder:
             raise log.error()
         built = inspected(self.api, step.reference)
         if built is None:
-            raise ImageError(
-                f"BuildKit built {step.what}, but the engine does not have it",
-                hint=f"{BUILDER_VARIABLE}=classic hvdcloud build",
-            )
+            message = f"BuildKit built {step.what}, but the engine does not have it"
+            raise ImageError(message, hint=f"{BUILDER_VARIABLE}=classic hvdcloud build")
         return str(built["Id"])
 
 
@@ -96,9 +94,8 @@ def find_builder(api: Any) -> BuildKitBuilder | None:
     """
     wanted = os.environ.get(BUILDER_VARIABLE, "")
     if wanted not in ("", "classic", "buildkit"):
-        raise UsageError(
-            f"{BUILDER_VARIABLE}={wanted} is no builder", hint="set it to classic or buildkit, or unset it"
-        )
+        message = f"{BUILDER_VARIABLE}={wanted} is no builder"
+        raise UsageError(message, hint="set it to classic or buildkit, or unset it")
     if wanted == "classic":
         return None
     try:
@@ -263,10 +260,8 @@ def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
     unfinished = b""
     while True:
         if not select.select([process.stdout], [], [], SILENCE_SECONDS)[0]:
-            raise ImageError(
-                f"the build of {what} has said nothing for {SILENCE_SECONDS} s",
-                hint="docker info shows whether the engine still runs; then try again",
-            )
+            message = f"the build of {what} has said nothing for {SILENCE_SECONDS} s"
+            raise ImageError(message, hint="docker info shows whether the engine still runs; then try again")
         chunk = os.read(process.stdout.fileno(), 1 << 16)
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         yield from (line.decode(errors="replace") for line in lines)

@@ -59,9 +59,8 @@ def cache_to(text: str | None) -> Cache | None:
     """
     cache = None if text is None else _parsed(text, option="--cache-to")
     if cache and cache.tag:
-        raise UsageError(
-            f"--cache-to {text} names a tag, but a cache has one for each image", hint=f"--cache-to {cache.repository}"
-        )
+        message = f"--cache-to {text} names a tag, but a cache has one for each image"
+        raise UsageError(message, hint=f"--cache-to {cache.repository}")
     return cache
 
 
@@ -138,10 +137,8 @@ def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> Non
 def _parsed(text: str, *, option: str) -> Cache:
     path, tag = _split(text)
     if "@" in text or not _PATH.fullmatch(path) or (tag and not _TAG.fullmatch(tag)):
-        raise UsageError(
-            f"{option} {text!r} is no repository",
-            hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache",
-        )
+        message = f"{option} {text!r} is no repository"
+        raise UsageError(message, hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache")
     return Cache(repository=path, tag=tag)
 
 

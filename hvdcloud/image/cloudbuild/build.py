@@ -197,10 +197,8 @@ class RemoteBuilder:
         pushed = {image["name"]: image["digest"] for image in build.get("results", {}).get("images", [])}
         digest = pushed.get(names.wanted[0]) or self._there(names.wanted[:1])
         if digest is None:
-            raise ImageError(
-                f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry",
-                hint="hvdcloud build --remote builds it again",
-            )
+            message = f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry"
+            raise ImageError(message, hint="hvdcloud build --remote builds it again")
         url = str(build.get("logUrl", ""))
         return RemoteResult(reference=names.wanted[0], digest=digest, cached=False, log_url=url)
 
@@ -230,10 +228,8 @@ def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog)
         hint = f"set image.remote.machine_type to a larger one; {url}"
         return ImageError(f"{where} took longer than {build.get('timeout', 'it may')}", hint=hint, details=said)
     if status == "EXPIRED":
-        return CapacityError(
-            f"{where} waited longer than {build.get('queueTtl', 'it may')} for a machine",
-            hint="try again later, or set image.remote.region to another one",
-        )
+        message = f"{where} waited longer than {build.get('queueTtl', 'it may')} for a machine"
+        return CapacityError(message, hint="try again later, or set image.remote.region to another one")
     last = (said.splitlines() or [""])[-1]
     failed = next((str(step.get("id", "")) for step in build.get("steps", []) if step.get("status") == "FAILURE"), None)
     pushing = failed is None or failed.startswith("push-")

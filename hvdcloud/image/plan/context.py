@@ -144,10 +144,8 @@ def dockerfiles() -> Path:
     for folder in (PACKAGE / "dockerfiles", PACKAGE.parent / "dockerfiles"):
         if (folder / "builder.Dockerfile").is_file():
             return folder
-    raise UsageError(
-        f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}",
-        hint="install hvdcloud again: pip install --force-reinstall hvdcloud",
-    )
+    message = f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}"
+    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
 
 
 def builder_context(row: Row, sources: Sources) -> Context:
@@ -268,10 +266,8 @@ def ca_entry(sources: Sources) -> Entry:
 def _requirements_file(project_dir: Path, requirements: str) -> Path:
     path = project_dir / requirements
     if not path.is_file():
-        raise UsageError(
-            f"{path} is not there, but image.requirements names it",
-            hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml",
-        )
+        message = f"{path} is not there, but image.requirements names it"
+        raise UsageError(message, hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml")
     return path
 
 
@@ -291,9 +287,8 @@ def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
         if name in found:
             continue
         if not path.is_file():
-            raise UsageError(
-                f"{path} is not there, but {requirements} includes it", hint="create it, or take the line out"
-            )
+            message = f"{path} is not there, but {requirements} includes it"
+            raise UsageError(message, hint="create it, or take the line out")
         content = path.read_bytes()
         found[name] = Entry(path=f"project/{name}", content=content)
         for line in content.decode("utf-8", errors="replace").splitlines():

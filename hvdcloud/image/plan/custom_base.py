@@ -61,10 +61,8 @@ def pinned(reference: str) -> Base:
     """
     digest = _DIGEST.search(reference)
     if digest is None:
-        raise UsageError(
-            f"image.base is {reference}, a tag: only an engine that has the image knows what is in it",
-            hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest",
-        )
+        message = f"image.base is {reference}, a tag: only an engine that has the image knows what is in it"
+        raise UsageError(message, hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest")
     return Base(reference=reference, identity=digest[1])
 
 
@@ -74,20 +72,14 @@ def is_pinned(reference: str) -> bool:
 
 
 def find(api: Any, reference: str) -> Base | None:
-    """The image in the engine; None if it is not there.
-
-    Raises:
-        ImageError: the engine does not take the reference.
-    """
+    """The image in the engine; None if it is not there. Raises ImageError: the engine does not take the reference."""
     from docker.errors import APIError
 
     try:
         found = inspected(api, reference)
     except APIError as error:
-        raise ImageError(
-            f"image.base: the engine can't use {reference}: {error.explanation or error}",
-            hint="correct image.base in hvdcloud.yaml",
-        ) from error
+        message = f"image.base: the engine can't use {reference}: {error.explanation or error}"
+        raise ImageError(message, hint="correct image.base in hvdcloud.yaml") from error
     if found is None:
         return None
     return pinned(reference) if is_pinned(reference) else Base(reference=reference, identity=str(found["Id"]))

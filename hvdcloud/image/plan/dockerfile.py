@@ -84,15 +84,11 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
     """
     file = project_dir / path
     if not file.is_file():
-        raise UsageError(
-            f"{file} is not there, but image.dockerfile names it",
-            hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml",
-        )
+        message = f"{file} is not there, but image.dockerfile names it"
+        raise UsageError(message, hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml")
     if project_dir.resolve() not in file.resolve().parents:
-        raise UsageError(
-            f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent",
-            hint="move it into the project and correct image.dockerfile",
-        )
+        message = f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent"
+        raise UsageError(message, hint="move it into the project and correct image.dockerfile")
     name = file.resolve().relative_to(project_dir.resolve()).as_posix()
     instructions = list(_instructions(file.read_text(encoding="utf-8", errors="replace")))
     stages = tuple(_stages(instructions))
@@ -185,20 +181,16 @@ def _check_base(file: Path, instructions: list[Instruction], stages: tuple[Stage
             hint=f"begin it with {_FIRST_LINES}; another image than hvdcloud's is image.base in hvdcloud.yaml",
         )
     if not declared:
-        raise UsageError(
-            f"{file} uses {oldest.base} without ARG {BASE_ARGUMENT} before its first FROM",
-            hint=f"begin it with {_FIRST_LINES}",
-        )
+        message = f"{file} uses {oldest.base} without ARG {BASE_ARGUMENT} before its first FROM"
+        raise UsageError(message, hint=f"begin it with {_FIRST_LINES}")
 
 
 def _check_start(file: Path, stages: tuple[Stage, ...]) -> None:
     for stage in _line_of_descent(stages):
         for each in stage.instructions:
             if each.name in ("ENTRYPOINT", "CMD"):
-                raise UsageError(
-                    f"{file}:{each.line}: {each.name} would replace what a node starts: sshd and the node program",
-                    hint=f"take {each.name} out; what ranks run is run.command in hvdcloud.yaml",
-                )
+                message = f"{file}:{each.line}: {each.name} would replace what a node starts: sshd and the node program"
+                raise UsageError(message, hint=f"take {each.name} out; what ranks run is run.command in hvdcloud.yaml")
 
 
 def _sources(instruction: Instruction) -> Iterator[str]:
@@ -276,11 +268,7 @@ def _sent(root: Path, sources: set[str]) -> Iterator[str]:
 
 
 def _entry(full: Path, path: str) -> context.Entry | None:
-    """None for sockets and the like, which Docker leaves out too.
-
-    Raises:
-        UsageError: it can't be read.
-    """
+    """None for sockets and the like, which Docker leaves out too. Raises UsageError: it can't be read."""
     try:
         if full.is_symlink():
             return context.Entry(path=path, link=os.readlink(full))
@@ -292,7 +280,5 @@ def _entry(full: Path, path: str) -> context.Entry | None:
         with full.open("rb"):
             return context.Entry(path=path, source=full, executable=bool(mode & stat.S_IXUSR))
     except OSError as error:
-        raise UsageError(
-            f"{full} can't be read for image.dockerfile: {error.strerror}",
-            hint=f"correct its permissions, or add it to {IGNORE_FILE}",
-        ) from error
+        message = f"{full} can't be read for image.dockerfile: {error.strerror}"
+        raise UsageError(message, hint=f"correct its permissions, or add it to {IGNORE_FILE}") from error

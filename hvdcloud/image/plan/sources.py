@@ -83,12 +83,9 @@ def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
         return next((path for path in named if path.is_file()), None)
     path = project_dir / configured
     if not path.is_file():
-        raise UsageError(
-            f"{path} is not there, but image.ca_bundle names it", hint="correct image.ca_bundle in hvdcloud.yaml"
-        )
+        message = f"{path} is not there, but image.ca_bundle names it"
+        raise UsageError(message, hint="correct image.ca_bundle in hvdcloud.yaml")
     if b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
-        raise UsageError(
-            f"{path} holds no certificate in PEM form, but image.ca_bundle names it",
-            hint="name a file with -----BEGIN CERTIFICATE----- in it",
-        )
+        message = f"{path} holds no certificate in PEM form, but image.ca_bundle names it"
+        raise UsageError(message, hint="name a file with -----BEGIN CERTIFICATE----- in it")
     return path

@@ -175,11 +175,7 @@ ROWS = (
 
 
 def find(framework: str, device: str, version: str | None = None) -> Row:
-    """The row for `image.framework`, `image.device` and `image.version`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The row for `image.framework`, `image.device` and `image.version`. Raises UsageError: there is none."""
     rows = [row for row in ROWS if (row.framework, row.device) == (framework, device)]
     for row in rows:
         if version in (None, row.version):
@@ -190,10 +186,8 @@ def find(framework: str, device: str, version: str | None = None) -> Row:
             hint=f"set image.version to one of: {_listed([row.version for row in rows])}; or leave it out",
         )
     known = _listed([f"{row.framework} on {row.device}" for row in ROWS])
-    raise UsageError(
-        f"there is no image for {framework} on {device}",
-        hint=f"set image.framework and image.device to one of: {known}",
-    )
+    message = f"there is no image for {framework} on {device}"
+    raise UsageError(message, hint=f"set image.framework and image.device to one of: {known}")
 
 
 def check_fits(row: Row, *, gpu: str, capability: str) -> None:

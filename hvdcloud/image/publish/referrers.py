@@ -266,10 +266,8 @@ class _Repository:
                 found = answer.json()
         token = found.get("token") or found.get("access_token")
         if not token:
-            raise CredentialsError(
-                f"{urlsplit(realm).netloc} gives no token for {self.host}/{self.path}: {_reason(answer)}",
-                hint=registry.role_hint(self.host),
-            )
+            message = f"{urlsplit(realm).netloc} gives no token for {self.host}/{self.path}: {_reason(answer)}"
+            raise CredentialsError(message, hint=registry.role_hint(self.host))
         return str(token)
 
     def _login(self) -> tuple[str, str, str]:

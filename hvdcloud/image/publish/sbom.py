@@ -87,10 +87,8 @@ def contents(reference: str) -> Contents:
             output, errors = _run(api, image["Id"])
         except (DockerException, RequestException) as error:
             said = getattr(error, "explanation", None) or error
-            raise ImageError(
-                f"the Python packages of {reference} can't be listed: {said}",
-                hint="docker info shows whether the engine is well; then try again",
-            ) from error
+            message = f"the Python packages of {reference} can't be listed: {said}"
+            raise ImageError(message, hint="docker info shows whether the engine is well; then try again") from error
     try:
         headers: Mapping[str, str] = json.loads(output)
     except ValueError:
