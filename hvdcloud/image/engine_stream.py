@@ -62,11 +62,9 @@ def ignore(_event: BuildEvent) -> None:
 
 
 def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: str, progress: Progress) -> str:
-    """Reads a build's stream to its end; returns the id of the image built.
+    """Reads the items of docker-py's `build` to their end; returns the id of the image.
 
     Args:
-        items: the decoded items of docker-py's `build`.
-        image: what is built, for messages.
         pip_hint: what to do if it is pip that fails.
 
     Raises:
@@ -86,8 +84,7 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
         # An item holds what one write of the step's process carried, which need not end where a line does.
         whole, newline, unfinished = (unfinished + str(item.get("stream") or "")).rpartition("\n")
         for line in lines_of(whole + newline):
-            step = _STEP.match(line)
-            if step:
+            if step := _STEP.match(line):
                 tail.where = f"at step {step[1]}/{step[2]}: {short(step[3])}"
                 tail.lines.clear()
                 progress(BuildEvent(kind="step", text=short(step[3]), step=int(step[1]), steps=int(step[2])))
@@ -125,11 +122,8 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
             found = re.search(r"digest: (sha256:[0-9a-f]{64})", status)
             digest = digest or (found[1] if found else "")
     if not digest:
-        raise ImageError(
-            f"the push of {reference} ended without a digest, so what the registry has is not known",
-            hint="hvdcloud push tries again",
-            details=tail.text(),
-        )
+        message = f"the push of {reference} ended without a digest, so what the registry has is not known"
+        raise ImageError(message, hint="hvdcloud push tries again", details=tail.text())
     return digest
 
 
@@ -154,7 +148,7 @@ def push_error(text: str, *, reference: str) -> ImageError:
     """The error of a push, with what to do about it."""
     registry = reference.partition("/")[0]
     lower = text.lower()
-    if any(word in lower for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
+    if says_refused(text):
         hint = f"docker login {registry} (for Artifact Registry: gcloud auth configure-docker {registry})"
     elif any(word in lower for word in ("connection refused", "no such host", "timeout", "unreachable")):
         hint = f"check that {registry} is up and image.repository is right, then `hvdcloud push` again"
@@ -163,6 +157,12 @@ def push_error(text: str, *, reference: str) -> ImageError:
     else:
         hint = "hvdcloud push tries again; layers that have arrived are not sent twice"
     return ImageError(f"{reference} was not pushed: {text}", hint=hint)
+
+
+def says_refused(said: str) -> bool:
+    """Whether a registry did not take the credentials; the engine passes its answer on in words alone."""
+    words = ("unauthorized", "authentication required", "denied", "no basic auth")
+    return any(word in said.lower() for word in words)
 
 
 def disk_full(text: str, *, image: str) -> ImageError | None:
@@ -201,43 +201,39 @@ def build_error(text: str, *, image: str, tail: Tail, pip_hint: str) -> ImageErr
 
     Args:
         text: what the engine says of the instruction that failed.
-        image: what was built, for the message.
         tail: that instruction and its last lines.
-        pip_hint: what to do if it is pip that failed.
     """
-    where = tail.where
-    everything = f"{tail.text()}\n{text}"
-    full = disk_full(everything, image=image)
-    if full:
+    said = tail.text()
+    everything = f"{said}\n{text}"
+    if full := disk_full(everything, image=image):
         return full
-    refusal = _REFUSAL.search(everything)
-    if refusal:
-        details = _REFUSAL.sub("", tail.text()).strip()
+    if refusal := _REFUSAL.search(everything):
+        details = _REFUSAL.sub("", said).strip()
         return ImageError(f"{image} can't be a node: {refusal[1]}", hint=refusal[2], details=details)
-    pip = _PIP_ERROR.findall(everything)
-    if pip:
-        return ImageError(
-            f"{image} was not built: pip: {pip[0]}",
-            hint=pip_hint,
-            details=tail.text(),
-        )
-    if where.partition(": ")[2].startswith("FROM "):
-        return ImageError(
-            f"{image} was not built: the image that it starts from is not here and can't be pulled, {where}: {text}",
-            hint="check the engine's network; `make base-image` in hvdcloud's repository makes it without a registry",
-            details=tail.text(),
-        )
-    return ImageError(
-        f"{image} was not built: {where}: {text}",
-        hint="the failing step's last lines are above; `hvdcloud build` again goes on from the step before",
-        details=tail.text(),
-    )
+    why = f"{tail.where}: {text}"
+    hint = "the failing step's last lines are above; `hvdcloud build` again goes on from the step before"
+    if pip := _PIP_ERROR.search(everything):
+        why, hint = f"pip: {pip[1]}", pip_hint
+    elif tail.where.partition(": ")[2].startswith("FROM "):
+        why = f"the image that it starts from is not here and can't be pulled, {why}"
+        hint = "check the engine's network; `make base-image` in hvdcloud's repository makes it without a registry"
+    return ImageError(f"{image} was not built: {why}", hint=hint, details=said)
 
 
 def _error_text(item: Mapping[str, Any]) -> str:
     detail = item.get("errorDetail")
     text = detail.get("message") if isinstance(detail, Mapping) else None
     return _ANSI.sub("", str(text or item["error"])).strip()
+
+
+def inspected(api: Any, reference: str) -> dict[str, Any] | None:
+    """What the engine says of an image; None if it has no such image."""
+    from docker.errors import ImageNotFound
+
+    try:
+        return dict(api.inspect_image(reference))
+    except ImageNotFound:
+        return None
 
 
 def lines_of(text: str) -> list[str]:

@@ -60,7 +60,11 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
         UsageError: one of them is not allowed.
     """
     before = work.variables()
-    region = options.region or before.get("region") or _zones_region(config) or DEFAULT_REGION
+    self_delete = options.self_delete
+    if self_delete is None:
+        self_delete = config.name not in work.choices().get("no_self_delete", ())
+    of_zones = [zone.rpartition("-")[0] for zone in config.gce.zones]
+    region = options.region or before.get("region") or next(iter(of_zones), DEFAULT_REGION)
     if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", region):
         raise UsageError(f"{region!r} is no region", hint="--region us-central1; gcloud compute regions list")
     return {
@@ -70,10 +74,21 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
         "bucket": _bucket_name(options.bucket) or before.get("bucket"),
         "nat": bool(before.get("nat", False)) if options.nat is None else options.nat,
         "operators": list(before.get("operators", ())) if options.operators is None else _members(options.operators),
-        "self_delete": _self_deleting(
-            config.name, before.get("self_delete", ()), wanted=options.self_delete, work=work
+        "self_delete": _granted(
+            config.name,
+            before.get("self_delete", ()),
+            wanted=self_delete,
+            what="nodes may delete themselves",
+            hint="hvdcloud setup --no-self-delete: this cluster's nodes switch themselves off instead",
         ),
-        "self_replace": _self_replacing(config.name, before.get("self_replace", ()), wanted=options.self_replace),
+        # Only clusters that were named: their heads may make machines that cost money.
+        "self_replace": _granted(
+            config.name,
+            before.get("self_replace", ()),
+            wanted=options.self_replace,
+            what="heads may replace nodes",
+            hint="hvdcloud setup --no-self-replace --name ANOTHER takes it from another cluster",
+        ),
         "delete_after_days": (
             before.get("delete_after_days") if options.delete_after_days is None else options.delete_after_days or None
         ),
@@ -89,31 +104,12 @@ def remember_declined(work: WorkFolder, name: str, options: SetupOptions) -> Non
     work.remember(no_self_delete=sorted(declined if options.self_delete else {*declined, name}))
 
 
-def _self_deleting(name: str, before: Sequence[str], *, wanted: bool | None, work: WorkFolder) -> list[str]:
-    if wanted is None:
-        wanted = name not in work.choices().get("no_self_delete", ())
-    names = sorted({*before, name} if wanted else {*before} - {name})
-    if len(names) > MOST_SELF_DELETING:
-        raise UsageError(
-            f"{MOST_SELF_DELETING} clusters' nodes may delete themselves already, and IAM takes no more",
-            hint="hvdcloud setup --no-self-delete: this cluster's nodes switch themselves off instead",
-        )
-    return names
-
-
-def _self_replacing(name: str, before: Sequence[str], *, wanted: bool | None) -> list[str]:
-    """Only clusters that were named: their heads may make machines that cost money."""
+def _granted(name: str, before: Sequence[str], *, wanted: bool | None, what: str, hint: str) -> list[str]:
+    """The clusters that have a role, with or without this one; None: as before."""
     names = sorted({*before, name} if wanted else {*before} - ({name} if wanted is False else set()))
     if len(names) > MOST_SELF_DELETING:
-        raise UsageError(
-            f"{MOST_SELF_DELETING} clusters' heads may make nodes anew already, and IAM takes no more",
-            hint="hvdcloud setup --no-self-replace --name ANOTHER takes it from another cluster",
-        )
+        raise UsageError(f"{MOST_SELF_DELETING} clusters' {what} already, and IAM takes no more", hint=hint)
     return names
-
-
-def _zones_region(config: Config) -> str | None:
-    return config.gce.zones[0].rpartition("-")[0] if config.gce.zones else None
 
 
 def _bucket_name(given: str | None) -> str | None:
@@ -122,10 +118,8 @@ def _bucket_name(given: str | None) -> str | None:
     name = given.removeprefix("gs://").rstrip("/")
     # https://cloud.google.com/storage/docs/buckets#naming
     if not re.fullmatch(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]", name):
-        raise UsageError(
-            f"--bucket: {given!r} is no bucket's name",
-            hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it",
-        )
+        message = f"--bucket: {given!r} is no bucket's name"
+        raise UsageError(message, hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it")
     return name
 
 
@@ -133,23 +127,20 @@ def _members(given: Sequence[str]) -> list[str]:
     members = [member for member in given if member]
     for member in members:
         if not _MEMBER.fullmatch(member):
-            raise UsageError(
-                f"--operator: {member!r} is no member of a project",
-                hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…",
-            )
+            message = f"--operator: {member!r} is no member of a project"
+            raise UsageError(message, hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…")
     return list(dict.fromkeys(members))
 
 
 def _budget(options: SetupOptions, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    dollars = options.budget_dollars if options.budget_dollars is not None else (before or {}).get("dollars")
-    account = options.billing_account or (before or {}).get("billing_account")
+    before = before or {}
+    dollars = options.budget_dollars if options.budget_dollars is not None else before.get("dollars")
+    account = options.billing_account or before.get("billing_account")
     if not dollars:
         if options.billing_account and options.budget_dollars is None:
             raise UsageError("--billing-account is only for a budget", hint="give --budget DOLLARS too")
         return None
     if not account:
-        raise UsageError(
-            "--budget needs the billing account that it is a part of",
-            hint="gcloud billing accounts list shows yours: --billing-account ID",
-        )
-    return {**(before or {}), "billing_account": account, "dollars": dollars}
+        message = "--budget needs the billing account that it is a part of"
+        raise UsageError(message, hint="gcloud billing accounts list shows yours: --billing-account ID")
+    return {**before, "billing_account": account, "dollars": dollars}

@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import InterruptedByUserError, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.interrupts import interrupted_once
 from hvdcloud.setup.choices import find_project
-from hvdcloud.setup.setup import Confirm, Held, apply, bucket_contents, work_folder, yaml_values
+from hvdcloud.setup.setup import Confirm, apply, bucket_contents, not_confirmed, work_folder, yaml_values
 from hvdcloud.setup.terraform import Terraform, find_terraform, module_folder
-from hvdcloud.setup.terraform_plan import API, BUCKET, Resource, SetupPlan, describe_all
+from hvdcloud.setup.terraform_plan import API, BUCKET, SetupPlan, describe_all
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -26,19 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Something that stays.
+    """Something that stays, and why.
 
     Attributes:
         name: for people.
-        reason: why it stays.
-        dollars_per_month: what that costs; 0: nothing.
         delete_with: the command that deletes it by hand; "" if there is no reason to.
     """
 
     name: str
     reason: str
-    dollars_per_month: float
-    delete_with: str
+    dollars_per_month: float = 0.0
+    delete_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +60,13 @@ class DestroyResult:
 
     @property
     def nothing_to_do(self) -> bool:
-        """There was nothing to delete."""
         return not self.done
 
 
 def destroy(
     config: Config, file: Path, *, project: str | None, console: Console, confirm: Confirm, plan_only: bool = False
 ) -> DestroyResult:
-    """Delete what `setup` made from this machine.
-
-    Args:
-        project: `--project`.
-        confirm: asked before anything is deleted.
-        plan_only: only say what would be done.
+    """Delete what `setup` made from this machine; with `plan_only`, only say what would be done.
 
     Raises:
         UsageError: there are clusters, which need it.
@@ -84,8 +77,8 @@ def destroy(
     name = find_project(config, project)
     work = work_folder(name)
     done: Sequence[str] = ()
-    kept: list[Kept] = []
     dead: Sequence[str] = ()
+    kept: list[Kept] = []
     with work.lock("setup --destroy"):
         terraform = Terraform(program, work, project=name, say=console.say)
         if terraform.has_state:
@@ -105,9 +98,7 @@ def destroy(
                     console.say(f"  = {stays.name}: {stays.reason}")
                 if not plan_only:
                     if not confirm(f"Delete this from project {name}?"):
-                        raise InterruptedByUserError(
-                            "not confirmed; nothing was changed", hint="hvdcloud setup --destroy, when you are ready"
-                        )
+                        raise not_confirmed("setup --destroy")
                     apply(terraform, plan, console)
             dead = _dead_keys(config, outputs, plan)
     return DestroyResult(
@@ -123,20 +114,23 @@ def destroy(
 
 def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
     """What goes, and what stays."""
+    from hvdcloud.providers.gce.money.prices import bucket_dollars_per_month
+
     plan = terraform.plan(destroy=True)
     buckets = [resource for resource in plan.there if resource.type == BUCKET]
     held = [(bucket, found) for bucket in buckets if (found := bucket_contents(bucket.id)) is not None]
-    kept = [_kept_bucket(bucket, found) for bucket, found in held]
+    kept = [
+        Kept(
+            name=f"bucket gs://{bucket.id}",
+            reason=found.text,
+            dollars_per_month=bucket_dollars_per_month(size_bytes=found.size_bytes),
+            delete_with=f"gcloud storage rm --recursive gs://{bucket.id}",
+        )
+        for bucket, found in held
+    ]
     apis = [resource for resource in plan.there if resource.type == API]
     if apis:
-        kept.append(
-            Kept(
-                name=f"{len(apis)} API(s)",
-                reason="others may use them; they cost nothing",
-                dollars_per_month=0.0,
-                delete_with="",
-            )
-        )
+        kept.append(Kept(name=f"{len(apis)} API(s)", reason="others may use them; they cost nothing"))
     needed = {address for bucket, _ in held for address in bucket.depends_on}
     stays = {bucket.address for bucket, _ in held} | {api.address for api in apis}
     stays |= {resource.address for resource in plan.there if resource.address.partition("[")[0] in needed}
@@ -146,32 +140,17 @@ def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
     plan = terraform.plan(destroy=True, targets=targets)
     lost = [change.name for change in plan.changes if change.address in stays and change.type == BUCKET]
     if lost:  # Terraform takes along what depends on a target.
-        raise UsageError(
-            f"{lost[0]} would be deleted too, and it is not empty", hint="hvdcloud setup first, then --destroy again"
-        )
+        message = f"{lost[0]} would be deleted too, and it is not empty"
+        raise UsageError(message, hint="hvdcloud setup first, then --destroy again")
     return plan, kept
-
-
-def _kept_bucket(bucket: Resource, held: Held) -> Kept:
-    from hvdcloud.providers.gce.money.prices import bucket_dollars_per_month
-
-    return Kept(
-        name=f"bucket gs://{bucket.id}",
-        reason=held.text,
-        dollars_per_month=bucket_dollars_per_month(size_bytes=held.size_bytes),
-        delete_with=f"gcloud storage rm --recursive gs://{bucket.id}",
-    )
 
 
 def _refuse_while_clusters_exist(config: Config, project: str, console: Console) -> None:
     from hvdcloud import providers
 
     gce = config.gce.model_copy(update={"project": project})
-    provider = providers.connect(
-        config.model_copy(update={"provider": "gce", "gce": gce}),
-        on_retry=console.say,
-    )
-    listing = provider.list()
+    there = config.model_copy(update={"provider": "gce", "gce": gce})
+    listing = providers.connect(there, on_retry=console.say).list()
     if listing.clusters:
         names = ", ".join(cluster.name for cluster in listing.clusters)
         raise UsageError(
@@ -193,9 +172,5 @@ def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> S
         "checkpoints.bucket": BUCKET,
     }
     ours = yaml_values(outputs, config.name)
-    return [key for key, kind in made_by.items() if kind in gone and key in ours and _set_to(config, key) == ours[key]]
-
-
-def _set_to(config: Config, dotted: str) -> object:
-    section, _, name = dotted.partition(".")
-    return getattr(getattr(config, section), name)
+    keys = [key for key, kind in made_by.items() if kind in gone and key in ours]
+    return [key for key in keys if attrgetter(key)(config) == ours[key]]

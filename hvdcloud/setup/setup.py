@@ -35,6 +35,12 @@ COUNTED_OBJECTS = 100_000
 BUCKET_SECONDS = 15.0
 """How long requests to a bucket that does not answer are repeated; then it counts as one that holds something."""
 Confirm = Callable[[str], bool]
+# The module's outputs, and hvdcloud.yaml's keys for them.
+_KEYS = {
+    **{name: f"gce.{name}" for name in ("project", "network", "subnetwork", "service_account")},
+    "repository": "image.repository",
+    "bucket": "checkpoints.bucket",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +67,7 @@ class SetupResult:
     Attributes:
         done: what changed in the project, for people.
         outputs: the module's; what is not known before it is done is left out.
-        file: hvdcloud.yaml.
-        keys: what changed in it.
+        keys: what changed in `file`, hvdcloud.yaml.
         planned: nothing was changed; `done` and `keys` are what would be.
     """
 
@@ -77,7 +82,6 @@ class SetupResult:
 
     @property
     def nothing_to_do(self) -> bool:
-        """Everything was as it should be."""
         return not self.done and not self.keys
 
 
@@ -121,17 +125,13 @@ def setup(
         outputs: Mapping[str, Any] = plan.outputs
         if not plan_only:
             if not plan.empty and not confirm(f"Do this in project {project}?"):
-                raise _not_confirmed("setup")
+                raise not_confirmed("setup")
             work.accept()
             remember_declined(work, config.name, options)
             if not plan.empty or plan.outputs_change:
                 begun = {*work.choices().get("begun", ()), *terraform.begun()}
                 work.remember(begun=sorted(begun))
-
-                def may_adopt(address: str) -> bool:
-                    return adopt or address in begun
-
-                _apply_all(terraform, plan, console, may_adopt=may_adopt, confirm=confirm)
+                _apply_all(terraform, plan, console, may_adopt=None if adopt else begun, confirm=confirm)
                 work.remember(begun=[])
             outputs = terraform.outputs()
     values = yaml_values(outputs, config.name)
@@ -156,16 +156,8 @@ def work_folder(project: str) -> WorkFolder:
 
 def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
     """hvdcloud.yaml's keys for these outputs; those that are not known yet are left out."""
-    keys = {
-        "gce.project": "project",
-        "gce.network": "network",
-        "gce.subnetwork": "subnetwork",
-        "gce.service_account": "service_account",
-        "image.repository": "repository",
-        "checkpoints.bucket": "bucket",
-    }
     below = ("image.repository", "checkpoints.bucket")  # Each cluster has a folder of its own there.
-    found = {key: str(outputs[output]) for key, output in keys.items() if outputs.get(output)}
+    found = {key: str(outputs[output]) for output, key in _KEYS.items() if outputs.get(output)}
     return {"provider": "gce", **{key: f"{value}/{name}" if key in below else value for key, value in found.items()}}
 
 
@@ -190,7 +182,7 @@ def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
 
 
 def _apply_all(
-    terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: Callable[[str], bool], confirm: Confirm
+    terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: set[str] | None, confirm: Confirm
 ) -> None:
     """Like `apply`, until it is done: what exists is taken up, and an API that was switched on waited for.
 
@@ -198,7 +190,7 @@ def _apply_all(
     https://cloud.google.com/service-usage/docs/enable-disable
 
     Args:
-        may_adopt: whether the thing at a Terraform address may be taken up.
+        may_adopt: Terraform's addresses of what may be taken up; None: everything.
     """
     pauses = list(API_PAUSES) if any(change.type == API for change in plan.changes) else []
     while True:
@@ -213,7 +205,7 @@ def _apply_all(
                 plan = terraform.plan(variables_file=VARIABLES_FILE)
         except AlreadyThereError as error:
             there = [address for address in error.addresses if address in plan.import_ids]
-            if not there or not all(may_adopt(address) for address in error.addresses):
+            if not there or (may_adopt is not None and not may_adopt.issuperset(error.addresses)):
                 raise
             with interrupted_once():
                 for address in there:
@@ -224,7 +216,7 @@ def _apply_all(
             if any(change.action is not Action.CREATE for change in plan.changes):
                 _show(plan, terraform, console)
                 if not confirm("It is not as it should be. Do this?"):
-                    raise _not_confirmed("setup") from None
+                    raise not_confirmed("setup") from None
         else:
             return
 
@@ -251,22 +243,17 @@ def _show(plan: SetupPlan, terraform: Terraform, console: Console) -> None:
         console.detail(terraform.plan_text())
 
 
-def _not_confirmed(command: str) -> InterruptedByUserError:
+def not_confirmed(command: str) -> InterruptedByUserError:
+    """The error of a command whose plan the user did not confirm."""
     return InterruptedByUserError("not confirmed; nothing was changed", hint=f"hvdcloud {command}, when you are ready")
 
 
 def _check_file(config: Config, file: Path) -> None:
-    """Before anything is made: that its names can be written down afterwards.
-
-    Raises:
-        UsageError: the file is not there, or is written in a way that cannot be edited.
-    """
+    """Raises UsageError if the names could not be written into the file afterwards: it is missing, or not editable."""
     if not file.is_file():
-        raise UsageError(
-            f"there is no {file} to write the names into", hint="hvdcloud init writes a project; -c names another file"
-        )
-    names = ("project", "network", "subnetwork", "service_account", "repository", "bucket")
-    set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(names, "VALUE"), config.name), name=str(file))
+        message = f"there is no {file} to write the names into"
+        raise UsageError(message, hint="hvdcloud init writes a project; -c names another file")
+    set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(_KEYS, "VALUE"), config.name), name=str(file))
 
 
 def bucket_contents(bucket: str) -> Held | None:
@@ -302,8 +289,6 @@ def _refuse_to_lose_the_bucket(plan: SetupPlan) -> None:
 
 
 def _warn_of_other_regions(config: Config, region: str, console: Console) -> None:
-    elsewhere = [zone for zone in config.gce.zones if zone.rpartition("-")[0] != region]
+    elsewhere = ", ".join(zone for zone in config.gce.zones if zone.rpartition("-")[0] != region)
     if elsewhere:
-        console.warn(
-            f"gce.zones names {', '.join(elsewhere)}, but the subnetwork is in {region}: no node can be made there"
-        )
+        console.warn(f"gce.zones names {elsewhere}, but the subnetwork is in {region}: no node can be made there")

@@ -42,11 +42,7 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 def find_terraform() -> Path:
-    """`terraform` on PATH, else `tofu`.
-
-    Raises:
-        UsageError: there is neither.
-    """
+    """`terraform` on PATH, else `tofu`. Raises UsageError: there is neither."""
     for name in ("terraform", "tofu"):
         if found := shutil.which(name):
             return Path(found).absolute()
@@ -65,18 +61,12 @@ def module_folder() -> Path:
     for folder in (PACKAGE / "setup/module", PACKAGE.parent / "terraform"):
         if next(folder.glob("*.tf"), None) is not None:
             return folder
-    raise UsageError(
-        f"this installation of hvdcloud has no terraform/ beside {PACKAGE}",
-        hint="install hvdcloud again: pip install --force-reinstall hvdcloud",
-    )
+    message = f"this installation of hvdcloud has no terraform/ beside {PACKAGE}"
+    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
 
 
 class WorkFolder:
-    """The module's copy, the variables and Terraform's state, for one project.
-
-    Args:
-        folder: made when it is first needed, readable by its owner only.
-    """
+    """The module's copy, the variables and Terraform's state, for one project: readable by its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,11 +77,8 @@ class WorkFolder:
 
         A Terraform whose hvdcloud was killed has a lock of its own, which the next plan waits for.
 
-        Args:
-            command: who holds it, for the others' message.
-
         Raises:
-            UsageError: another hvdcloud holds it, or the folder cannot be made.
+            UsageError: another hvdcloud holds it (the message names its `command`), or the folder cannot be made.
         """
         try:
             for folder in (self.folder.parent, self.folder):
@@ -102,12 +89,8 @@ class WorkFolder:
                 f"{self.folder} cannot be made: {error.strerror or error}",
                 hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
             ) from error
-        with held(
-            file,
-            command,
-            what=f"project {self.folder.name} is being set up",
-            hint="wait for it to end, then hvdcloud setup again",
-        ):
+        what = f"project {self.folder.name} is being set up"
+        with held(file, command, what=what, hint="wait for it to end, then hvdcloud setup again"):
             self._restore_state()
             yield
 
@@ -126,16 +109,16 @@ class WorkFolder:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # A Terraform whose hvdcloud was killed is still at work; the next plan waits for it.
                 return
-            if _is_state(file.read()):
+            if _json_object(file.read()) is not None:
                 return
             backup = self.folder / f"{STATE_FILE}.backup"
             before = backup.read_bytes() if backup.exists() else b""
             file.seek(0)
             file.truncate()
-            file.write(before if _is_state(before) else b"")
+            file.write(b"" if _json_object(before) is None else before)
 
     def prepare(self, module: Path) -> bool:
-        """Copy the module here. Returns whether an older one stood here before, whose provider may be too old."""
+        """Copy the module here. Returns whether an older one was here before, whose provider may be too old."""
         new = {path.name: path.read_text(encoding="utf-8") for path in sorted(module.glob("*.tf"))}
         old = {path.name: path.read_text(encoding="utf-8") for path in self.folder.glob("*.tf")}
         for name in old.keys() - new.keys():
@@ -172,9 +155,8 @@ class Terraform:
     KeyboardInterrupt is passed on to Terraform once; the caller sees to it that no second one arrives.
 
     Args:
-        program: `terraform` or `tofu`.
         project: the Google Cloud project, for the words of errors.
-        say: called with a line of progress, for people.
+        say: called with a line of progress.
     """
 
     def __init__(self, program: Path, work: WorkFolder, *, project: str, say: Callable[[str], None]) -> None:
@@ -190,21 +172,13 @@ class Terraform:
         return (self._folder / STATE_FILE).exists()
 
     def init(self, *, upgrade: bool) -> None:
-        """Install the provider that the module asks for. Quick if it is installed.
-
-        Raises:
-            HvdcloudError: it could not be.
-        """
+        """Install the provider that the module asks for, unless it is. Raises HvdcloudError: it could not be."""
         self._run(["init", "-no-color", *(["-upgrade"] if upgrade else [])], doing="install Terraform's provider")
 
     def plan(
         self, *, destroy: bool = False, targets: Sequence[str] = (), variables_file: str = NEXT_VARIABLES_FILE
     ) -> SetupPlan:
-        """What would change. Nothing is changed by this.
-
-        Raises:
-            HvdcloudError: something could not be read.
-        """
+        """What would change. Nothing is changed by this. Raises HvdcloudError: something could not be read."""
         arguments = ["plan", "-json", f"-out={PLAN_FILE}", f"-var-file={variables_file}"]
         arguments += [f"-lock-timeout={STOP_SECONDS:.0f}s", *(["-destroy"] if destroy else [])]
         arguments += [f"-target={target}" for target in targets]
@@ -243,7 +217,7 @@ class Terraform:
         """Addresses whose creation began in the last apply, however it ended; not those that Google refused."""
         log = self._folder / "apply.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        return begun_here(event for line in lines if (event := _event(line)) is not None)
+        return begun_here(filter(None, map(_json_object, lines)))
 
     def outputs(self) -> dict[str, Any]:
         """The module's outputs."""
@@ -262,9 +236,17 @@ class Terraform:
         log = self._folder / f"{command}.log"
         diagnostics: list[Diagnostic] = []
         with log.open("wb") as out, log.open("rb") as reader:
-            process = self._start([command, "-input=false", *arguments[1:]], out)
+            process = subprocess.Popen(
+                [str(self._program), command, "-input=false", *arguments[1:]],
+                cwd=self._folder,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
-                for event in _events(process, reader, seconds=COMMAND_SECONDS):
+                for event in _events(process, reader):
                     if event.get("type") == "diagnostic":
                         diagnostics.append(Diagnostic.from_json(event["diagnostic"]))
                     on_event(event)
@@ -273,20 +255,8 @@ class Terraform:
         if process.returncode:
             failures = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
             failures = failures or plain_diagnostics(log.read_text(encoding="utf-8", errors="replace"))
-            raise terraform_error(
-                failures, doing=doing, project=self._project, ended=process.returncode, names=self._names
-            )
-
-    def _start(self, arguments: Sequence[str], out: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [str(self._program), *arguments],
-            cwd=self._folder,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            ended = process.returncode
+            raise terraform_error(failures, doing=doing, project=self._project, ended=ended, names=self._names)
 
     def _stopped(self, process: subprocess.Popen[bytes], command: str) -> InterruptedByUserError:
         """Ask Terraform once to stop, and wait till it has: a second time would make it leave its state unwritten."""
@@ -295,22 +265,19 @@ class Terraform:
         try:
             process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            return InterruptedByUserError(
-                f"interrupted; Terraform (process {process.pid}) has not ended yet, with what it had begun",
-                hint="hvdcloud setup waits for its end and goes on from there",
-            )
+            said = f"interrupted; Terraform (process {process.pid}) has not ended yet, with what it had begun"
+            return InterruptedByUserError(said, hint="hvdcloud setup waits for its end and goes on from there")
         if command != "apply":
             return InterruptedByUserError("interrupted; nothing was changed", hint="hvdcloud setup starts again")
-        return InterruptedByUserError(
-            "interrupted; what was made until then is kept and written down", hint="hvdcloud setup goes on from there"
-        )
+        said = "interrupted; what was made until then is kept and written down"
+        return InterruptedByUserError(said, hint="hvdcloud setup goes on from there")
 
     def _output(self, arguments: Sequence[str]) -> str:
         """A command that answers at once."""
         done = subprocess.run(
             [str(self._program), *arguments],
             cwd=self._folder,
-            env=self._environment(),
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -327,53 +294,39 @@ class Terraform:
         value: dict[str, Any] = json.loads(self._output(arguments))
         return value
 
-    def _environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.fullmatch(name)}
-        return {**inherited, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
+
+def _environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.fullmatch(name)}
+    return {**inherited, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
 
 
-def _events(process: subprocess.Popen[bytes], reader: Any, *, seconds: float) -> Iterator[dict[str, Any]]:
-    """Each line of the log that is JSON, until the process has ended.
-
-    Raises:
-        NodeError: it did not end in time.
-    """
-    deadline = time.monotonic() + seconds
+def _events(process: subprocess.Popen[bytes], reader: Any) -> Iterator[dict[str, Any]]:
+    """Each line of the log that is JSON, until the process has ended. Raises NodeError: it did not end in time."""
+    deadline = time.monotonic() + COMMAND_SECONDS
     rest = b""
     while True:
         ended = process.poll() is not None
         *lines, rest = (rest + reader.read()).split(b"\n")
-        yield from (event for line in lines if (event := _event(line)) is not None)
+        yield from filter(None, map(_json_object, lines))
         if ended:
             return
         if time.monotonic() > deadline:
             process.send_signal(signal.SIGINT)
-            raise NodeError(
-                f"Terraform did not end within {seconds / 60:.0f} minutes and was asked to stop",
-                hint="hvdcloud setup waits for its end and goes on from there",
-            )
+            message = f"Terraform did not end within {COMMAND_SECONDS / 60:.0f} minutes and was asked to stop"
+            raise NodeError(message, hint="hvdcloud setup waits for its end and goes on from there")
         time.sleep(_POLL_SECONDS)
 
 
-def _event(line: bytes | str) -> dict[str, Any] | None:
-    """A line of the log that is a JSON object."""
-    with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):
-        event = json.loads(line)
-        if isinstance(event, dict):
-            return event
+def _json_object(text: bytes | str) -> dict[str, Any] | None:
+    """What a text says that is a JSON object; None for any other, such as a line of plain text or half a file."""
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
     return None
 
 
-def _is_state(data: bytes) -> bool:
-    try:
-        return isinstance(json.loads(data), dict)
-    except ValueError:
-        return False
-
-
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    with contextlib.suppress(OSError):
+        return _json_object(path.read_bytes()) or {}
+    return {}

@@ -6,14 +6,18 @@ what it means everywhere else in hvdcloud (google/error_catalogue.py). Errors th
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.google.credentials import login_hint
+
+if TYPE_CHECKING:
+    from hvdcloud.google.errors import ApiError
 
 _LAST_LINES = 20
 _GOES_ON = "then hvdcloud setup again: it goes on from there"
@@ -50,16 +54,11 @@ class Diagnostic:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Diagnostic:
         """As a line of `-json` output has it."""
-        return cls(
-            severity=str(value.get("severity", "error")),
-            summary=str(value.get("summary", "")),
-            detail=str(value.get("detail", "")),
-            address=str(value.get("address", "")),
-        )
+        fields = {"severity": "error", "summary": "", "detail": "", "address": ""} | dict(value)
+        return cls(**{name: str(fields[name]) for name in cls.__slots__})
 
     @property
     def text(self) -> str:
-        """All of it."""
         return f"{self.summary}\n{self.detail}".strip()
 
     @property
@@ -179,11 +178,11 @@ def terraform_error(
     """
     if not failures:
         how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
-        return NodeError(
-            f"cannot {doing}: Terraform ended with {how} and said nothing",
-            hint="hvdcloud setup again: it goes on from there",
-        )
-    meanings = [_meaning(failure, doing=_doing(failure, names or {}) or doing, project=project) for failure in failures]
+        said = f"cannot {doing}: Terraform ended with {how} and said nothing"
+        return NodeError(said, hint="hvdcloud setup again: it goes on from there")
+    known = names or {}
+    tried = [f"set up {known.get(each.address, each.address)}" if each.address else doing for each in failures]
+    meanings = [_meaning(failure, doing=doing, project=project) for failure, doing in zip(failures, tried, strict=True)]
     # Who may do nothing, or has no billing, sees that first, not what follows from it.
     first = min(meanings, key=lambda error: (isinstance(error, ApiOffError), not isinstance(error, CredentialsError)))
     if isinstance(first, AlreadyThereError):
@@ -194,13 +193,10 @@ def terraform_error(
 
 
 def begun_here(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Addresses whose creation began in an apply, but for those that Google refused.
+    """Addresses whose creation began in an apply, as its events say, but for those that Google refused.
 
     How some ended is unknown: Terraform died, or its provider. Those that were made count too: Terraform
     writes its state in place, so that one which is killed as it writes leaves none.
-
-    Args:
-        events: the lines of Terraform's machine-readable output.
     """
     begun: dict[str, None] = {}
     for event in events:
@@ -222,33 +218,21 @@ def plain_diagnostics(text: str) -> list[Diagnostic]:
     if not starts:
         last = [line for line in lines if line][-_LAST_LINES:]
         return [Diagnostic(summary=last[0], detail="\n".join(last[1:]))] if last else []
-    ends = [*starts[1:], len(lines)]
     return [
         Diagnostic(summary=lines[start].removeprefix("Error: "), detail="\n".join(lines[start + 1 : end]).strip())
-        for start, end in zip(starts, ends, strict=True)
+        for start, end in itertools.pairwise([*starts, len(lines)])
     ]
-
-
-def _doing(failure: Diagnostic, names: Mapping[str, str]) -> str:
-    return f"set up {names.get(failure.address, failure.address)}" if failure.address else ""
 
 
 def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
     for rule in _RULES:
         if re.search(rule.words, failure.text):
-            words = {
-                "project": project,
-                "login": login_hint(),
-            }
+            words = {"project": project, "login": login_hint()}
             return rule.error(f"cannot {doing}: {rule.cause.format_map(words)}", hint=rule.hint.format_map(words))
-    answer = _api_error(failure, project=project)
-    if answer is None:
-        return UsageError(
-            f"cannot {doing}: {failure.line}", hint="fix what it names, then hvdcloud setup again: it continues"
-        )
-    from hvdcloud.google.errors import ApiError
-
-    said = ApiError(**answer)
+    said = _api_error(failure, project=project)
+    if said is None:
+        message = f"cannot {doing}: {failure.line}"
+        return UsageError(message, hint="fix what it names, then hvdcloud setup again: it continues")
     error = said.as_user_error(doing=doing)
     if {said.code, said.reason} & {"SERVICE_DISABLED", "accessNotConfigured"}:
         error = ApiOffError(error.message, hint=error.hint)
@@ -258,16 +242,17 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
     return error
 
 
-def _api_error(failure: Diagnostic, *, project: str) -> dict[str, Any] | None:
-    """The answer of Google's API that the provider's words quote, as fields of ApiError; None if they quote none."""
+def _api_error(failure: Diagnostic, *, project: str) -> ApiError | None:
+    """The answer of Google's API that the provider's words quote; None if they quote none."""
+    from hvdcloud.google.errors import ApiError
+
     text = failure.text
-    found = re.search(r"Error (\d{3})(?:: | )(?P<message>[^\n]*)", text)
-    rpc = re.search(r"rpc error: code = (?P<code>\w+) desc = (?P<message>[^\n]*)", text)
-    if found is None and rpc is None:
+    quoted = re.search(r"Error (?P<code>\d{3})(?:: | )(?P<message>[^\n]*)", text) or re.search(
+        r"rpc error: code = (?P<code>\w+) desc = (?P<message>[^\n]*)", text
+    )
+    if quoted is None:
         return None
-    quoted = found or rpc
-    assert quoted is not None
-    message = quoted["message"].strip()
+    message, status = quoted["message"].strip(), quoted["code"]
     info = _error_info(text)
     # The older reason follows the message: `…, accessNotConfigured`.
     reason = re.search(r", (\w+)$", message)
@@ -276,15 +261,15 @@ def _api_error(failure: Diagnostic, *, project: str) -> dict[str, Any] | None:
     code = str(info.get("reason", ""))
     if not code and re.search(r"Quota .*exceeded|quota limit|Limit Exceeded|exceeded quota", message, re.IGNORECASE):
         code = "QUOTA_EXCEEDED"
-    return {
-        "message": message[: reason.start()] if reason else message,
-        "status": int(found.group(1)) if found else rpc_codes.get(rpc["code"] if rpc else "", 500),
-        "reason": reason.group(1) if reason else "",
-        "code": code,
-        "metadata": metadata,
-        "project": project,
-        "service": metadata.get("service", "").removesuffix(".googleapis.com") or _service(failure.address),
-    }
+    return ApiError(
+        message=message[: reason.start()] if reason else message,
+        status=int(status) if status.isdecimal() else rpc_codes.get(status, 500),
+        reason=reason.group(1) if reason else "",
+        code=code,
+        metadata=metadata,
+        project=project,
+        service=metadata.get("service", "").removesuffix(".googleapis.com") or _service(failure.address),
+    )
 
 
 def _error_info(text: str) -> Mapping[str, Any]:

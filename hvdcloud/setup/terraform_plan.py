@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -60,11 +60,6 @@ class Action(str, Enum):
         """As in a diff."""
         return {"create": "+", "change": "~", "delete": "-", "replace": "±"}[self.value]
 
-    @property
-    def done(self) -> str:
-        """In the past."""
-        return {"create": "created", "change": "changed", "delete": "deleted", "replace": "replaced"}[self.value]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
@@ -105,7 +100,7 @@ class SetupPlan:
 
     @property
     def empty(self) -> bool:
-        """Nothing is to be done in the cloud."""
+        """Nothing in the cloud changes."""
         return not self.changes
 
     def deleted(self, kind: str) -> Sequence[ResourceChange]:
@@ -125,7 +120,6 @@ class Resource:
 
     address: str
     type: str
-    name: str
     id: str
     depends_on: Sequence[str] = ()
 
@@ -140,31 +134,27 @@ def read_plan(shown: Mapping[str, Any]) -> SetupPlan:
         names[entry["address"]] = name = _name(entry["type"], entry["change"], entry["address"])
         action = _action(entry["change"]["actions"])
         if action is Action.CREATE and entry["type"] in _IDS:
+            after = {key: value for key, value in (entry["change"].get("after") or {}).items() if value is not None}
             with contextlib.suppress(KeyError):  # A part of it is not known yet.
-                ids[entry["address"]] = _IDS[entry["type"]].format_map(_known(entry["change"]))
+                ids[entry["address"]] = _IDS[entry["type"]].format_map(after)
         if action is not None:
-            changes.append(
-                ResourceChange(
-                    address=entry["address"],
-                    type=entry["type"],
-                    action=action,
-                    name=name,
-                    fields=_fields(entry["change"], action),
-                    drifted=entry["address"] in drifted,
-                )
+            change = ResourceChange(
+                address=entry["address"],
+                type=entry["type"],
+                action=action,
+                name=name,
+                fields=_fields(entry["change"], action),
+                drifted=entry["address"] in drifted,
             )
+            changes.append(change)
     changes.sort(key=lambda change: list(_KINDS).index(change.type) if change.type in _KINDS else len(_KINDS))
-    outputs = shown.get("output_changes", {})
+    outputs = shown.get("planned_values", {}).get("outputs", {})
     return SetupPlan(
         changes=changes,
         names=names,
         import_ids=ids,
-        outputs={
-            name: output["value"]
-            for name, output in shown.get("planned_values", {}).get("outputs", {}).items()
-            if "value" in output
-        },
-        outputs_change=any(output["actions"] != ["no-op"] for output in outputs.values()),
+        outputs={name: output["value"] for name, output in outputs.items() if "value" in output},
+        outputs_change=any(each["actions"] != ["no-op"] for each in shown.get("output_changes", {}).values()),
         there=list(_resources(shown.get("prior_state", {}).get("values", {}).get("root_module", {}))),
     )
 
@@ -194,10 +184,6 @@ def _action(actions: Sequence[str]) -> Action | None:
     return known.get(actions[0]) if actions else None
 
 
-def _known(change: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in (change.get("after") or {}).items() if value is not None}
-
-
 def _fields(change: Mapping[str, Any], action: Action) -> Sequence[str]:
     if action is Action.REPLACE:
         return sorted({str(path[0]) for path in change.get("replace_paths") or () if path})
@@ -205,21 +191,16 @@ def _fields(change: Mapping[str, Any], action: Action) -> Sequence[str]:
         return ()
     before, after = change.get("before") or {}, change.get("after") or {}
     unknown = change.get("after_unknown") or {}
-    return sorted(
-        name
-        for name in {*before, *after, *(name for name, is_unknown in unknown.items() if is_unknown is True)}
-        if unknown.get(name) is True or before.get(name) != after.get(name)
-    )
+    computed = {name for name, is_unknown in unknown.items() if is_unknown is True}
+    return sorted(computed | {name for name in {*before, *after} if before.get(name) != after.get(name)})
 
 
 def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
     values = change.get("after") or change.get("before") or {}
     if _IAM.fullmatch(kind):
         return _grant(kind, values)
-    title = _KINDS.get(kind)
+    title = _KINDS.get(kind, kind.removeprefix("google_").replace("_", " "))
     name = next((str(values[key]).rpartition("/")[2] for key in _NAMES if values.get(key)), None)
-    if title is None:
-        return f"{kind.removeprefix('google_').replace('_', ' ')} {name or address.rpartition('.')[2]}"
     return f"{title} gs://{name}" if kind == BUCKET and name else f"{title} {name or address.rpartition('.')[2]}"
 
 
@@ -242,20 +223,15 @@ def _grant(kind: str, values: Mapping[str, Any]) -> str:
     return f"grant to {member}: {role} on {where}" + (f", if {title}" if title else "")
 
 
-def _resources(module: Mapping[str, Any]) -> Sequence[Resource]:
-    found = []
+def _resources(module: Mapping[str, Any]) -> Iterator[Resource]:
     for entry in module.get("resources", ()):
         if entry.get("mode") == "managed":
             values = entry.get("values") or {}
-            found.append(
-                Resource(
-                    address=entry["address"],
-                    type=entry["type"],
-                    name=_name(entry["type"], {"after": values}, entry["address"]),
-                    id=str(values.get("name") or values.get("service") or ""),
-                    depends_on=tuple(entry.get("depends_on", ())),
-                )
+            yield Resource(
+                address=entry["address"],
+                type=entry["type"],
+                id=str(values.get("name") or values.get("service") or ""),
+                depends_on=tuple(entry.get("depends_on", ())),
             )
     for child in module.get("child_modules", ()):
-        found += _resources(child)
-    return found
+        yield from _resources(child)

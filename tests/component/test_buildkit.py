@@ -87,9 +87,9 @@ def test_a_docker_command_has_buildkit_in_itself_until_23_and_then_in_its_plugin
 ) -> None:
     file = docker(version, buildx=buildx)
     found = find_builder(Server())
-    assert (found and list(found._command)) == (expected and [str(file), *expected])
+    assert (found and list(found.command)) == (expected and [str(file), *expected])
     if found and not buildx:
-        assert found._environment["DOCKER_BUILDKIT"] == "1"
+        assert found.environment["DOCKER_BUILDKIT"] == "1"
 
 
 @pytest.mark.parametrize("server", [Server(component="Podman Engine"), Server(api_version="1.40")])

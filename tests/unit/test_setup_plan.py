@@ -107,8 +107,4 @@ def test_a_plan_without_changes_is_empty_and_still_tells_the_outputs_and_what_is
     assert not plan.outputs_change
     assert plan.outputs == {"bucket": "gs://lab"}
     (bucket,) = plan.there
-    assert (bucket.id, bucket.name, tuple(bucket.depends_on)) == (
-        "lab",
-        "bucket gs://lab",
-        ("google_project_service.api",),
-    )
+    assert (bucket.id, tuple(bucket.depends_on)) == ("lab", ("google_project_service.api",))

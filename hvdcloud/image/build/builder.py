@@ -18,7 +18,7 @@ from hvdcloud.errors import ImageError
 from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -26,8 +26,7 @@ from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
 
-
-LOCK_SECONDS = 3600.0
+_LOCK_SECONDS = 3600.0
 """How long a build may wait for another one."""
 _POLL_SECONDS = 0.1
 
@@ -121,8 +120,6 @@ def carry_out(
     """Builds what a plan says, as far as neither the engine nor a cache has it.
 
     Args:
-        api: docker-py's low-level client.
-        progress: called for every step and every line of output.
         source: where images are taken from instead of built.
         target: where images are sent.
         repository: where the result's digest is looked for.
@@ -135,8 +132,7 @@ def carry_out(
     work = _Work(api=api, plan=plan, progress=progress, labels=labels)
     image_id = _image_id(api, plan.reference)
     if image_id is None:
-        # Not the engine's own ID: engines that share /etc/docker have the same.
-        with _locked(progress, engine=os.environ.get("DOCKER_HOST", "")):
+        with _locked(progress):
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference) or work.do(source)
     if target is not None:
@@ -164,45 +160,44 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
         with contextlib.closing(engine.connect()) as client:
             base = custom_base.find(client.api, image_config.base)
         if base is None:
-            raise ImageError(
-                f"image.base: {image_config.base} is not in the engine", hint="hvdcloud build pulls it and builds on it"
-            )
+            message = f"image.base: {image_config.base} is not in the engine"
+            raise ImageError(message, hint="hvdcloud build pulls it and builds on it")
     return plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
 
 
 @contextlib.contextmanager
-def _locked(progress: Progress, *, engine: str, deadline_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def _locked(progress: Progress) -> Iterator[None]:
     """Keeps this user's other processes from building on the same engine; they then find the image built.
 
     A killed process leaves no lock behind.
 
-    Args:
-        engine: its address, or whatever tells engines apart.
-
     Raises:
-        ImageError: another build took longer than `deadline_seconds`.
+        ImageError: another build took longer than `_LOCK_SECONDS`.
     """
-    key = hashlib.sha256(engine.encode()).hexdigest()[:8]
+    from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+    def tell(state: RetryCallState) -> None:
+        if state.attempt_number == 1:
+            progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
+
+    # Not the engine's own ID: engines that share /etc/docker have the same.
+    key = hashlib.sha256(os.environ.get("DOCKER_HOST", "").encode()).hexdigest()[:8]
     path = Path(tempfile.gettempdir()) / f"hvdcloud-build-{os.getuid()}-{key}.lock"
-    deadline = time.monotonic() + deadline_seconds
+    waiting = Retrying(
+        retry=retry_if_exception_type(BlockingIOError),
+        stop=stop_after_delay(_LOCK_SECONDS),
+        wait=wait_fixed(_POLL_SECONDS),
+        before_sleep=tell,
+        reraise=True,
+    )
     # All users share the folder: no other user's file is followed or truncated.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+") as file:
-        told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ImageError(
-                        f"another hvdcloud has been building an image for {deadline_seconds:.0f} s",
-                        hint=f"`fuser {path}` shows its process",
-                    ) from None
-                if not told:
-                    progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
-                    told = True
-                time.sleep(_POLL_SECONDS)
+        try:
+            waiting(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = f"another hvdcloud has been building an image for {_LOCK_SECONDS:.0f} s"
+            raise ImageError(said, hint=f"`fuser {path}` shows its process") from None
         yield
 
 
@@ -223,15 +218,15 @@ class _Work:
         """Returns the id of the image wanted."""
         with contextlib.ExitStack() as stack:
             if source is not None:
-                self._cache = registry_cache.Reader(self.api, source, plan=self.plan, progress=self.progress)
+                self._cache = registry_cache.Reader(api=self.api, cache=source, plan=self.plan, progress=self.progress)
                 stack.callback(self._cache.tidy)
             self._have(self.plan.last)
-        return _tagged(self.api, self.plan.last.reference, self.plan.reference)
+        repository, _, tag = self.plan.reference.rpartition(":")
+        self.api.tag(self.plan.last.reference, repository, tag)
+        return str(self.api.inspect_image(self.plan.reference)["Id"])
 
     def _have(self, step: Step) -> None:
-        if _image_id(self.api, step.reference) is not None:
-            return
-        if self._cache is not None and self._cache.take(step):
+        if inspected(self.api, step.reference) or (self._cache is not None and self._cache.take(step)):
             return
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
@@ -256,26 +251,11 @@ class _Work:
 
 
 def _image_id(api: Any, reference: str) -> str | None:
-    from docker.errors import ImageNotFound
-
-    try:
-        return str(api.inspect_image(reference)["Id"])
-    except ImageNotFound:
-        return None
+    found = inspected(api, reference)
+    return None if found is None else str(found["Id"])
 
 
 def _digest(api: Any, image_id: str, *, repository: str | None) -> str | None:
-    if repository is None:
-        return None
-    for known in api.inspect_image(image_id).get("RepoDigests") or []:
-        name, _, digest = known.partition("@")
-        if name == repository:
-            return str(digest)
-    return None
-
-
-def _tagged(api: Any, image: str, reference: str) -> str:
-    """Gives an image another name; returns its id."""
-    repository, _, tag = reference.rpartition(":")
-    api.tag(image, repository, tag)
-    return str(api.inspect_image(reference)["Id"])
+    known = api.inspect_image(image_id).get("RepoDigests") or [] if repository else []
+    parts = (entry.partition("@") for entry in known)
+    return next((str(digest) for name, _, digest in parts if name == repository), None)

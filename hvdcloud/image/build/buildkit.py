@@ -14,15 +14,15 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.image.build.buildkit_output import PlainLog
 from hvdcloud.image.build.classic import SILENCE_SECONDS
-from hvdcloud.image.engine_stream import Progress
+from hvdcloud.image.engine_stream import Progress, inspected
 from hvdcloud.image.plan.context import Context, Entry, dockerfiles
 from hvdcloud.image.plan.sources import download_arguments
 from hvdcloud.image.plan.steps import Step
@@ -43,20 +43,20 @@ _CACHED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class BuildKitBuilder:
-    """Builds images with stages side by side and downloads that survive a build."""
+    """Builds images with stages side by side and downloads that survive a build.
 
-    def __init__(self, api: Any, *, command: Sequence[str], environment: dict[str, str]) -> None:
-        """Builds on one engine.
+    Attributes:
+        api: docker-py's low-level client, of the engine that the command builds on.
+        command: the docker command that builds.
+        environment: its variables.
+    """
 
-        Args:
-            api: docker-py's low-level client, of the engine that the command builds on.
-            command: the docker command that builds.
-            environment: its variables.
-        """
-        self._api = api
-        self._command = tuple(command)
-        self._environment = environment
+    api: Any
+    _: KW_ONLY
+    command: Sequence[str]
+    environment: Mapping[str, str]
 
     def build(self, step: Step, *, progress: Progress) -> str:
         """Builds a step's image; returns its id.
@@ -64,10 +64,8 @@ class BuildKitBuilder:
         Raises:
             ImageError: an instruction failed; `details` has its last lines.
         """
-        from docker.errors import ImageNotFound
-
         arguments = {**download_arguments(os.environ), **step.arguments}
-        command = [*self._command, "--progress=plain", "--file", step.dockerfile, "--tag", step.reference]
+        command = [*self.command, "--progress=plain", "--file", step.dockerfile, "--tag", step.reference]
         if step.target:
             command += ["--target", step.target]
         # By name, with the value in the environment: a package index may have its password in its URL.
@@ -76,16 +74,14 @@ class BuildKitBuilder:
         for name, value in step.labels.items():
             command += ["--label", f"{name}={value}"]
         log = PlainLog(image=step.what, pip_hint=step.pip_hint, progress=progress)
-        environment = {**self._environment, **arguments}
+        environment = {**self.environment, **arguments}
         if _run([*command, "-"], environment=environment, context=with_cache(step), log=log, what=step.what):
             raise log.error()
-        try:
-            return str(self._api.inspect_image(step.reference)["Id"])
-        except ImageNotFound:
-            raise ImageError(
-                f"BuildKit built {step.what}, but the engine does not have it",
-                hint=f"{BUILDER_VARIABLE}=classic hvdcloud build",
-            ) from None
+        built = inspected(self.api, step.reference)
+        if built is None:
+            message = f"BuildKit built {step.what}, but the engine does not have it"
+            raise ImageError(message, hint=f"{BUILDER_VARIABLE}=classic hvdcloud build")
+        return str(built["Id"])
 
 
 def find_builder(api: Any) -> BuildKitBuilder | None:
@@ -98,9 +94,8 @@ def find_builder(api: Any) -> BuildKitBuilder | None:
     """
     wanted = os.environ.get(BUILDER_VARIABLE, "")
     if wanted not in ("", "classic", "buildkit"):
-        raise UsageError(
-            f"{BUILDER_VARIABLE}={wanted} is no builder", hint="set it to classic or buildkit, or unset it"
-        )
+        message = f"{BUILDER_VARIABLE}={wanted} is no builder"
+        raise UsageError(message, hint="set it to classic or buildkit, or unset it")
     if wanted == "classic":
         return None
     try:
@@ -175,10 +170,8 @@ def with_cache(step: Step) -> Context:
         return step.context
     text = given.source.read_bytes() if given.source else given.content or b""
     rendered = Entry(path=given.path, content=with_cache_mounts(text.decode()).encode())
-    wrappers = [
-        Entry(path=f"buildkit/{wrapper.name}", source=wrapper, executable=True)
-        for wrapper in (folder / "buildkit").iterdir()
-    ]
+    tools = (folder / "buildkit").iterdir()
+    wrappers = [Entry(path=f"buildkit/{tool.name}", source=tool, executable=True) for tool in tools]
     return replace(
         step.context,
         hashed=tuple(rendered if entry is given else entry for entry in step.context.hashed),
@@ -211,8 +204,7 @@ def _end(lines: Sequence[str], begun: int) -> int:
     """The number of the line after an instruction; comments and empty lines do not end one."""
     for number in range(begun, len(lines)):
         line = lines[number].strip()
-        goes_on = line.endswith("\\") or (number > begun and (not line or line.startswith("#")))
-        if not goes_on:
+        if not (line.endswith("\\") or (number > begun and (not line or line.startswith("#")))):
             return number + 1
     return len(lines)
 
@@ -234,40 +226,33 @@ def _run(command: list[str], *, environment: dict[str, str], context: Context, l
         # The terminal's Ctrl-C is ours to pass on, once.
         start_new_session=True,
     )
+    failures: list[Exception] = []
+    sender = threading.Thread(target=_send, args=(process, context, failures), daemon=True)
     try:
-        sender = _Sender(process, context)
         sender.start()
         for line in _lines(process, what=what):
             log.read(line)
         exit_code = process.wait()
         sender.join()
-        if sender.error is not None:
-            raise sender.error
+        if failures:
+            raise failures[0]
         return exit_code
     finally:
         _stop(process)
 
 
-class _Sender(threading.Thread):
+def _send(process: subprocess.Popen[bytes], context: Context, failures: list[Exception]) -> None:
     """Writes a context into a process's standard input."""
-
-    def __init__(self, process: subprocess.Popen[bytes], context: Context) -> None:
-        super().__init__(daemon=True)
-        self._process = process
-        self._context = context
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        assert self._process.stdin is not None
-        # A command that reads no further has ended, and says why.
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            try:
-                for chunk in self._context.stream():
-                    pipe.write(chunk)
-            except BrokenPipeError:
-                raise
-            except Exception as error:  # noqa: BLE001 # raised again by the thread that waits for this one
-                self.error = error
+    assert process.stdin is not None
+    # A command that reads no further has ended, and says why.
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        try:
+            for chunk in context.stream():
+                pipe.write(chunk)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 # raised again by the thread that waits for this one
+            failures.append(error)
 
 
 def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
@@ -275,10 +260,8 @@ def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
     unfinished = b""
     while True:
         if not select.select([process.stdout], [], [], SILENCE_SECONDS)[0]:
-            raise ImageError(
-                f"the build of {what} has said nothing for {SILENCE_SECONDS} s",
-                hint="docker info shows whether the engine still runs; then try again",
-            )
+            message = f"the build of {what} has said nothing for {SILENCE_SECONDS} s"
+            raise ImageError(message, hint="docker info shows whether the engine still runs; then try again")
         chunk = os.read(process.stdout.fileno(), 1 << 16)
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         yield from (line.decode(errors="replace") for line in lines)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import dataclass, field
 
 from hvdcloud.errors import ImageError
 from hvdcloud.image.engine_stream import KEPT_LINES, BuildEvent, Progress, Tail, build_error, lines_of, short
@@ -32,26 +33,25 @@ _VIA = re.compile(
 _EXIT_CODE = re.compile(r"(?:executor failed running|process) .*exit code: (\d+)", re.DOTALL)
 
 
+@dataclass(slots=True, kw_only=True)
 class PlainLog:
     """Reads it line by line.
 
-    Args:
-        image: what is built, for messages.
+    Attributes:
         pip_hint: what to do if it is pip that fails.
         progress: called for every instruction, those whose result is in BuildKit's cache included, and every line.
     """
 
-    def __init__(self, *, image: str, pip_hint: str, progress: Progress) -> None:
-        self._image = image
-        self._pip_hint = pip_hint
-        self._progress = progress
-        self._work: dict[str, Tail] = {}
-        # How many instructions each stage has, as far as they are known.
-        self._stages: dict[str, int] = {}
-        self._begun = 0
-        self._last = Tail(where="before its first step")
-        self._failed: tuple[Tail, str] | None = None
-        self._closing: deque[str] = deque(maxlen=KEPT_LINES)
+    image: str
+    pip_hint: str
+    progress: Progress
+    _work: dict[str, Tail] = field(default_factory=dict)
+    _stages: dict[str, int] = field(default_factory=dict)
+    """How many instructions each stage has, as far as they are known."""
+    _begun: int = 0
+    _last: Tail = field(default_factory=lambda: Tail(where="before its first step"))
+    _failed: tuple[Tail, str] | None = None
+    _closing: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def read(self, line: str) -> None:
         """One line, without its end."""
@@ -79,7 +79,7 @@ class PlainLog:
         text = _VIA.sub("", text, count=1)
         code = _EXIT_CODE.match(text)
         text = f"the command ended with exit code {code[1]}" if code else text
-        return build_error(text, image=self._image, tail=tail, pip_hint=self._pip_hint)
+        return build_error(text, image=self.image, tail=tail, pip_hint=self.pip_hint)
 
     def _begin(self, number: str, instruction: re.Match[str]) -> None:
         stage, steps = instruction["stage"] or "", int(instruction["steps"])
@@ -89,7 +89,7 @@ class PlainLog:
         of = f" of {stage}" if stage else ""
         self._last = self._work[number] = Tail(where=f"at step {instruction['step']}/{steps}{of}: {text}")
         total = max(self._begun, sum(self._stages.values()))
-        self._progress(BuildEvent(kind="step", text=text, step=self._begun, steps=total))
+        self.progress(BuildEvent(kind="step", text=text, step=self._begun, steps=total))
 
     def _continue(self, tail: Tail, text: str) -> None:
         output = _OUTPUT.fullmatch(text)
@@ -97,8 +97,8 @@ class PlainLog:
         if output:
             for line in lines_of(output[1]):
                 tail.lines.append(line)
-                self._progress(BuildEvent(kind="output", text=line))
+                self.progress(BuildEvent(kind="output", text=line))
         elif pulled:
-            self._progress(BuildEvent(kind="layer", text=f"{pulled[1]}: {pulled[2]}"))
+            self.progress(BuildEvent(kind="layer", text=f"{pulled[1]}: {pulled[2]}"))
         elif text.startswith(_ERROR) and self._failed is None and "context canceled" not in text:
             self._failed = (tail, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from hvdcloud.errors import ImageError
@@ -16,12 +17,12 @@ from hvdcloud.image.plan.steps import Step
 SILENCE_SECONDS = 1800
 
 
+@dataclass(frozen=True, slots=True)
 class ClassicBuilder:
     """Builds images one instruction after the other, each a container of its own."""
 
-    def __init__(self, api: Any) -> None:
-        """Args: api: docker-py's low-level client; not all of its methods have types."""
-        self._api = api
+    api: Any
+    """docker-py's low-level client; not all of its methods have types."""
 
     def build(self, step: Step, *, progress: Progress) -> str:
         """Builds a step's image; returns its id.
@@ -29,19 +30,22 @@ class ClassicBuilder:
         Raises:
             ImageError: an instruction failed; `details` has its last lines.
         """
-        if not step.throw_away:
-            return self._run(step, target=step.target, tag=step.reference, progress=progress)
+        from docker.errors import APIError
+
         # The throw-away stage first, to know which image has to be thrown away.
-        stage = self._run(step, target=step.throw_away, tag=None, progress=progress)
+        stage = self._run(step, target=step.throw_away, tag=None, progress=progress) if step.throw_away else None
         image_id = self._run(step, target=step.target, tag=step.reference, progress=progress)
-        self._throw_away(stage)
+        # It only costs space: an engine that keeps it, for whatever reason, has built the image all the same.
+        with contextlib.suppress(APIError):
+            if stage is not None:
+                self.api.remove_image(stage)
         return image_id
 
     def _run(self, step: Step, *, target: str, tag: str | None, progress: Progress) -> str:
         from docker.errors import APIError
 
         try:
-            items = self._api.build(
+            items = self.api.build(
                 fileobj=step.context.stream(),
                 custom_context=True,
                 dockerfile=step.dockerfile,
@@ -58,15 +62,8 @@ class ClassicBuilder:
             with contextlib.closing(items):
                 return engine_stream.follow_build(items, image=step.what, pip_hint=step.pip_hint, progress=progress)
         except APIError as error:
-            full = engine_stream.disk_full(str(error.explanation or error), image=step.what)
-            raise full or ImageError(
-                f"the Docker engine refused to build {step.what}: {error.explanation or error}",
+            said = str(error.explanation or error)
+            raise engine_stream.disk_full(said, image=step.what) or ImageError(
+                f"the Docker engine refused to build {step.what}: {said}",
                 hint="docker info shows whether the engine is well; then try again",
             ) from error
-
-    def _throw_away(self, image_id: str) -> None:
-        from docker.errors import APIError
-
-        # It only costs space: an engine that keeps it, for whatever reason, has built the image all the same.
-        with contextlib.suppress(APIError):
-            self._api.remove_image(image_id)

@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError, UsageError
 from hvdcloud.image import engine_stream
-from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
 from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.push import push
 
-_OURS = "hvdcloud/"
-_PROJECT = "project"
 # https://github.com/distribution/reference/blob/v0.6.0/regexp.go
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
@@ -49,11 +47,7 @@ class Cache:
 
 
 def cache_from(text: str | None) -> Cache | None:
-    """What `--cache-from HOST/PATH[:TAG]` names.
-
-    Raises:
-        UsageError: that is no repository.
-    """
+    """What `--cache-from HOST/PATH[:TAG]` names. Raises UsageError: that is no repository."""
     return None if text is None else _parsed(text, option="--cache-from")
 
 
@@ -63,35 +57,31 @@ def cache_to(text: str | None) -> Cache | None:
     Raises:
         UsageError: that is no repository, or it has a tag: there are as many tags as images.
     """
-    if text is None:
-        return None
-    cache = _parsed(text, option="--cache-to")
-    if cache.tag:
-        raise UsageError(
-            f"--cache-to {text} names a tag, but a cache has one for each image", hint=f"--cache-to {cache.repository}"
-        )
+    cache = None if text is None else _parsed(text, option="--cache-to")
+    if cache and cache.tag:
+        message = f"--cache-to {text} names a tag, but a cache has one for each image"
+        raise UsageError(message, hint=f"--cache-to {cache.repository}")
     return cache
 
 
+@dataclass(slots=True, kw_only=True)
 class Reader:
     """Takes images from a cache instead of building them.
 
-    Args:
-        api: docker-py's low-level client.
+    Attributes:
         plan: whose images are wanted. The last one may also have the plan's tag there, or the cache's own.
         progress: also called with the reason why the cache is not used.
     """
 
-    def __init__(self, api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> None:
-        self._api = api
-        self._cache = cache
-        self._plan = plan
-        self._progress = progress
-        self._spare: list[str] = []
+    api: Any
+    cache: Cache
+    plan: ImagePlan
+    progress: Progress
+    _spare: list[str] = field(default_factory=list)
 
     def take(self, step: Step) -> bool:
         """Pulls a step's image, if the cache has it, and gives it the step's name."""
-        return any(self._pulled(step, f"{self._cache.repository}:{tag}") for tag in self._tags(step))
+        return any(self._pulled(step, f"{self.cache.repository}:{tag}") for tag in self._tags(step))
 
     def tidy(self) -> None:
         """Removes the names under which images were pulled, and with them those that were of no use.
@@ -99,40 +89,40 @@ class Reader:
         Not sooner: even the wrong image has layers that the next one to be pulled needs.
         """
         for name in self._spare:
-            _remove(self._api, name)
+            _remove(self.api, name)
 
     def _tags(self, step: Step) -> list[str]:
-        first = [self._cache.tag, self._plan.digest] if step is self._plan.last else []
+        first = [self.cache.tag, self.plan.digest] if step is self.plan.last else []
         return list(dict.fromkeys(tag for tag in (*first, tag_of(step)) if tag))
 
     def _pulled(self, step: Step, name: str) -> bool:
-        was_here = _labels(self._api, name) is not None
+        was_here = inspected(self.api, name) is not None
         try:
-            _pull(self._api, name, progress=self._progress)
+            _pull(self.api, name, progress=self.progress)
         except HvdcloudError as error:
             self._say(f"not from the cache: {error.message}")
             return False
-        labels = _labels(self._api, name) or {}
+        labels = (inspected(self.api, name) or {}).get("Config", {}).get("Labels") or {}
         # Other labels say where an image comes from, not what it is.
         wanted = labels.get(LABEL) == step.labels.get(LABEL)
         if wanted:
             self._say(f"from the cache: {name}, {step.what}")
-            self._api.tag(name, *_split(step.reference))
+            self.api.tag(name, *_split(step.reference))
         else:
             self._say(f"not from the cache: {name} holds something else than {step.what}")
         # The image wanted keeps its name at the registry, by which its digest is known.
-        if not was_here and not (wanted and step is self._plan.last):
+        if not was_here and not (wanted and step is self.plan.last):
             self._spare.append(name)
         return wanted
 
     def _say(self, text: str) -> None:
-        self._progress(BuildEvent(kind="output", text=text))
+        self.progress(BuildEvent(kind="output", text=text))
 
 
 def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> None:
     """Sends the images of a plan to the cache, those that the engine has and the cache has not."""
     for step in plan.steps:
-        if _labels(api, step.reference) is None:
+        if inspected(api, step.reference) is None:
             continue
         name = f"{cache.repository}:{tag_of(step)}"
         try:
@@ -147,18 +137,16 @@ def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> Non
 def _parsed(text: str, *, option: str) -> Cache:
     path, tag = _split(text)
     if "@" in text or not _PATH.fullmatch(path) or (tag and not _TAG.fullmatch(tag)):
-        raise UsageError(
-            f"{option} {text!r} is no repository",
-            hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache",
-        )
+        message = f"{option} {text!r} is no repository"
+        raise UsageError(message, hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache")
     return Cache(repository=path, tag=tag)
 
 
 def tag_of(step: Step) -> str:
     """What a step's image is called at a registry: `builder-ROW-HASH`, or HASH alone if it is a project's."""
     path, tag = _split(step.reference)
-    kind = path.removeprefix(_OURS)
-    return tag if kind == _PROJECT else f"{kind}-{tag}"
+    kind = path.removeprefix("hvdcloud/")
+    return tag if kind == "project" else f"{kind}-{tag}"
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -172,10 +160,9 @@ def _pull(api: Any, name: str, *, progress: Progress) -> None:
     from docker.errors import APIError, DockerException
 
     path, tag = _split(name)
+    credentials = registry.auth_config(registry.host_of(name))
     try:
-        items = api.pull(
-            path, tag=tag, stream=True, decode=True, auth_config=registry.auth_config(registry.host_of(name))
-        )
+        items = api.pull(path, tag=tag, stream=True, decode=True, auth_config=credentials)
         engine_stream.follow_pull(items, reference=name, progress=progress)
     except APIError as error:
         raise ImageError(f"{name}: {error.explanation or error}", hint="hvdcloud build tries again") from error
@@ -194,7 +181,7 @@ def _is_missing(name: str) -> bool:
 
 
 def _push(api: Any, step: Step, name: str, *, progress: Progress) -> None:
-    was_here = _labels(api, name) is not None
+    was_here = inspected(api, name) is not None
     told: set[str] = set()
 
     def tell_once(event: BuildEvent) -> None:
@@ -225,13 +212,3 @@ def _refuse_passwords(api: Any, step: Step) -> None:
             "its history holds the password of a package index",
             hint="name an index without one in PIP_INDEX_URL and PIP_EXTRA_INDEX_URL to have it cached",
         )
-
-
-def _labels(api: Any, reference: str) -> dict[str, str] | None:
-    """An image's labels; None if the engine has no such image."""
-    from docker.errors import ImageNotFound
-
-    try:
-        return dict(api.inspect_image(reference)["Config"].get("Labels") or {})
-    except ImageNotFound:
-        return None

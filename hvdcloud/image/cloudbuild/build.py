@@ -62,7 +62,7 @@ class RemoteBuilder:
     config: ImageConfig
     progress: Progress
     _attempt: str = ""
-    """Tag of the build that this very command has asked for."""
+    """Tag of the build that this command has asked for."""
 
     def build(self, plan: ImagePlan, *, repository: str) -> RemoteResult:
         """Builds and pushes the plan's image, unless it is at the registry.
@@ -105,9 +105,9 @@ class RemoteBuilder:
                 continue
             if step is not plan.last and self._there((names.content[step.reference],)) is not None:
                 self._say(f"{step.what}: at the registry already")
-                continue
-            todo.insert(0, step)
-            needed.update(step.needs)
+            else:
+                todo.insert(0, step)
+                needed.update(step.needs)
         return todo
 
     def _running(self, plan: ImagePlan, names: Names) -> dict[str, Any] | None:
@@ -153,9 +153,8 @@ class RemoteBuilder:
         Raises:
             ImageError, CredentialsError: it has not succeeded.
         """
-        log = BuildLog(
-            self.log_bucket, f"{FOLDER}/log-{build['id']}.txt", names=_words(build, steps), progress=self.progress
-        )
+        name = f"{FOLDER}/log-{build['id']}.txt"
+        log = BuildLog(self.log_bucket, name, names=_words(build, steps), progress=self.progress)
         readable = True
         status = ""
         while True:
@@ -185,7 +184,7 @@ class RemoteBuilder:
         return True
 
     def _interrupted(self, plan: ImagePlan) -> HvdcloudError:
-        """Cancels what this very command has started."""
+        """Cancels the build that this command has started."""
         again = "hvdcloud build --remote builds it again; what was pushed before is used"
         for build in self.client.tagged(self._attempt) if self._attempt else ():
             self.client.cancel(build["id"])
@@ -198,13 +197,10 @@ class RemoteBuilder:
         pushed = {image["name"]: image["digest"] for image in build.get("results", {}).get("images", [])}
         digest = pushed.get(names.wanted[0]) or self._there(names.wanted[:1])
         if digest is None:
-            raise ImageError(
-                f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry",
-                hint="hvdcloud build --remote builds it again",
-            )
-        return RemoteResult(
-            reference=names.wanted[0], digest=digest, cached=False, log_url=str(build.get("logUrl", ""))
-        )
+            message = f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry"
+            raise ImageError(message, hint="hvdcloud build --remote builds it again")
+        url = str(build.get("logUrl", ""))
+        return RemoteResult(reference=names.wanted[0], digest=digest, cached=False, log_url=url)
 
     def _say(self, text: str) -> None:
         self.progress(BuildEvent(kind="image", text=text))
@@ -225,37 +221,24 @@ def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog)
     detail = build.get("failureInfo", {}).get("detail") or build.get("statusDetail", "")
     kind = build.get("failureInfo", {}).get("type", "")
     status = build["status"]
+    said = log.tail.text()
     if status == "CANCELLED":
         return ImageError(f"{where} was cancelled, not from here", hint="hvdcloud build --remote builds it again")
     if status == "TIMEOUT":
-        limit = f"took longer than {build.get('timeout', 'it may')}"
         hint = f"set image.remote.machine_type to a larger one; {url}"
-        return ImageError(f"{where} {limit}", hint=hint, details=log.tail.text())
+        return ImageError(f"{where} took longer than {build.get('timeout', 'it may')}", hint=hint, details=said)
     if status == "EXPIRED":
-        return CapacityError(
-            f"{where} waited longer than {build.get('queueTtl', 'it may')} for a machine",
-            hint="try again later, or set image.remote.region to another one",
-        )
-    said = log.tail.text()
-    if kind == "PUSH_NOT_AUTHORIZED" or (kind in ("PUSH_FAILED", "USER_BUILD_STEP") and _push_refused(build, said)):
-        return CredentialsError(
-            f"{where} may not push the image: {_last(said) or detail}", hint=PUSH_ROLE, details=said
-        )
-    failed: Mapping[str, Any] = next((step for step in build.get("steps", []) if step.get("status") == "FAILURE"), {})
-    step = steps.get(failed.get("id", ""))
+        message = f"{where} waited longer than {build.get('queueTtl', 'it may')} for a machine"
+        return CapacityError(message, hint="try again later, or set image.remote.region to another one")
+    last = (said.splitlines() or [""])[-1]
+    failed = next((str(step.get("id", "")) for step in build.get("steps", []) if step.get("status") == "FAILURE"), None)
+    pushing = failed is None or failed.startswith("push-")
+    refused = kind in ("PUSH_FAILED", "USER_BUILD_STEP") and pushing and engine_stream.says_refused(said)
+    if kind == "PUSH_NOT_AUTHORIZED" or refused:
+        return CredentialsError(f"{where} may not push the image: {last or detail}", hint=PUSH_ROLE, details=said)
+    step = steps.get(failed or "")
     if step is not None and log.tail.lines:
         text = log.tail.lines.pop().removeprefix("ERROR: ")
         return engine_stream.build_error(text, image=step.what, tail=log.tail, pip_hint=step.pip_hint)
-    return ImageError(
-        f"{where} failed ({status}): {detail or _last(said) or 'it does not say why'}", hint=url, details=said
-    )
-
-
-def _push_refused(build: Mapping[str, Any], said: str) -> bool:
-    failed = [str(step.get("id", "")) for step in build.get("steps", []) if step.get("status") == "FAILURE"]
-    pushing = not failed or failed[0].startswith("push-")
-    return pushing and registry.says_refused(said)
-
-
-def _last(text: str) -> str:
-    return (text.splitlines() or [""])[-1]
+    why = detail or last or "it does not say why"
+    return ImageError(f"{where} failed ({status}): {why}", hint=url, details=said)

@@ -22,10 +22,9 @@ RUNNING = frozenset({"STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING"})
 
 
 class CloudBuild:
-    """Builds of one project in one region. Every method raises what `rules.CATALOGUE` makes of the API's errors.
+    """Builds of one project in one region. Every method raises what `CATALOGUE` makes of the API's errors.
 
     Args:
-        project: where builds run.
         region: `global`, or e.g. `us-central1`.
         credentials: of google.auth.
         endpoint: scheme, host and port; None: Google's.
@@ -105,9 +104,8 @@ class CloudBuild:
             content = None
         if not isinstance(content, dict):
             # A proxy or a captive portal that says 200.
-            raise ApiError(
-                message="the answer is not Cloud Build's JSON", status=502, reason="notJson", project=self.project
-            )
+            said = "the answer is not Cloud Build's JSON"
+            raise ApiError(message=said, status=502, reason="notJson", project=self.project)
         return content
 
     @contextlib.contextmanager
@@ -119,10 +117,7 @@ class CloudBuild:
 
 
 def connect(*, project: str | None, region: str, endpoint: str | None, on_retry: OnRetry) -> CloudBuild:
-    """Cloud Build with this machine's Application Default Credentials.
-
-    Args:
-        project: None: the credentials' own.
+    """Cloud Build with this machine's Application Default Credentials; `project` None: theirs.
 
     Raises:
         CredentialsError: there are none, or they cannot be read.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hvdcloud.errors import CapacityError, CredentialsError, ImageError, UsageError
 from hvdcloud.google.error_catalogue import Action, Rule
 
@@ -15,35 +17,29 @@ BUCKET_ROLE = f"give {_ACCOUNT} roles/storage.admin on the bucket: it reads the 
 PUSH_ROLE = f"give {_ACCOUNT} roles/artifactregistry.writer on image.repository, and see that the repository exists"
 READ_LOG_ROLE = "roles/storage.objectAdmin on the bucket lets you send the source and read the log"
 
+_DENIED = partial(Rule, action=Action.STOP, error=CredentialsError)
+
 CATALOGUE: tuple[Rule, ...] = (
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    _DENIED(
         names=frozenset({"SERVICE_DISABLED"}),
         cause="the Cloud Build API is switched off in project {project}",
         hint="gcloud services enable cloudbuild.googleapis.com --project={project}; then wait a minute",
         source=_ERROR_INFO,
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    _DENIED(
         names=frozenset({"BILLING_DISABLED"}),
         cause="project {project} has no active billing account",
         hint="https://console.cloud.google.com/billing/linkedaccount?project={project}",
         source=_ERROR_INFO,
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    _DENIED(
         statuses=frozenset({401}),
         cause="the credentials were refused",
         hint="{login}",
         source="RFC 9110, 15.5.2",
     ),
-    Rule(
+    _DENIED(
         # Where the account may not read the source or write the log, the request itself is called invalid.
-        action=Action.STOP,
-        error=CredentialsError,
         text=r"could not resolve source|does not have access to (?:the|logs) bucket",
         hint=BUCKET_ROLE,
         source="https://cloud.google.com/build/docs/securing-builds/store-manage-build-logs",
@@ -57,16 +53,12 @@ CATALOGUE: tuple[Rule, ...] = (
         "https://cloud.google.com/build/docs/locations#restricted_regions_for_some_projects",
         source="https://cloud.google.com/build/docs/locations",
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    _DENIED(
         text=r"act as service account|actAs|serviceAccountUser",
         hint=f"ask for roles/iam.serviceAccountUser on image.remote.service_account: {_IAM}",
         source="https://cloud.google.com/build/docs/securing-builds/configure-user-specified-service-accounts",
     ),
-    Rule(
-        action=Action.STOP,
-        error=CredentialsError,
+    _DENIED(
         statuses=frozenset({403}),
         hint=f"ask for roles/cloudbuild.builds.editor in project {{project}}: {_IAM}",
         source=_ROLES,

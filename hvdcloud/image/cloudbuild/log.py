@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from hvdcloud.image.cloudbuild.request import DOCKER
@@ -37,36 +38,32 @@ _CHATTER = re.compile(
 )
 
 
+@dataclass(slots=True)
 class BuildLog:
     """One build's log.
 
-    Args:
+    Attributes:
         bucket: where it is, opened with little patience: what can't be read now is read the next time.
         name: of the object.
         names: a step's id, BUILD or PUSH → what is done then, for people.
-        progress: called for every line and every instruction.
+        complete: its last line is here.
+        tail: of the current step, or of the push at the end.
     """
 
-    def __init__(self, bucket: GcsBucket, name: str, *, names: Mapping[str, str], progress: Progress) -> None:
-        self._bucket = bucket
-        self._name = name
-        self._names = names
-        self._progress = progress
-        self._read = 0
-        self._unfinished = b""
-        self.complete = False
-        """Its last line is here."""
-        self.tail = Tail()
-        """Of the step at hand, or of the push at the end."""
+    bucket: GcsBucket
+    name: str
+    _: KW_ONLY
+    names: Mapping[str, str]
+    progress: Progress
+    complete: bool = False
+    tail: Tail = field(default_factory=Tail)
+    _read: int = 0
+    _unfinished: bytes = b""
 
     def poll(self) -> None:
-        """Takes in what is new.
-
-        Raises:
-            CredentialsError: it may not be read.
-        """
+        """Takes in what is new. Raises CredentialsError: it may not be read."""
         try:
-            new = self._bucket.read_from(self._name, self._read)
+            new = self.bucket.read_from(self.name, self._read)
         except BucketUnreachableError:
             # A log is not worth failing for; the build's status is.
             return
@@ -78,10 +75,10 @@ class BuildLog:
     def _take(self, line: str) -> None:
         begin = _BEGIN.fullmatch(line)
         if begin or line in ("BUILD", "PUSH"):
-            what = self._names.get(begin[1] if begin else line)
+            what = self.names.get(begin[1] if begin else line)
             self.tail = Tail(where="before its first step")
             if what is not None:
-                self._progress(BuildEvent(kind="image", text=what))
+                self.progress(BuildEvent(kind="image", text=what))
             return
         self.complete = self.complete or line in _OVER
         said = _PREFIX.sub("", line, count=1)
@@ -90,8 +87,8 @@ class BuildLog:
         if found := _INSTRUCTION.fullmatch(said):
             step, steps, text = int(found["step"]), int(found["steps"]), short(found["text"])
             self.tail = Tail(where=f"at step {step}/{steps}: {text}")
-            self._progress(BuildEvent(kind="step", text=text, step=step, steps=steps))
+            self.progress(BuildEvent(kind="step", text=text, step=step, steps=steps))
             return
         said = _BUILDKIT.sub("", said, count=1)
-        self._progress(BuildEvent(kind="output", text=said))
+        self.progress(BuildEvent(kind="output", text=said))
         self.tail.lines.append(said)

@@ -1,11 +1,11 @@
-"""What Cloud Build is asked for, as plain data. Nothing here asks anybody anything.
+"""What Cloud Build is asked for, as plain data. Nothing here sends a request.
 
 https://cloud.google.com/build/docs/api/reference/rest/v1/projects.builds
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,27 +96,16 @@ def build_request(
     steps: list[dict[str, Any]] = []
     for step in todo:
         tags, step_id = names.of(step, plan), names.ids[step.reference]
-        steps.append(
-            {
-                "id": step_id,
-                "name": DOCKER,
-                "dir": step_id,
-                "args": _escaped(_build_arguments(step, tags=tags, names=names)),
-            }
-        )
+        # A dollar sign would be one of Cloud Build's own substitutions.
+        arguments = [argument.replace("$", "$$") for argument in _build_arguments(step, tags=tags, names=names)]
+        steps.append({"id": step_id, "name": DOCKER, "dir": step_id, "args": arguments})
         # At once, not only when everything has been built: a requirement that can't be installed must not cost the
         # compilation that went before.
-        steps += [
-            {"id": f"push-{step_id}", "name": DOCKER, "args": ["push", tag]} for tag in tags if tag not in names.wanted
-        ]
+        others = [tag for tag in tags if tag not in names.wanted]
+        steps += [{"id": f"push-{step_id}", "name": DOCKER, "args": ["push", tag]} for tag in others]
+    stored = {"bucket": source.bucket, "object": source.name, "generation": str(source.generation)}
     request: dict[str, Any] = {
-        "source": {
-            "storageSource": {
-                "bucket": source.bucket,
-                "object": source.name,
-                "generation": str(source.generation),
-            }
-        },
+        "source": {"storageSource": stored},
         "steps": steps,
         "images": list(names.wanted),
         "timeout": TIMEOUT,
@@ -130,7 +119,7 @@ def build_request(
     return request
 
 
-def _build_arguments(step: Step, *, tags: Iterable[str], names: Names) -> Iterable[str]:
+def _build_arguments(step: Step, *, tags: Iterable[str], names: Names) -> Iterator[str]:
     """Of the docker command. What an earlier build has pushed is pulled by the Dockerfile's own FROM."""
     yield from ("build", "--file", step.dockerfile)
     for tag in tags:
@@ -142,8 +131,3 @@ def _build_arguments(step: Step, *, tags: Iterable[str], names: Names) -> Iterab
     for name, value in step.labels.items():
         yield from ("--label", f"{name}={value}")
     yield "."
-
-
-def _escaped(arguments: Iterable[str]) -> list[str]:
-    """A dollar sign would be one of Cloud Build's own substitutions."""
-    return [argument.replace("$", "$$") for argument in arguments]

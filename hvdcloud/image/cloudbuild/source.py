@@ -34,9 +34,8 @@ def merged(contexts: Mapping[str, Context], *, keep_ca_bundle: bool) -> Context:
     entries = []
     for folder, context in contexts.items():
         for entry in (*context.hashed, *context.unhashed):
-            if entry.path == _CA_BUNDLE and not keep_ca_bundle:
-                entry = Entry(path=entry.path, content=b"")
-            entries.append(replace(entry, path=f"{folder}/{entry.path}"))
+            sent = Entry(path="", content=b"") if entry.path == _CA_BUNDLE and not keep_ca_bundle else entry
+            entries.append(replace(sent, path=f"{folder}/{entry.path}"))
     return Context(hashed=tuple(entries))
 
 

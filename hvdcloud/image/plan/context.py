@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,11 +22,11 @@ from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
-RUNS = ("runs/__init__.py", "runs/replacement.py", "runs/state.py")
-NODE_PROGRAM = ("__init__.py", "errors.py", *RUNS, "storage", "checkpoints", "node")
-BUILDER_DOCKERFILE = "dockerfiles/builder.Dockerfile"
-BASE_DOCKERFILE = "dockerfiles/base.Dockerfile"
-PROJECT_DOCKERFILE = "dockerfiles/project.Dockerfile"
+_RUNS = ("runs/__init__.py", "runs/replacement.py", "runs/state.py")
+NODE_PROGRAM = ("__init__.py", "errors.py", *_RUNS, "storage", "checkpoints", "node")
+BUILDER_DOCKERFILE = "builder.Dockerfile"
+BASE_DOCKERFILE = "base.Dockerfile"
+PROJECT_DOCKERFILE = "project.Dockerfile"
 # The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
 MTIME = 946_684_800  # 2000-01-01
 _CHUNK = 1 << 20
@@ -80,20 +80,19 @@ class Context:
     def stream(self) -> Iterator[bytes]:
         """The context as a tar file, the same bytes on every machine; files are read as they are sent."""
         entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
-        for folder in sorted(
-            {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
-        ):
+        folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
+        for folder in sorted(folders):
             yield _header(folder, size=None, executable=True)
         for entry in entries:
             if entry.link is not None:
                 yield _header(entry.path, size=0, executable=True, link=entry.link)
-            elif entry.source is None and entry.content is None:
+            elif entry.source is not None:
+                yield from _stream_file(entry, entry.source)
+            elif entry.content is None:
                 yield _header(entry.path, size=None, executable=True)
-            elif entry.content is not None:
+            else:
                 yield _header(entry.path, size=len(entry.content), executable=entry.executable)
                 yield entry.content + _padding(len(entry.content))
-            else:
-                yield from _stream_file(entry)
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -109,16 +108,15 @@ def _hash(entry: Entry) -> str:
     return total.hexdigest()
 
 
-def _stream_file(entry: Entry) -> Iterator[bytes]:
-    assert entry.source is not None
-    with entry.source.open("rb") as file:
-        size = entry.source.stat().st_size
+def _stream_file(entry: Entry, source: Path) -> Iterator[bytes]:
+    with source.open("rb") as file:
+        size = source.stat().st_size
         yield _header(entry.path, size=size, executable=entry.executable)
         left = size
         while left:
             chunk = file.read(min(left, _CHUNK))
             if not chunk:
-                raise UsageError(f"{entry.source} became shorter while it was read", hint="hvdcloud build tries again")
+                raise UsageError(f"{source} became shorter while it was read", hint="hvdcloud build tries again")
             left -= len(chunk)
             yield chunk
     yield _padding(size)
@@ -146,33 +144,24 @@ def dockerfiles() -> Path:
     for folder in (PACKAGE / "dockerfiles", PACKAGE.parent / "dockerfiles"):
         if (folder / "builder.Dockerfile").is_file():
             return folder
-    raise UsageError(
-        f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}",
-        hint="install hvdcloud again: pip install --force-reinstall hvdcloud",
-    )
+    message = f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}"
+    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
 
 
 def builder_context(row: Row, sources: Sources) -> Context:
     """For the image with compilers, pip, the framework and Horovod."""
-    folder = dockerfiles()
-    names = [Path(BUILDER_DOCKERFILE).name, *(f"locks/{lock}" for lock in _locks(row))]
-    names += sorted(f"build/{script.name}" for script in (folder / "build").iterdir())
+    names = [BUILDER_DOCKERFILE, *(f"locks/{lock}" for lock in _locks(row))]
+    names += [f"build/{script.name}" for script in (dockerfiles() / "build").iterdir()]
     names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
-    files = tuple(dockerfile_entry(folder, name) for name in names)
-    pinned = _pinned(folder, row)
+    pinned = _pinned(row)
     wheels = [
         wheel
         for wheel in local_wheels(sources)
         if project_of(wheel) in pinned and (project_of(wheel) != row.project or _is_framework(wheel, row))
     ]
     return Context(
-        hashed=files,
-        unhashed=(
-            ca_entry(sources),
-            Entry(path="dockerfiles/patches"),
-            Entry(path="wheels"),
-            *(wheel_entry(wheel) for wheel in wheels),
-        ),
+        hashed=dockerfile_entries(*names),
+        unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(wheels)),
         salt=(
             *(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
             *row.capabilities,
@@ -182,16 +171,10 @@ def builder_context(row: Row, sources: Sources) -> Context:
 
 
 def base_context(row: Row, sources: Sources, *, builder: str) -> Context:
-    """For the image that nodes run.
-
-    Args:
-        builder: reference of the builder image, whose tag stands for its content.
-    """
-    folder = dockerfiles()
-    names = [Path(BASE_DOCKERFILE).name]
-    names += sorted(f"files/{file.name}" for file in (folder / "files").iterdir() if file.is_file())
+    """For the image that nodes run; the tag of `builder`, the builder image, stands for its content."""
+    names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
     return Context(
-        hashed=(*(dockerfile_entry(folder, name) for name in names), *node_program()),
+        hashed=(*dockerfile_entries(BASE_DOCKERFILE, *names), *node_program()),
         salt=(row.label, builder, sources.machine, row.cuda, row.nccl),
     )
 
@@ -206,29 +189,43 @@ def project_context(row: Row, sources: Sources, *, project_dir: Path, requiremen
     Raises:
         UsageError: a file is not there, or not below `project_dir`.
     """
-    folder = dockerfiles()
-    # What the base image has is not needed again, and TensorFlow's other name stands for what it has.
-    there = _pinned(folder, row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
-    wheels = [wheel for wheel in local_wheels(sources) if project_of(wheel) not in there]
-    constraints = "\n".join(_constraints(folder, row)) + "\n"
+    # What the base image has is not needed again, and TensorFlow's other name means what it has.
+    there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
+    return requirements_context(
+        sources,
+        project_dir=project_dir,
+        requirements=requirements,
+        base=base,
+        constraints=_constraints(row),
+        wheels=[wheel for wheel in local_wheels(sources) if project_of(wheel) not in there],
+    )
+
+
+def requirements_context(
+    sources: Sources,
+    *,
+    project_dir: Path,
+    requirements: str,
+    base: str,
+    constraints: Iterable[str],
+    wheels: Iterable[Path],
+) -> Context:
+    """For the layer with a project's requirements, of any base image."""
+    wheels_folder, *wheel_files = wheel_entries(wheels)
     return Context(
         hashed=(
-            dockerfile_entry(folder, Path(PROJECT_DOCKERFILE).name),
-            Entry(path="constraints.txt", content=constraints.encode()),
-            *requirement_files(project_dir, requirements),
-            *(wheel_entry(wheel) for wheel in wheels),
+            *dockerfile_entries(PROJECT_DOCKERFILE),
+            Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
+            *_requirement_files(project_dir, requirements),
+            *wheel_files,
         ),
-        unhashed=(ca_entry(sources), Entry(path="wheels")),
+        unhashed=(ca_entry(sources), wheels_folder),
         salt=(base, requirements),
     )
 
 
 def has_requirements(project_dir: Path, requirements: str | None) -> bool:
-    """Whether there is anything to install: a file with nothing but comments needs no image of its own.
-
-    Raises:
-        UsageError: the file is not there.
-    """
+    """Whether there is anything to install, not only comments. Raises UsageError: the file is not there."""
     if requirements is None:
         return False
     lines = _requirements_file(project_dir, requirements).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -240,11 +237,14 @@ def has_framework(row: Row, sources: Sources) -> bool:
     return any(_is_framework(wheel, row) for wheel in local_wheels(sources))
 
 
-def dockerfile_entry(folder: Path, name: str) -> Entry:
-    """A file below `dockerfiles()`."""
+def dockerfile_entries(*names: str) -> tuple[Entry, ...]:
+    """Files below `dockerfiles()`."""
+    folder = dockerfiles()
     # Not the file's own mode: a wheel of hvdcloud need not have kept it.
-    executable = name.startswith("build/") or name in ("files/hvdcloud-node", "own/prepare.sh")
-    return Entry(path=f"dockerfiles/{name}", source=folder / name, executable=executable)
+    executable = {name for name in names if name.startswith("build/")} | {"files/hvdcloud-node", "own/prepare.sh"}
+    return tuple(
+        Entry(path=f"dockerfiles/{name}", source=folder / name, executable=name in executable) for name in names
+    )
 
 
 def node_program() -> Iterator[Entry]:
@@ -257,9 +257,7 @@ def node_program() -> Iterator[Entry]:
 
 def ca_entry(sources: Sources) -> Entry:
     """The CA certificates that downloads are checked with; empty where none are needed."""
-    if sources.ca_bundle is None:
-        return Entry(path="ca-bundle.crt", content=b"")
-    return Entry(path="ca-bundle.crt", source=sources.ca_bundle)
+    return Entry(path="ca-bundle.crt", source=sources.ca_bundle, content=None if sources.ca_bundle else b"")
 
 
 # --- requirements --------------------------------------------------------------------------------------------------
@@ -268,14 +266,12 @@ def ca_entry(sources: Sources) -> Entry:
 def _requirements_file(project_dir: Path, requirements: str) -> Path:
     path = project_dir / requirements
     if not path.is_file():
-        raise UsageError(
-            f"{path} is not there, but image.requirements names it",
-            hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml",
-        )
+        message = f"{path} is not there, but image.requirements names it"
+        raise UsageError(message, hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml")
     return path
 
 
-def requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
+def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
     """The file and those it names, as `project/…` with the same relative paths."""
     root = project_dir.resolve()
     found: dict[str, Entry] = {}
@@ -291,9 +287,8 @@ def requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
         if name in found:
             continue
         if not path.is_file():
-            raise UsageError(
-                f"{path} is not there, but {requirements} includes it", hint="create it, or take the line out"
-            )
+            message = f"{path} is not there, but {requirements} includes it"
+            raise UsageError(message, hint="create it, or take the line out")
         content = path.read_bytes()
         found[name] = Entry(path=f"project/{name}", content=content)
         for line in content.decode("utf-8", errors="replace").splitlines():
@@ -303,12 +298,10 @@ def requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
     return list(found.values())
 
 
-def _constraints(folder: Path, row: Row) -> Iterator[str]:
+def _constraints(row: Row) -> Iterator[str]:
     """For pip: what a requirement may not replace."""
-    yield row.package
-    yield f"horovod=={row.horovod}"
-    yield from row.constraints
-    for name, version in locked(folder / "locks" / row.lock):
+    yield from (row.package, f"horovod=={row.horovod}", *row.constraints)
+    for name, version in locked(dockerfiles() / "locks" / row.lock):
         if name == "numpy":
             major = int(version.partition(".")[0])
             yield f"numpy>={major},<{major + 1}"
@@ -327,9 +320,10 @@ def locked(lock: Path) -> Iterator[tuple[str, str]]:
             yield _normalized(name), version.strip()
 
 
-def _pinned(folder: Path, row: Row) -> set[str]:
+def _pinned(row: Row) -> set[str]:
     """Projects that builder and base install, each at one version."""
-    return {row.project, *(name for lock in _locks(row) for name, _ in locked(folder / "locks" / lock))}
+    locks = dockerfiles() / "locks"
+    return {row.project, *(name for lock in _locks(row) for name, _ in locked(locks / lock))}
 
 
 def _locks(row: Row) -> tuple[str, ...]:
@@ -359,11 +353,13 @@ def _is_framework(wheel: Path, row: Row) -> bool:
     return wheel.name.startswith(f"{project.replace('-', '_')}-{version}-")
 
 
-def wheel_entry(wheel: Path) -> Entry:
-    """A local wheel."""
-    # Reading gigabytes for a hash would take longer than everything else; a file that is replaced has another time.
-    stat = wheel.stat()
-    return Entry(path=f"wheels/{wheel.name}", source=wheel, identity=f"{stat.st_size} {stat.st_mtime_ns}")
+def wheel_entries(wheels: Iterable[Path]) -> Iterator[Entry]:
+    """The folder of local wheels, then the wheels."""
+    yield Entry(path="wheels")
+    for wheel in wheels:
+        # Reading gigabytes for a hash would take longer than everything else; a file that is replaced has another time.
+        stat = wheel.stat()
+        yield Entry(path=f"wheels/{wheel.name}", source=wheel, identity=f"{stat.st_size} {stat.st_mtime_ns}")
 
 
 def project_of(wheel: Path) -> str:

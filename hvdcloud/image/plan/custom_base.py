@@ -9,19 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.publish import registry
 
-if TYPE_CHECKING:
-    from docker.errors import APIError
-
-BUILDER_DOCKERFILE = "dockerfiles/own-builder.Dockerfile"
-DOCKERFILE = "dockerfiles/own.Dockerfile"
+BUILDER_DOCKERFILE = "own-builder.Dockerfile"
+DOCKERFILE = "own.Dockerfile"
 # The image's Python, under a name that is the same in every image: written by dockerfiles/own/prepare.py.
 PYTHON = "/opt/hvdcloud/python"
 CONSTRAINTS = "/opt/own/constraints.txt"
@@ -64,10 +61,8 @@ def pinned(reference: str) -> Base:
     """
     digest = _DIGEST.search(reference)
     if digest is None:
-        raise UsageError(
-            f"image.base is {reference}, a tag: only an engine that has the image knows what is in it",
-            hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest",
-        )
+        message = f"image.base is {reference}, a tag: only an engine that has the image knows what is in it"
+        raise UsageError(message, hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest")
     return Base(reference=reference, identity=digest[1])
 
 
@@ -77,19 +72,16 @@ def is_pinned(reference: str) -> bool:
 
 
 def find(api: Any, reference: str) -> Base | None:
-    """The image in the engine; None if it is not there.
-
-    Raises:
-        ImageError: the engine does not take the reference.
-    """
-    from docker.errors import APIError, ImageNotFound
+    """The image in the engine; None if it is not there. Raises ImageError: the engine does not take the reference."""
+    from docker.errors import APIError
 
     try:
-        found = api.inspect_image(reference)
-    except ImageNotFound:
-        return None
+        found = inspected(api, reference)
     except APIError as error:
-        raise _unusable(reference, error) from error
+        message = f"image.base: the engine can't use {reference}: {error.explanation or error}"
+        raise ImageError(message, hint="correct image.base in hvdcloud.yaml") from error
+    if found is None:
+        return None
     return pinned(reference) if is_pinned(reference) else Base(reference=reference, identity=str(found["Id"]))
 
 
@@ -111,23 +103,20 @@ def have(api: Any, reference: str, *, progress: Progress) -> Base:
 
 
 def _pull(api: Any, reference: str, *, progress: Progress) -> None:
-    from docker.errors import APIError, DockerException
+    from docker.errors import DockerException
     from docker.utils import parse_repository_tag
     from requests.exceptions import RequestException
 
     repository, tag = parse_repository_tag(reference)
     credentials = registry.auth_config(registry.host_of(reference))
     try:
-        items = api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials)
-        for item in items:
+        for item in api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials):
             if "error" in item:
                 raise _not_pulled(reference, str(item["error"]))
             if "id" in item:
                 progress(BuildEvent(kind="output", text=f"{item['id']}: {item.get('status', '')}"))
-    except APIError as error:
-        raise _not_pulled(reference, str(error.explanation or error)) from error
     except (DockerException, RequestException) as error:
-        raise _not_pulled(reference, str(error)) from error
+        raise _not_pulled(reference, str(getattr(error, "explanation", None) or error)) from error
 
 
 def _not_pulled(reference: str, why: str) -> ImageError:
@@ -140,43 +129,26 @@ def _not_pulled(reference: str, why: str) -> ImageError:
     )
 
 
-def _unusable(reference: str, error: APIError) -> ImageError:
-    return ImageError(
-        f"image.base: the engine can't use {reference}: {error.explanation or error}",
-        hint="correct image.base in hvdcloud.yaml",
-    )
-
-
 # --- what is sent -------------------------------------------------------------------------------------------------
 
 
 def builder_context(base: Base, sources: Sources, *, framework: str, device: str) -> context.Context:
     """For the copy of the image that has compilers."""
-    folder = context.dockerfiles()
-    names = [Path(BUILDER_DOCKERFILE).name, "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
+    names = [BUILDER_DOCKERFILE, "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
     names += [f"locks/{lock}" for lock in LOCKS]
-    names += sorted(f"patches/{file.name}" for file in (folder / "patches").iterdir())
+    names += [f"patches/{file.name}" for file in (context.dockerfiles() / "patches").iterdir()]
     return context.Context(
-        hashed=tuple(context.dockerfile_entry(folder, name) for name in names),
-        unhashed=(
-            context.ca_entry(sources),
-            context.Entry(path="wheels"),
-            *(context.wheel_entry(wheel) for wheel in _wheels(sources, wanted=True)),
-        ),
+        hashed=context.dockerfile_entries(*names),
+        unhashed=(context.ca_entry(sources), *context.wheel_entries(_wheels(sources, wanted=True))),
         salt=(base.identity, framework, device, horovod_patches(framework), sources.machine),
     )
 
 
 def node_context(base: Base, *, builder: str, needs: Needs) -> context.Context:
-    """For the image as a node.
-
-    Args:
-        builder: reference of the copy with compilers, whose tag stands for its content.
-    """
-    folder = context.dockerfiles()
-    names = [Path(DOCKERFILE).name, "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES)]
+    """For the image as a node; the tag of `builder`, the copy with compilers, stands for its content."""
+    names = (DOCKERFILE, "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
     return context.Context(
-        hashed=(*(context.dockerfile_entry(folder, name) for name in names), *context.node_program()),
+        hashed=(*context.dockerfile_entries(*names), *context.node_program()),
         salt=(base.identity, builder, needs.controller, needs.capability),
     )
 
@@ -187,17 +159,14 @@ def project_context(sources: Sources, *, project_dir: Path, requirements: str, n
     Raises:
         UsageError: a file is not there, or not below `project_dir`.
     """
-    folder = context.dockerfiles()
-    return context.Context(
-        hashed=(
-            context.dockerfile_entry(folder, Path(context.PROJECT_DOCKERFILE).name),
-            # What the image has is known in the image only.
-            context.Entry(path="constraints.txt", content=f"-c {CONSTRAINTS}\n".encode()),
-            *context.requirement_files(project_dir, requirements),
-            *(context.wheel_entry(wheel) for wheel in _wheels(sources, wanted=False)),
-        ),
-        unhashed=(context.ca_entry(sources), context.Entry(path="wheels")),
-        salt=(node, requirements),
+    return context.requirements_context(
+        sources,
+        project_dir=project_dir,
+        requirements=requirements,
+        base=node,
+        # What the image has is known in the image only.
+        constraints=[f"-c {CONSTRAINTS}"],
+        wheels=_wheels(sources, wanted=False),
     )
 
 
@@ -212,9 +181,5 @@ def _wheels(sources: Sources, *, wanted: bool) -> list[Path]:
     folder = context.dockerfiles()
     pinned = {name for lock in LOCKS for name, _ in context.locked(folder / "locks" / lock)}
     frameworks = {row.project for row in versions.ROWS}
-    wheels = context.local_wheels(sources, python=None)
-    return [
-        wheel
-        for wheel in wheels
-        if (project := context.project_of(wheel)) not in frameworks and (project in pinned) is wanted
-    ]
+    wheels = [(context.project_of(wheel), wheel) for wheel in context.local_wheels(sources, python=None)]
+    return [wheel for project, wheel in wheels if project not in frameworks and (project in pinned) is wanted]

@@ -18,9 +18,8 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import context
 
 BASE_ARGUMENT = "BASE"
-CHECKED_DOCKERFILE = "dockerfiles/checked.Dockerfile"
+CHECKED_DOCKERFILE = "checked.Dockerfile"
 IGNORE_FILE = ".dockerignore"
-_CHECKED_FILES = ("files/check_horovod.py", "own/check_node.py")
 _FIRST_LINES = f"ARG {BASE_ARGUMENT}, then FROM ${{{BASE_ARGUMENT}}}"
 # https://docs.docker.com/reference/dockerfile/#escape
 _ESCAPE = re.compile(r"^#\s*escape\s*=\s*(\S)\s*$", re.IGNORECASE | re.MULTILINE)
@@ -85,15 +84,11 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
     """
     file = project_dir / path
     if not file.is_file():
-        raise UsageError(
-            f"{file} is not there, but image.dockerfile names it",
-            hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml",
-        )
+        message = f"{file} is not there, but image.dockerfile names it"
+        raise UsageError(message, hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml")
     if project_dir.resolve() not in file.resolve().parents:
-        raise UsageError(
-            f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent",
-            hint="move it into the project and correct image.dockerfile",
-        )
+        message = f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent"
+        raise UsageError(message, hint="move it into the project and correct image.dockerfile")
     name = file.resolve().relative_to(project_dir.resolve()).as_posix()
     instructions = list(_instructions(file.read_text(encoding="utf-8", errors="replace")))
     stages = tuple(_stages(instructions))
@@ -105,9 +100,6 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
 def user_context(user: UserDockerfile, *, project_dir: Path, base: str) -> context.Context:
     """What is sent for the user's Dockerfile: itself and the files that it copies, less those in .dockerignore.
 
-    Args:
-        base: reference of the image below.
-
     Raises:
         UsageError: a file can't be read.
     """
@@ -118,17 +110,9 @@ def user_context(user: UserDockerfile, *, project_dir: Path, base: str) -> conte
 
 
 def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Context:
-    """For the proof that the user's image is still a node.
-
-    Args:
-        image: its reference.
-        controllers: what Horovod has to work with.
-    """
-    folder = context.dockerfiles()
-    names = (Path(CHECKED_DOCKERFILE).name, *_CHECKED_FILES)
-    return context.Context(
-        hashed=tuple(context.dockerfile_entry(folder, name) for name in names), salt=(image, *controllers)
-    )
+    """For the proof that the user's image is still a node, where Horovod works with these controllers."""
+    files = context.dockerfile_entries(CHECKED_DOCKERFILE, "files/check_horovod.py", "own/check_node.py")
+    return context.Context(hashed=files, salt=(image, *controllers))
 
 
 # --- the Dockerfile -----------------------------------------------------------------------------------------------
@@ -176,11 +160,10 @@ def _line_of_descent(stages: tuple[Stage, ...]) -> Iterator[Stage]:
     earlier = stages[:-1]
     while True:
         yield stage
-        index = next(
-            (index for index, other in enumerate(earlier) if other.name.lower() == stage.base.lower() != ""), None
-        )
-        if index is None:
+        names = [other.name.lower() for other in earlier]
+        if not stage.base or stage.base.lower() not in names:
             return
+        index = names.index(stage.base.lower())
         stage, earlier = earlier[index], earlier[:index]
 
 
@@ -198,20 +181,16 @@ def _check_base(file: Path, instructions: list[Instruction], stages: tuple[Stage
             hint=f"begin it with {_FIRST_LINES}; another image than hvdcloud's is image.base in hvdcloud.yaml",
         )
     if not declared:
-        raise UsageError(
-            f"{file} uses {oldest.base} without ARG {BASE_ARGUMENT} before its first FROM",
-            hint=f"begin it with {_FIRST_LINES}",
-        )
+        message = f"{file} uses {oldest.base} without ARG {BASE_ARGUMENT} before its first FROM"
+        raise UsageError(message, hint=f"begin it with {_FIRST_LINES}")
 
 
 def _check_start(file: Path, stages: tuple[Stage, ...]) -> None:
     for stage in _line_of_descent(stages):
         for each in stage.instructions:
             if each.name in ("ENTRYPOINT", "CMD"):
-                raise UsageError(
-                    f"{file}:{each.line}: {each.name} would replace what a node starts: sshd and the node program",
-                    hint=f"take {each.name} out; what ranks run is run.command in hvdcloud.yaml",
-                )
+                message = f"{file}:{each.line}: {each.name} would replace what a node starts: sshd and the node program"
+                raise UsageError(message, hint=f"take {each.name} out; what ranks run is run.command in hvdcloud.yaml")
 
 
 def _sources(instruction: Instruction) -> Iterator[str]:
@@ -227,9 +206,7 @@ def _sources(instruction: Instruction) -> Iterator[str]:
     flags = _FLAGS.match(rest)
     if flags and "--from=" in flags[0]:
         return
-    rest = rest[flags.end() :] if flags else rest
-    words = _words(rest)
-    for word in words[:-1]:
+    for word in _words(rest[flags.end() :] if flags else rest)[:-1]:
         if not _REMOTE.match(word) and not _HEREDOC.match(word):
             yield _fixed_part(word)
 
@@ -237,10 +214,9 @@ def _sources(instruction: Instruction) -> Iterator[str]:
 def _words(rest: str) -> list[str]:
     if rest.startswith("["):
         try:
-            found = json.loads(rest)
+            return [str(word) for word in json.loads(rest)]
         except ValueError:
             return rest.split()
-        return [str(word) for word in found] if isinstance(found, list) else []
     return [word.strip("\"'") for word in rest.split()]
 
 
@@ -292,11 +268,7 @@ def _sent(root: Path, sources: set[str]) -> Iterator[str]:
 
 
 def _entry(full: Path, path: str) -> context.Entry | None:
-    """None for sockets and the like, which Docker leaves out too.
-
-    Raises:
-        UsageError: it can't be read.
-    """
+    """None for sockets and the like, which Docker leaves out too. Raises UsageError: it can't be read."""
     try:
         if full.is_symlink():
             return context.Entry(path=path, link=os.readlink(full))
@@ -308,7 +280,5 @@ def _entry(full: Path, path: str) -> context.Entry | None:
         with full.open("rb"):
             return context.Entry(path=path, source=full, executable=bool(mode & stat.S_IXUSR))
     except OSError as error:
-        raise UsageError(
-            f"{full} can't be read for image.dockerfile: {error.strerror}",
-            hint=f"correct its permissions, or add it to {IGNORE_FILE}",
-        ) from error
+        message = f"{full} can't be read for image.dockerfile: {error.strerror}"
+        raise UsageError(message, hint=f"correct its permissions, or add it to {IGNORE_FILE}") from error

@@ -41,22 +41,13 @@ class Source:
 
 
 def version_labels(versions: Mapping[str, str | None]) -> dict[str, str]:
-    """Labels for the versions in an image, and hvdcloud's own.
-
-    Args:
-        versions: such as `torch`, `horovod`, `python`, `cuda`, `nccl`; those without a value are left out.
-    """
+    """Labels for the versions in an image (`torch`, `horovod`, …; those without a value left out), and hvdcloud's."""
     found = {"builder": f"hvdcloud {hvdcloud.__version__}", **versions}
     return {f"{VERSION_PREFIX}{name}": value for name, value in found.items() if value}
 
 
 def source_labels(project_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Labels for where a project comes from; none if nothing says so.
-
-    Args:
-        project_dir: the project's folder.
-        environment: this process's variables, which a CI service has set.
-    """
+    """Labels for where a project comes from; none if neither a CI service's variables nor git say so."""
     source = source_of(project_dir, environment)
     if source is None:
         return {}
@@ -88,8 +79,8 @@ def _from_git(project_dir: Path) -> Source | None:
     if not revision:
         return None
     changed = _git(project_dir, "status", "--porcelain", "--", ".")
-    remote = _git(project_dir, "remote", "get-url", "origin")
-    return Source(url=public_url(remote or ""), revision=revision if changed == "" else f"{revision}-dirty")
+    remote = _git(project_dir, "remote", "get-url", "origin") or ""
+    return Source(url=public_url(remote), revision=revision if changed == "" else f"{revision}-dirty")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

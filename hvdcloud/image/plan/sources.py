@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +43,12 @@ def find_sources(
     Raises:
         UsageError: what hvdcloud.yaml names is not there, or is something else.
     """
+    # The engine's machine is this one, or a virtual machine on it.
+    here = platform.machine().lower()
     return Sources(
         find_links=_find_links(find_links, project_dir),
         ca_bundle=_ca_bundle(ca_bundle, project_dir),
-        machine=machine or _machine(),
+        machine=machine or {"amd64": "x86_64", "arm64": "aarch64"}.get(here, here),
     )
 
 
@@ -62,12 +64,6 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _machine() -> str:
-    """As in wheel names. The engine's, which is this machine's or a virtual machine's on it."""
-    machine = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-
-
 def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:
     if configured is not None:
         folder = project_dir / configured.removeprefix("file://")
@@ -77,13 +73,8 @@ def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:
                 hint="image.find_links is a folder with .whl files; correct it in hvdcloud.yaml or take it out",
             )
         return (folder,)
-    return tuple(folder for folder in _folders(os.environ.get("PIP_FIND_LINKS", "")) if folder.is_dir())
-
-
-def _folders(find_links: str) -> Iterator[Path]:
-    for place in find_links.split():
-        if "://" not in place or place.startswith("file://"):
-            yield Path(place.removeprefix("file://"))
+    places = (place.removeprefix("file://") for place in os.environ.get("PIP_FIND_LINKS", "").split())
+    return tuple(Path(place) for place in places if "://" not in place and Path(place).is_dir())
 
 
 def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
@@ -92,12 +83,9 @@ def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
         return next((path for path in named if path.is_file()), None)
     path = project_dir / configured
     if not path.is_file():
-        raise UsageError(
-            f"{path} is not there, but image.ca_bundle names it", hint="correct image.ca_bundle in hvdcloud.yaml"
-        )
+        message = f"{path} is not there, but image.ca_bundle names it"
+        raise UsageError(message, hint="correct image.ca_bundle in hvdcloud.yaml")
     if b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
-        raise UsageError(
-            f"{path} holds no certificate in PEM form, but image.ca_bundle names it",
-            hint="name a file with -----BEGIN CERTIFICATE----- in it",
-        )
+        message = f"{path} holds no certificate in PEM form, but image.ca_bundle names it"
+        raise UsageError(message, hint="name a file with -----BEGIN CERTIFICATE----- in it")
     return path

@@ -108,29 +108,22 @@ def plan_image(
         if row.cuda and image_config.cuda_donor:
             row = replace(row, donor=image_config.cuda_donor, toolkit="")
     sources = find_sources(
-        find_links=image_config.find_links,
-        ca_bundle=image_config.ca_bundle,
-        project_dir=project_dir,
-        machine=machine,
+        find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine
     )
-    file = image_config.requirements
-    if file is not None and not context.has_requirements(project_dir, file):
-        file = None
+    file = image_config.requirements if context.has_requirements(project_dir, image_config.requirements) else None
     # Before anything is built: it may be refused.
     user = dockerfile.read(project_dir, image_config.dockerfile) if image_config.dockerfile is not None else None
     if row is not None:
         needs = None
         builder = _builder(row, sources)
         steps = [builder, _base(row, sources, builder=builder)]
-        if file is not None:
-            steps.append(_project(row, sources, builder=builder, base=steps[-1], project_dir=project_dir, file=file))
     else:
         assert image_config.base
         base, needs = base or custom_base.pinned(image_config.base), needs or custom_base.Needs()
         builder = _own_builder(base, sources, image_config)
         steps = [builder, _own(base, image_config, builder=builder, needs=needs)]
-        if file is not None:
-            steps.append(_own_project(sources, builder=builder, node=steps[-1], project_dir=project_dir, file=file))
+    if file is not None:
+        steps.append(_project(row, sources, builder=builder, below=steps[-1], project_dir=project_dir, file=file))
     if user is not None:
         steps.append(_user(user, below=steps[-1], project_dir=project_dir))
         steps.append(_checked(steps[-1], controllers=(needs.controller,) if needs else CONTROLLERS))
@@ -150,19 +143,18 @@ def _builder(row: versions.Row, sources: Sources) -> Step:
         "HOROVOD_PATCHES": " ".join(row.patches),
         **_index(row, sources),
     }
-    if row.environment:
-        arguments["FRAMEWORK_ENVIRONMENT"] = " ".join(f"{name}={value}" for name, value in row.environment)
-    if row.cuda:
-        arguments["CAPABILITIES"] = " ".join(row.capabilities)
-    if row.donor:
-        arguments["CUDA_DONOR"] = row.donor
-    if row.toolkit:
-        arguments["TOOLKIT_LOCK"] = row.toolkit
+    optional = {
+        "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
+        "CAPABILITIES": " ".join(row.capabilities) if row.cuda else "",
+        "CUDA_DONOR": row.donor,
+        "TOOLKIT_LOCK": row.toolkit,
+    }
+    arguments |= {name: value for name, value in optional.items() if value}
     return Step(
         reference=f"hvdcloud/builder:{row.label}-{sent.digest()}",
         what=f"the compilers, {row.framework} and Horovod",
         context=sent,
-        dockerfile=context.BUILDER_DOCKERFILE,
+        dockerfile=f"dockerfiles/{context.BUILDER_DOCKERFILE}",
         target="builder",
         arguments=arguments,
         throw_away="horovod",
@@ -174,50 +166,41 @@ def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
     digest = sent.digest()
     arguments = {"BUILDER": builder.reference}
     if row.cuda:
-        arguments |= {
-            "CUDA": row.cuda,
-            "NCCL": row.nccl,
-            "CAPABILITIES": " ".join(row.capabilities),
-            "NVIDIA_VISIBLE_DEVICES": "all",
-        }
+        capabilities = " ".join(row.capabilities)
+        arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
+    # Of all that is built on it too.
+    found = {row.framework: row.package.partition("==")[2], "horovod": row.horovod, "python": versions.PYTHON_VERSION}
+    found |= {"cuda": row.cuda, "nccl": row.nccl, "keras": row.keras}
     return Step(
         reference=f"hvdcloud/base:{row.label}-{digest}",
         what="the base image",
         context=sent,
-        dockerfile=context.BASE_DOCKERFILE,
+        dockerfile=f"dockerfiles/{context.BASE_DOCKERFILE}",
         arguments=arguments,
-        labels={LABEL: digest, **_versions(row)},
+        labels={LABEL: digest, **version_labels(found)},
         needs=(builder.reference,),
     )
 
 
-def _versions(row: versions.Row) -> dict[str, str]:
-    """Labels that say what is in a base image, and so in all that is built on it."""
-    return version_labels(
-        {
-            row.framework: row.package.partition("==")[2],
-            "horovod": row.horovod,
-            "python": versions.PYTHON_VERSION,
-            "cuda": row.cuda,
-            "nccl": row.nccl,
-            "keras": row.keras,
-        }
-    )
-
-
-def _project(row: versions.Row, sources: Sources, *, builder: Step, base: Step, project_dir: Path, file: str) -> Step:
-    sent = context.project_context(row, sources, project_dir=project_dir, requirements=file, base=base.reference)
+def _project(
+    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, project_dir: Path, file: str
+) -> Step:
+    if row is None:
+        arguments = {"PYTHON": custom_base.PYTHON}
+        sent = custom_base.project_context(sources, project_dir=project_dir, requirements=file, node=below.reference)
+    else:
+        arguments = _index(row, sources)
+        sent = context.project_context(row, sources, project_dir=project_dir, requirements=file, base=below.reference)
     digest = sent.digest()
-    arguments = {"BUILDER": builder.reference, "BASE": base.reference, "REQUIREMENTS": file, **_index(row, sources)}
     return Step(
         reference=f"hvdcloud/project:{digest}",
         what=f"the layer for {file}",
         context=sent,
-        dockerfile=context.PROJECT_DOCKERFILE,
-        arguments=arguments,
+        dockerfile=f"dockerfiles/{context.PROJECT_DOCKERFILE}",
+        arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": file, **arguments},
         labels={LABEL: digest},
         pip_hint=_FIX_REQUIREMENTS,
-        needs=(builder.reference, base.reference),
+        needs=(builder.reference, below.reference),
         throw_away="requirements",
     )
 
@@ -231,7 +214,7 @@ def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageCo
         reference=f"hvdcloud/own-builder:{framework}-{device}-{sent.digest()}",
         what=f"image.base {base.reference}",
         context=sent,
-        dockerfile=custom_base.BUILDER_DOCKERFILE,
+        dockerfile=f"dockerfiles/{custom_base.BUILDER_DOCKERFILE}",
         arguments={
             "OWN": base.reference,
             "FRAMEWORK": framework,
@@ -250,7 +233,7 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
         reference=f"hvdcloud/own:{image_config.framework}-{image_config.device}-{digest}",
         what=f"image.base {base.reference}",
         context=sent,
-        dockerfile=custom_base.DOCKERFILE,
+        dockerfile=f"dockerfiles/{custom_base.DOCKERFILE}",
         arguments={
             "BUILDER": builder.reference,
             "OWN": base.reference,
@@ -259,27 +242,6 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
         },
         labels={LABEL: digest},
         needs=(builder.reference,),
-    )
-
-
-def _own_project(sources: Sources, *, builder: Step, node: Step, project_dir: Path, file: str) -> Step:
-    sent = custom_base.project_context(sources, project_dir=project_dir, requirements=file, node=node.reference)
-    digest = sent.digest()
-    return Step(
-        reference=f"hvdcloud/project:{digest}",
-        what=f"the layer for {file}",
-        context=sent,
-        dockerfile=context.PROJECT_DOCKERFILE,
-        arguments={
-            "BUILDER": builder.reference,
-            "BASE": node.reference,
-            "REQUIREMENTS": file,
-            "PYTHON": custom_base.PYTHON,
-        },
-        labels={LABEL: digest},
-        pip_hint=_FIX_REQUIREMENTS,
-        needs=(builder.reference, node.reference),
-        throw_away="requirements",
     )
 
 
@@ -305,7 +267,7 @@ def _checked(user: Step, *, controllers: tuple[str, ...]) -> Step:
         reference=f"hvdcloud/project:{digest}",
         what=user.what,
         context=sent,
-        dockerfile=dockerfile.CHECKED_DOCKERFILE,
+        dockerfile=f"dockerfiles/{dockerfile.CHECKED_DOCKERFILE}",
         arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
         labels={LABEL: digest},
         needs=(user.reference,),

@@ -18,9 +18,7 @@ class Row:
     """One image that can be built. Of the rows with the same framework and device the first is the default.
 
     Attributes:
-        framework: as in `image.framework`.
-        version: as in `image.version`.
-        device: as in `image.device`.
+        framework, version, device: as below `image:` in hvdcloud.yaml.
         package: what pip installs: `torch==2.13.0+cpu`. A local version ("+cpu") can be nothing else than this.
         index: where wheels of that local version are, unless the user has them; "": PyPI.
         lock: file in dockerfiles/locks/ with the framework's dependencies, each at one version.
@@ -177,11 +175,7 @@ ROWS = (
 
 
 def find(framework: str, device: str, version: str | None = None) -> Row:
-    """The row for `image.framework`, `image.device` and `image.version`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The row for `image.framework`, `image.device` and `image.version`. Raises UsageError: there is none."""
     rows = [row for row in ROWS if (row.framework, row.device) == (framework, device)]
     for row in rows:
         if version in (None, row.version):
@@ -192,10 +186,8 @@ def find(framework: str, device: str, version: str | None = None) -> Row:
             hint=f"set image.version to one of: {_listed([row.version for row in rows])}; or leave it out",
         )
     known = _listed([f"{row.framework} on {row.device}" for row in ROWS])
-    raise UsageError(
-        f"there is no image for {framework} on {device}",
-        hint=f"set image.framework and image.device to one of: {known}",
-    )
+    message = f"there is no image for {framework} on {device}"
+    raise UsageError(message, hint=f"set image.framework and image.device to one of: {known}")
 
 
 def check_fits(row: Row, *, gpu: str, capability: str) -> None:

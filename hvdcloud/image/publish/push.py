@@ -7,7 +7,6 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
-from hvdcloud.google.credentials import login_hint
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image import engine_stream
 from hvdcloud.image.engine_stream import Progress
@@ -26,7 +25,6 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
     Args:
         reference: the image in the engine, with a tag.
         repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
-        progress: called as layers arrive.
 
     Raises:
         UsageError: `repository` is no repository name.
@@ -43,16 +41,15 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
         try:
             return _send(client, target, credentials=registry.auth_config(host), progress=progress)
         except ImageError as error:
-            if not registry.says_refused(error.message):
+            if not engine_stream.says_refused(error.message):
                 raise
         # A token ends after an hour, maybe in the middle of a push; layers that have arrived are not sent twice.
         try:
             return _send(client, target, credentials=registry.auth_config(host), progress=progress)
         except ImageError as error:
-            if not registry.says_refused(error.message):
+            if not engine_stream.says_refused(error.message):
                 raise
-            hint = f"{login_hint()}; {registry.ROLE_HINT}"
-            raise CredentialsError(error.message, hint=hint, details=error.details) from error
+            raise CredentialsError(error.message, hint=registry.role_hint(host), details=error.details) from error
 
 
 def _tag(client: Any, reference: str, repository: str, target: str) -> None:
@@ -85,7 +82,4 @@ def _send(client: Any, target: str, *, credentials: dict[str, str] | None, progr
     except APIError as error:
         raise engine_stream.push_error(str(error.explanation or error), reference=target) from error
     except DockerException as error:
-        host = registry.host_of(target)
-        raise CredentialsError(
-            f"the docker configuration's credentials for {host} can't be read: {error}", hint=f"docker login {host}"
-        ) from error
+        raise registry.unreadable_credentials(registry.host_of(target), error) from error

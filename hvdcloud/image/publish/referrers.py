@@ -17,8 +17,6 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image.publish import registry
 
 if TYPE_CHECKING:
@@ -50,9 +48,8 @@ def attach(target: str, digest: str, content: bytes, *, media_type: str, title: 
     Args:
         target: where the image is: `HOST/PATH`, with or without a tag.
         digest: the image's, at that registry.
-        content: the document.
-        media_type: its type, which is also the artifact's.
-        title: a file name for it.
+        media_type: the document's and the artifact's.
+        title: a file name for the document.
 
     Raises:
         CredentialsError: there are no credentials, or the registry refuses them.
@@ -78,10 +75,7 @@ def attach(target: str, digest: str, content: bytes, *, media_type: str, title: 
 
 
 def try_push(target: str) -> None:
-    """Makes sure that the registry would let a push in: an upload is begun, and given up again.
-
-    Args:
-        target: as for `attach`.
+    """Makes sure that the registry would let a push to `target` in: an upload is begun, and given up again.
 
     Raises:
         CredentialsError: there are no credentials, or the registry refuses them.
@@ -89,7 +83,7 @@ def try_push(target: str) -> None:
         NodeError: no engine, which knows what registries speak plain HTTP.
     """
     with contextlib.closing(_Repository(target)) as repository:
-        repository.begin_upload()
+        repository.try_upload()
 
 
 def referrers_tag(digest: str) -> str:
@@ -120,40 +114,34 @@ class _Repository:
         # This machine's own registry is not behind a proxy.
         self._session.trust_env = not _is_this_machine(self.host)
         # Everything that is sent may be sent twice: what is stored is named by its content.
-        again = Retry(
-            total=3,
-            backoff_factor=0.5,
-            status_forcelist=(429, 502, 503, 504),
-            allowed_methods=None,
-            raise_on_status=False,
-        )
+        busy = (429, 502, 503, 504)
+        again = Retry(total=3, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None, raise_on_status=False)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=again))
 
     def close(self) -> None:
-        """Closes its connections."""
         self._session.close()
 
     def image(self, digest: str) -> dict[str, Any]:
         """The descriptor of a pushed image."""
         answer = self._ask("GET", f"manifests/{digest}", headers=_ANY)
-        return {
-            "mediaType": answer.headers.get("Content-Type", _DOCKER_MANIFEST).partition(";")[0],
-            "digest": digest,
-            "size": len(answer.content),
-        }
+        media_type = answer.headers.get("Content-Type", _DOCKER_MANIFEST).partition(";")[0]
+        return {"mediaType": media_type, "digest": digest, "size": len(answer.content)}
 
-    def begin_upload(self) -> None:
+    def try_upload(self) -> None:
         """Begins to send a blob, and sends nothing."""
-        started = self._ask("POST", "blobs/uploads/", fine=(202,))
+        place = self._begin_upload()
         # To end it may need another permission than to begin it; the registry drops unfinished uploads by itself.
         with contextlib.suppress(CredentialsError, ImageError):
-            self._ask("DELETE", urljoin(started.url, started.headers.get("Location", "")), fine=(204,))
+            self._ask("DELETE", place, fine=(204,))
+
+    def _begin_upload(self) -> str:
+        started = self._ask("POST", "blobs/uploads/", fine=(202,))
+        return urljoin(started.url, started.headers.get("Location", ""))
 
     def upload(self, content: bytes) -> None:
         """Sends a blob in one piece."""
-        started = self._ask("POST", "blobs/uploads/", fine=(202,))
-        place = urljoin(started.url, started.headers.get("Location", ""))
+        place = self._begin_upload()
         place += ("&" if "?" in place else "?") + urlencode({"digest": _digest(content)})
         self._ask("PUT", place, body=content, headers={"Content-Type": "application/octet-stream"}, fine=(201,))
 
@@ -218,13 +206,12 @@ class _Repository:
         what = f"{method} {urlsplit(url).path}"
         said = f"{self.host} answers {answer.status_code} to {what}: {_reason(answer)}"
         if answer.status_code in (401, 403):
-            raise CredentialsError(said, hint=self._login_hint())
+            raise CredentialsError(said, hint=registry.role_hint(self.host))
         raise ImageError(said, hint="the image itself is there; hvdcloud push tries again")
 
     def _send(self, method: str, url: str, body: bytes, headers: Mapping[str, str] | None) -> requests.Response:
         # Uploads may go to another server, which has its own way to know us.
-        ours = url.startswith(f"{self._origin}/")
-        auth = self._credentials if ours else _no_credentials
+        auth = self._credentials if url.startswith(f"{self._origin}/") else _no_credentials
         return self._request(method, url, data=body, headers=dict(headers or {}), auth=auth)
 
     def _request(self, method: str, url: str, **arguments: Any) -> requests.Response:
@@ -264,7 +251,7 @@ class _Repository:
         if urlsplit(realm).scheme not in (("https",) if self._secure else ("https", "http")):
             raise ImageError(
                 f"{self.host} sends us to {realm or 'nowhere'} for a token, where the password would be read by others",
-                hint=f"ask whoever runs {self.host}",
+                hint=f"ask the administrator of {self.host}",
             )
         wanted = {"service": asked.get("service", ""), "scope": f"repository:{self.path}:pull,push"}
         if identity:
@@ -279,10 +266,8 @@ class _Repository:
                 found = answer.json()
         token = found.get("token") or found.get("access_token")
         if not token:
-            raise CredentialsError(
-                f"{urlsplit(realm).netloc} gives no token for {self.host}/{self.path}: {_reason(answer)}",
-                hint=self._login_hint(),
-            )
+            message = f"{urlsplit(realm).netloc} gives no token for {self.host}/{self.path}: {_reason(answer)}"
+            raise CredentialsError(message, hint=registry.role_hint(self.host))
         return str(token)
 
     def _login(self) -> tuple[str, str, str]:
@@ -293,18 +278,10 @@ class _Repository:
         try:
             found = registry.auth_config(self.host) or load_config().resolve_authconfig(self.host) or {}
         except DockerException as error:
-            raise CredentialsError(
-                f"the docker configuration's credentials for {self.host} can't be read: {error}",
-                hint=f"docker login {self.host}",
-            ) from error
+            raise registry.unreadable_credentials(self.host, error) from error
         # Credential helpers' answers have other names for the same.
         known = {str(key).lower(): str(value or "") for key, value in found.items()}
         return known.get("username", ""), known.get("password", ""), known.get("identitytoken", "")
-
-    def _login_hint(self) -> str:
-        if google_registry(self.host):
-            return f"{login_hint()}; {registry.ROLE_HINT}"
-        return f"docker login {self.host}"
 
 
 def _no_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google.credentials import login_hint
 from hvdcloud.google.registry_hosts import google_registry
+from hvdcloud.image.engine_stream import inspected, says_refused
 
-ROLE_HINT = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
+_ROLE = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
@@ -45,6 +45,17 @@ def auth_config(host: str) -> dict[str, str] | None:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
     return {"username": "oauth2accesstoken", "password": str(credentials.token)}
+
+
+def role_hint(host: str) -> str:
+    """What to do about a registry that does not take the credentials."""
+    return f"{login_hint()}; {_ROLE}" if google_registry(host) else f"docker login {host}"
+
+
+def unreadable_credentials(host: str, error: Exception) -> CredentialsError:
+    """The error for credentials of `docker login` that docker-py can't read."""
+    said = f"the docker configuration's credentials for {host} can't be read: {error}"
+    return CredentialsError(said, hint=f"docker login {host}")
 
 
 def target_of(reference: str, repository: str) -> str:
@@ -86,36 +97,21 @@ def digest_at_registry(reference: str) -> str | None:
     host = host_of(reference)
     credentials = auth_config(host)
     try:
-        with _api() as api:
+        with contextlib.closing(engine.connect()) as client:
+            api: Any = client.api  # Not all of docker-py's methods have types.
             found = api.inspect_distribution(reference, auth_config=credentials)
     except APIError as error:
         said = str(error.explanation or error)
-        if _is_missing(error, said):
+        if error.status_code == 404 or "manifest unknown" in said or "name unknown" in said:
             return None
+        message = f"{host} does not say what {reference} is: {said}"
         if error.status_code in (401, 403) or says_refused(said):
-            raise CredentialsError(
-                f"{host} does not say what {reference} is: {said}",
-                hint=f"{login_hint()}; {ROLE_HINT}" if credentials else f"docker login {host}",
-            ) from error
-        raise ImageError(
-            f"{host} does not say what {reference} is: {said}",
-            hint=f"check that {host} is up and image.repository is right, then try again",
-        ) from error
+            raise CredentialsError(message, hint=role_hint(host)) from error
+        hint = f"check that {host} is up and image.repository is right, then try again"
+        raise ImageError(message, hint=hint) from error
     except DockerException as error:
-        raise CredentialsError(
-            f"the docker configuration's credentials for {host} can't be read: {error}", hint=f"docker login {host}"
-        ) from error
+        raise unreadable_credentials(host, error) from error
     return str(found["Descriptor"]["digest"])
-
-
-def says_refused(said: str) -> bool:
-    """Whether a registry did not take the credentials; the engine passes its answer on in words alone."""
-    said = said.lower()
-    return any(words in said for words in ("unauthorized", "authentication required", "denied", "no basic auth"))
-
-
-def _is_missing(error: Any, said: str) -> bool:
-    return error.status_code == 404 or "manifest unknown" in said or "name unknown" in said
 
 
 def published(reference: str, repository: str) -> str | None:
@@ -148,19 +144,9 @@ def published(reference: str, repository: str) -> str | None:
 
 def _pushed(reference: str, target: str) -> set[str]:
     """The digests that the engine remembers for an image in the target's repository."""
-    from docker.errors import ImageNotFound
     from docker.utils import parse_repository_tag
 
     path = parse_repository_tag(target)[0]
-    with _api() as api:
-        try:
-            remembered = api.inspect_image(reference).get("RepoDigests") or ()
-        except ImageNotFound:
-            return set()
-    return {digest for name, _, digest in (entry.partition("@") for entry in remembered) if name == path}
-
-
-@contextlib.contextmanager
-def _api() -> Iterator[Any]:
     with contextlib.closing(engine.connect()) as client:
-        yield client.api
+        remembered = (inspected(client.api, reference) or {}).get("RepoDigests") or ()
+    return {digest for name, _, digest in (entry.partition("@") for entry in remembered) if name == path}

@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.parser import HeaderParser
 from pathlib import Path
@@ -39,7 +39,6 @@ class Package:
     """One version of a Python distribution, wherever it is installed.
 
     Attributes:
-        name: as it calls itself.
         version: None if its metadata says none.
         licenses: as its metadata has them: an SPDX expression, a name, or the names of trove classifiers.
         places: paths of its metadata in the image.
@@ -82,17 +81,14 @@ def contents(reference: str) -> Contents:
     from requests.exceptions import RequestException
 
     with contextlib.closing(engine.connect(timeout=_SILENCE_SECONDS)) as client:
-        # Not all of docker-py's methods have types.
-        api: Any = client.api
+        api: Any = client.api  # Not all of docker-py's methods have types.
         try:
             image = api.inspect_image(reference)
             output, errors = _run(api, image["Id"])
         except (DockerException, RequestException) as error:
             said = getattr(error, "explanation", None) or error
-            raise ImageError(
-                f"the Python packages of {reference} can't be listed: {said}",
-                hint="docker info shows whether the engine is well; then try again",
-            ) from error
+            message = f"the Python packages of {reference} can't be listed: {said}"
+            raise ImageError(message, hint="docker info shows whether the engine is well; then try again") from error
     try:
         headers: Mapping[str, str] = json.loads(output)
     except ValueError:
@@ -103,9 +99,7 @@ def contents(reference: str) -> Contents:
         ) from None
     created = datetime.fromisoformat((image.get("Created") or _EPOCH)[: len(_EPOCH)])
     return Contents(
-        image_id=str(image["Id"]),
-        created=created.replace(tzinfo=timezone.utc),
-        packages=tuple(packages_of(headers)),
+        image_id=str(image["Id"]), created=created.replace(tzinfo=timezone.utc), packages=tuple(packages_of(headers))
     )
 
 
@@ -159,16 +153,10 @@ def packages_of(headers: Mapping[str, str]) -> Iterator[Package]:
         name = str(fields["Name"] or _stem(place)).strip()
         version = str(fields["Version"]).strip() if fields["Version"] else None
         key = normalized(name), version or ""
-        before = found.get(key)
-        licenses = before.licenses if before else ()
-        found[key] = Package(
-            name=before.name if before else name,
-            version=version,
-            licenses=licenses or _licenses(fields.get_all),
-            places=(*(before.places if before else ()), place),
-        )
-    for key in sorted(found):
-        yield found[key]
+        before = found.get(key) or Package(name=name, version=version, licenses=(), places=())
+        licenses = before.licenses or _licenses(fields.get_all)
+        found[key] = replace(before, version=version, licenses=licenses, places=(*before.places, place))
+    yield from (found[key] for key in sorted(found))
 
 
 def normalized(name: str) -> str:
@@ -211,14 +199,14 @@ def document(found: Contents, *, name: str, digest: str | None = None) -> bytes:
     from cyclonedx.schema import OutputFormat, SchemaVersion
     from packageurl import PackageURL
 
+    place = {"repository_url": name}
+    purl = PackageURL("oci", name=name.rpartition("/")[2], version=digest, qualifiers=place) if digest else None
     image = Component(
         type=ComponentType.CONTAINER,
         name=name,
         version=digest or found.image_id,
         bom_ref="image",
-        purl=PackageURL("oci", name=name.rpartition("/")[2], version=digest, qualifiers={"repository_url": name})
-        if digest
-        else None,
+        purl=purl,
         properties=[Property(name="hvdcloud:image-id", value=found.image_id)],
     )
     tool = Component(type=ComponentType.APPLICATION, name="hvdcloud", version=hvdcloud.__version__)

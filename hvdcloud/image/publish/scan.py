@@ -84,21 +84,17 @@ def scan(sbom: Path, *, report: Path) -> Vulnerabilities | None:
         ImageError: the scanner failed; `details` has its last lines. A report from before stays as it is.
     """
     for scanner in _SCANNERS:
-        program = shutil.which(scanner.name)
-        if program:
+        if program := shutil.which(scanner.name):
             return _run(scanner, program, sbom=sbom, report=report)
     return None
 
 
 def _run(scanner: _Scanner, program: str, *, sbom: Path, report: Path) -> Vulnerabilities:
-    hint = f"{scanner.name} {' '.join(scanner.arguments(sbom))}"
+    arguments = scanner.arguments(sbom)
+    hint = f"{scanner.name} {' '.join(arguments)}"
     try:
         done = subprocess.run(
-            [program, *scanner.arguments(sbom)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_DEADLINE_SECONDS,
-            check=False,
+            [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ImageError(f"{scanner.name} did not scan {sbom}: {error}", hint=hint) from error
@@ -106,15 +102,10 @@ def _run(scanner: _Scanner, program: str, *, sbom: Path, report: Path) -> Vulner
     try:
         counts = Counter(severity.lower() for severity in scanner.severities(json.loads(done.stdout)))
     except (ValueError, KeyError, TypeError, AttributeError):
-        lines = done.stderr.decode(errors="replace").strip().splitlines()[-_KEPT_LINES:]
-        raise ImageError(
-            f"{scanner.name} ended with exit code {done.returncode} and no report on {sbom}",
-            hint=hint,
-            details="\n".join(lines),
-        ) from None
+        last = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-_KEPT_LINES:])
+        said = f"{scanner.name} ended with exit code {done.returncode} and no report on {sbom}"
+        raise ImageError(said, hint=hint, details=last) from None
     report.write_bytes(done.stdout)
-    unknown = sum(count for severity, count in counts.items() if severity not in SEVERITIES)
-    counts["unknown"] += unknown
-    return Vulnerabilities(
-        scanner=scanner.name, counts={severity: counts[severity] for severity in SEVERITIES}, report=report
-    )
+    counts["unknown"] += sum(count for severity, count in counts.items() if severity not in SEVERITIES)
+    known = {severity: counts[severity] for severity in SEVERITIES}
+    return Vulnerabilities(scanner=scanner.name, counts=known, report=report)
