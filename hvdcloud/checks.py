@@ -27,11 +27,9 @@ class Status(str, Enum):
     """The result of a check."""
 
     OK = "ok"
-    WARNING = "warning"
-    """A run is possible, but there is something to know."""
+    WARNING = "warning"  # A run is possible, but there is something to know.
     FAILED = "failed"
-    UNKNOWN = "unknown"
-    """The check was not made, or has no answer."""
+    UNKNOWN = "unknown"  # The check was not made, or has no answer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +38,7 @@ class Finding:
 
     status: Status
     message: str
-    hint: str = ""
-    """The next command to type, or what to change."""
+    hint: str = ""  # The next command to type, or what to change.
     details: str = ""
     error: type[HvdcloudError] | None = None
     """The kind of error, which decides the exit code of a failure; None: no error."""
@@ -54,12 +51,10 @@ class Check:
     name: str
     run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
-    needs: tuple[str, ...] = ()
-    """Checks that have to pass first; if one of them does not, this one is not made."""
+    needs: tuple[str, ...] = ()  # Checks that have to pass first; if one of them does not, this one is not made.
     explained_by: tuple[str, ...] = ()
     """Other checks. If one of them fails with the same kind of error, this one only refers to it."""
-    moot_without: tuple[str, ...] = ()
-    """Other checks. If one of them fails, a failure of this one only refers to it."""
+    moot_without: tuple[str, ...] = ()  # Other checks. If one of them fails, a failure of this one only refers to it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +66,7 @@ class Checked:
     message: str
     hint: str
     details: str
-    exit_code: ExitCode
-    """Of the command, if this is the first one that failed."""
+    exit_code: ExitCode  # Of the command, if this is the first one that failed.
     seconds: float
 
 

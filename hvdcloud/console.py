@@ -106,8 +106,7 @@ class Console:
     def confirm(self, question: str) -> bool:
         """Ask a yes-or-no question; whatever is not yes is no, and so is the end of the input.
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
+        Raises KeyboardInterrupt: Ctrl-C.
         """
         self._err.write(f"{question} [y/N] ")
         self._err.flush()

@@ -50,10 +50,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
                 f"the Docker engine at {address} does not trust us, or we don't trust it: {causes[-1]}",
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
-        raise NodeError(
-            f"no Docker engine answers at {address}: {_reason(causes)}",
-            hint=START_HINT,
-        ) from error
+        raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=START_HINT) from error
 
 
 def command_environment() -> dict[str, str]:

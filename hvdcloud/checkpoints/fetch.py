@@ -52,8 +52,7 @@ def fetch(
 def local_paths(root: Path, names: Sequence[str]) -> dict[str, Path]:
     """Where objects of these names go below `root`, none of which leads out of it.
 
-    Raises:
-        CheckpointError: a name that is absolute, contains "..", or leads through a symbolic link to another place.
+    Raises CheckpointError: a name that is absolute, contains "..", or leads through a symbolic link to another place.
     """
     real_root = os.path.realpath(root)
     inside: set[Path] = set()

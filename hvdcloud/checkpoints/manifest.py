@@ -69,8 +69,7 @@ class Manifest:
 def run_prefix(cluster: str, run: str) -> str:
     """Where a run's objects are.
 
-    Raises:
-        CheckpointError: a name that is no cluster's or run's; it would become part of paths.
+    Raises CheckpointError: a name that is no cluster's or run's; it would become part of paths.
     """
     for name in (cluster, run):
         if not _NAME.fullmatch(name):
@@ -245,8 +244,7 @@ def read_manifest(bucket: Bucket, *, cluster: str, run: str, node: int) -> Manif
 def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
     """Every node's manifest of a run, by node number; empty if there is none.
 
-    Raises:
-        CheckpointError: one of them is not valid.
+    Raises CheckpointError: one of them is not valid.
     """
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
     nodes: list[int] = []

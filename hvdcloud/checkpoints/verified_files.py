@@ -48,8 +48,7 @@ class Verified:
 class VerifiedFiles:
     """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged.
 
-    Raises:
-        CheckpointError: it exists and cannot be read.
+    Raises CheckpointError: it exists and cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,8 +68,7 @@ class VerifiedFiles:
     def save(self) -> None:
         """Write what was added, in one move.
 
-        Raises:
-            CapacityError: the disk is full.  CheckpointError: the state folder is not writable.
+        Raises CapacityError: the disk is full; CheckpointError: the state folder is not writable.
         """
         if not self._added:
             return

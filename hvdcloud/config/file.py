@@ -38,10 +38,7 @@ ENV_NOT_CONFIG = {
 
 
 def load_config(
-    path: Path | None = None,
-    *,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
+    path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
     """Read the configuration of one experiment.
 

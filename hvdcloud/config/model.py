@@ -27,8 +27,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 def parse_duration(value: object) -> object:
     """Seconds from `90`, `60s`, `1h30m` or `0.5s`.
 
-    Raises:
-        ValueError: for text that is none of these (anything else is left to pydantic).
+    Raises ValueError: for text that is none of these (anything else is left to pydantic).
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return value

@@ -33,8 +33,7 @@ PREPARE_SECONDS = 600.0
 class CodeFile:
     """One file or symbolic link of the project."""
 
-    path: str
-    """Relative to the project's folder, with forward slashes."""
+    path: str  # Relative to the project's folder, with forward slashes.
     size: int = 0
     mode: int = 0o644
     sha256: str = ""
@@ -59,8 +58,7 @@ class Sent:
 def list_code(folder: Path) -> list[CodeFile]:
     """Every file of the project that is not ignored, sorted by path.
 
-    Raises:
-        UsageError: a file or a folder cannot be read.
+    Raises UsageError: a file or a folder cannot be read.
     """
     found = []
     path = folder
@@ -172,8 +170,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
                 break
             session.wait_readable(channel, deadline=deadline, what="prepare")
         result = session.parse(
-            "prepare",
-            Answer(exit_code=exit_code(channel), stdout=bytes(answer), stderr=bytes(error_output)),
+            "prepare", Answer(exit_code=exit_code(channel), stdout=bytes(answer), stderr=bytes(error_output))
         )
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))

@@ -55,8 +55,7 @@ def adopt_replaced_nodes(
 def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec:
     """What to ask the provider for, for more nodes of a cluster that exists.
 
-    Raises:
-        NodeError: the cluster's key is not on this machine.
+    Raises NodeError: the cluster's key is not on this machine.
     """
     login = read_key_pair(state.key_file)
     if login is None:

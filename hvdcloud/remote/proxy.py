@@ -38,8 +38,7 @@ class Proxy:
 
     def __init__(self, command: str) -> None:
         self.command = command
-        self.said = ""
-        """The end of what the program wrote to its standard error, once closed."""
+        self.said = ""  # The end of what the program wrote to its standard error, once closed.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         # One pair for each way: gcloud makes its standard input non-blocking, which would hold for its output too if
         # both were one socket.

@@ -32,15 +32,11 @@ R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
 CONNECT_SECONDS = 15.0
-PROXY_SECONDS = 45.0
-"""How long a proxy program may take to start and to get through."""
+PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
 KEEPALIVE_SECONDS = 15
-CHECK_SECONDS = 10.0
-"""How often a node that is waited for is asked whether it is still there."""
-ANSWER_SECONDS = 30.0
-"""How long its sshd may take to say so, also behind a few MB that a slow line is still sending."""
-SEND_SECONDS = 60.0
-"""After which a node that takes nothing of what is sent to it counts as lost."""
+CHECK_SECONDS = 10.0  # How often a node that is waited for is asked whether it is still there.
+ANSWER_SECONDS = 30.0  # How long its sshd may take to say so, also behind a few MB that a slow line is still sending.
+SEND_SECONDS = 60.0  # After which a node that takes nothing of what is sent to it counts as lost.
 CHUNK = 1 << 16
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
@@ -57,11 +53,7 @@ class Answer:
 
 
 def exit_code(channel: Channel) -> int:
-    """The exit code of a command that has ended.
-
-    Raises:
-        EOFError: it ended because the connection did.
-    """
+    """The exit code of a command that has ended. Raises EOFError: it ended because the connection did."""
     code = channel.recv_exit_status()
     if code == -1:
         raise EOFError("it was cut off")
@@ -123,15 +115,10 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
-        self._heard = 0.0
-        """When sshd last proved that it is there, by `time.monotonic()`."""
+        self._heard = 0.0  # When sshd last proved that it is there, by `time.monotonic()`.
 
     def open(self) -> None:
-        """Connect now.
-
-        Raises:
-            NodeError: the node does not answer, or it is not the one whose host key was pinned.
-        """
+        """Connect now. Raises NodeError: the node does not answer, or it is not the one whose host key was pinned."""
         with self._opening:
             if self._connection is not None and self._connection.is_connected:
                 return
@@ -299,8 +286,7 @@ class Session:
     def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
         """Block until the channel has something to say; it reports its end that way too.
 
-        Raises:
-            NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
+        Raises NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
         """
         left = deadline - time.monotonic()
         if left > ANSWER_SECONDS and time.monotonic() - self._heard > CHECK_SECONDS:
@@ -332,21 +318,13 @@ class Session:
         )
 
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
-        """One verb of the node program: JSON in, JSON out.
-
-        Raises:
-            NodeError: it failed, or did not answer in time.
-        """
+        """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
         stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
         answer = self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout)
         return self.parse(verb, answer)
 
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
-        """The JSON that a verb answered.
-
-        Raises:
-            NodeError: it reported an error or answered something else.
-        """
+        """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
         said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         try:
             found = json.loads(said) if said else {}
@@ -392,8 +370,7 @@ class Fleet:
     def each(self, call: Callable[[Session], R]) -> list[R]:
         """`call` for every node at once.
 
-        Raises:
-            HvdcloudError: of the first node that failed; its details name every other one.
+        Raises HvdcloudError: of the first node that failed; its details name every other one.
         """
         results = self.each_outcome(call)
         failed = [result for result in results if isinstance(result, HvdcloudError)]

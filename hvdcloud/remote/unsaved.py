@@ -24,14 +24,10 @@ FLUSH_SECONDS = 600.0
 class Hazard(Enum):
     """Why something would be lost with its node."""
 
-    AWAY = "away"
-    """The node does not run."""
-    SILENT = "silent"
-    """The node does not answer."""
-    ACTIVE = "active"
-    """A run continues."""
-    PENDING = "pending"
-    """Files wait to be uploaded, or could not be."""
+    AWAY = "away"  # The node does not run.
+    SILENT = "silent"  # The node does not answer.
+    ACTIVE = "active"  # A run continues.
+    PENDING = "pending"  # Files wait to be uploaded, or could not be.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,11 +119,7 @@ class Bucket(Protocol):
         """Store a few bytes; `if_generation` as in `upload`."""
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """A small object's bytes.
-
-        Raises:
-            ObjectMissingError: no such object, or not at that generation.
-        """
+        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation."""
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
@@ -169,8 +165,7 @@ def partial_path(target: Path) -> Path:
 def settle(partial: Path, item: Download) -> None:
     """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
 
-    Raises:
-        CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
+    Raises CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
     """
     size, crc32c = crc32c_of_file(partial)
     if (size, crc32c) != (item.size, item.crc32c):

@@ -36,11 +36,7 @@ def crc32c_of_bytes(data: bytes) -> str:
 
 
 def crc32c_of_file(path: Path) -> tuple[int, str]:
-    """Size and CRC32C of what the file holds now.
-
-    Raises:
-        OSError: the file can't be read.
-    """
+    """Size and CRC32C of what the file holds now. Raises OSError: the file can't be read."""
     crc = Crc32c()
     with path.open("rb", buffering=0) as file:
         while data := file.read(CHUNK):

@@ -45,13 +45,7 @@ class GcsBucket:
     """See Bucket. Making one reads the credentials; no request goes to the bucket."""
 
     def __init__(
-        self,
-        *,
-        bucket: str,
-        prefix: str,
-        endpoint: str | None,
-        credentials_file: Path | None,
-        retry_seconds: float,
+        self, *, bucket: str, prefix: str, endpoint: str | None, credentials_file: Path | None, retry_seconds: float
     ) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 

@@ -13,11 +13,7 @@ from hvdcloud.storage.gcs import GcsBucket
 
 
 def open_bucket(
-    url: str,
-    *,
-    endpoint: str | None = None,
-    credentials_file: Path | None = None,
-    retry_seconds: float = RETRY_SECONDS,
+    url: str, *, endpoint: str | None = None, credentials_file: Path | None = None, retry_seconds: float = RETRY_SECONDS
 ) -> Bucket:
     """The bucket that a URL names; no request is made yet.
 
