@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -96,29 +97,21 @@ def failure(error: HvdcloudError) -> Finding:
 
 
 class Once(Generic[T]):
-    """An answer that several checks need: the first call computes it, the others wait for it.
-
-    Args:
-        make: what it raises, every call raises.
-    """
+    """An answer that several checks need: the first call makes it, others wait for it; all raise what it raised."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: list[T] = []
-        self._error: Exception | None = None
+        self._made: Future[T] = Future()
 
     def __call__(self) -> T:
         with self._lock:
-            if self._error is not None:
-                raise self._error
-            if not self._made:
+            if not self._made.done():
                 try:
-                    self._made.append(self._make())
-                except Exception as error:
-                    self._error = error
-                    raise
-            return self._made[0]
+                    self._made.set_result(self._make())
+                except Exception as error:  # noqa: BLE001 - every call raises it
+                    self._made.set_exception(error)
+        return self._made.result()
 
 
 def run_checks(

@@ -29,11 +29,7 @@ _HINTS = (
 class Proxy:
     """A running proxy program, in the shape of the socket that paramiko's Transport wants.
 
-    Args:
-        command: words as in a shell's command line; run without a shell.
-
-    Raises:
-        OSError: the program is not there or cannot be run.
+    `command` is split as in a shell's command line and run without a shell. Raises OSError: it cannot be run.
     """
 
     def __init__(self, command: str) -> None:
