@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -27,11 +28,9 @@ class Status(str, Enum):
     """The result of a check."""
 
     OK = "ok"
-    WARNING = "warning"
-    """A run is possible, but there is something to know."""
+    WARNING = "warning"  # A run is possible, but there is something to know.
     FAILED = "failed"
-    UNKNOWN = "unknown"
-    """The check was not made, or has no answer."""
+    UNKNOWN = "unknown"  # The check was not made, or has no answer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,7 @@ class Finding:
 
     status: Status
     message: str
-    hint: str = ""
-    """The next command to type, or what to change."""
+    hint: str = ""  # The next command to type, or what to change.
     details: str = ""
     error: type[HvdcloudError] | None = None
     """The kind of error, which decides the exit code of a failure; None: no error."""
@@ -54,12 +52,10 @@ class Check:
     name: str
     run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
-    needs: tuple[str, ...] = ()
-    """Checks that have to pass first; if one of them does not, this one is not made."""
+    needs: tuple[str, ...] = ()  # Checks that have to pass first; if one of them does not, this one is not made.
     explained_by: tuple[str, ...] = ()
     """Other checks. If one of them fails with the same kind of error, this one only refers to it."""
-    moot_without: tuple[str, ...] = ()
-    """Other checks. If one of them fails, a failure of this one only refers to it."""
+    moot_without: tuple[str, ...] = ()  # Other checks. If one of them fails, a failure of this one only refers to it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +67,7 @@ class Checked:
     message: str
     hint: str
     details: str
-    exit_code: ExitCode
-    """Of the command, if this is the first one that failed."""
+    exit_code: ExitCode  # Of the command, if this is the first one that failed.
     seconds: float
 
 
@@ -102,29 +97,21 @@ def failure(error: HvdcloudError) -> Finding:
 
 
 class Once(Generic[T]):
-    """An answer that several checks need: the first call computes it, the others wait for it.
-
-    Args:
-        make: what it raises, every call raises.
-    """
+    """An answer that several checks need: the first call makes it, others wait for it; all raise what it raised."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: list[T] = []
-        self._error: Exception | None = None
+        self._made: Future[T] = Future()
 
     def __call__(self) -> T:
         with self._lock:
-            if self._error is not None:
-                raise self._error
-            if not self._made:
+            if not self._made.done():
                 try:
-                    self._made.append(self._make())
-                except Exception as error:
-                    self._error = error
-                    raise
-            return self._made[0]
+                    self._made.set_result(self._make())
+                except Exception as error:  # noqa: BLE001 - every call raises it
+                    self._made.set_exception(error)
+        return self._made.result()
 
 
 def run_checks(

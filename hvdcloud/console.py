@@ -22,7 +22,6 @@ from hvdcloud.errors import ExitCode, HvdcloudError
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
-    from rich.progress import Progress
 
 JSON_VERSION = 1
 
@@ -38,33 +37,20 @@ class Steps(Protocol):
 
 
 class Console:
-    """What a command prints with.
-
-    Args:
-        as_json: one JSON document on standard output instead of text.
-        quiet: no progress; warnings and errors only.
-        verbose: more progress.
-        out: for the answer.
-        err: for everything else.
-        keyboard: where answers to questions come from.
-    """
+    """What a command prints with."""
 
     def __init__(
         self,
         *,
-        as_json: bool = False,
-        quiet: bool = False,
-        verbose: bool = False,
-        out: TextIO | None = None,
-        err: TextIO | None = None,
-        keyboard: TextIO | None = None,
+        as_json: bool = False,  # One JSON document on standard output instead of text.
+        quiet: bool = False,  # No progress; warnings and errors only.
+        verbose: bool = False,  # More progress.
+        out: TextIO | None = None,  # For the answer.
+        err: TextIO | None = None,  # For everything else.
+        keyboard: TextIO | None = None,  # Where keys and answers to questions come from.
     ) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
-        self.verbose = verbose
-        self._out = out or sys.stdout
-        self._err = err or sys.stderr
-        self._in = keyboard or sys.stdin
+        self.as_json, self.quiet, self.verbose = as_json, quiet, verbose
+        self._out, self._err, self.keyboard = out or sys.stdout, err or sys.stderr, keyboard or sys.stdin
         self.live = self._err.isatty() and not quiet and not as_json
         self._drawing: _RichSteps | None = None
 
@@ -101,32 +87,29 @@ class Console:
     def can_ask(self) -> bool:
         """Whether a user can answer: a terminal on both sides, and no script that reads JSON."""
         # sys.stdin is None where a process was started without one.
-        return not self.as_json and self._in is not None and self._in.isatty() and self._err.isatty()
+        return not self.as_json and self.keyboard is not None and self.keyboard.isatty() and self._err.isatty()
 
     def confirm(self, question: str) -> bool:
         """Ask a yes-or-no question; whatever is not yes is no, and so is the end of the input.
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
+        Raises KeyboardInterrupt: Ctrl-C.
         """
         self._err.write(f"{question} [y/N] ")
         self._err.flush()
-        return self._in.readline().strip().lower() in ("y", "yes")
+        return self.keyboard.readline().strip().lower() in ("y", "yes")
 
     @contextlib.contextmanager
     def steps(self) -> Iterator[Steps]:
         """A block in which several things report their steps."""
-        if self.quiet:
-            yield _SilentSteps()
-        elif not self.live:
+        if not self.live:
             yield _PlainSteps(self)
-        else:
-            with _RichSteps(self._err) as steps:
-                self._drawing = steps
-                try:
-                    yield steps
-                finally:
-                    self._drawing = None
+            return
+        with _RichSteps(self._err) as steps:
+            self._drawing = steps
+            try:
+                yield steps
+            finally:
+                self._drawing = None
 
     # --- the answer, on standard output -----------------------------------------------------------------------------
 
@@ -141,16 +124,13 @@ class Console:
         stream.flush()
 
     def answer(self, text: str, *, style: str = "") -> None:
-        """A line of the answer, for people.
-
-        Args:
-            style: a terminal's, such as "32" (green); left out elsewhere.
-        """
+        """A line of the answer, for people; `style` is a terminal's, such as "32" (green), and left out elsewhere."""
         if not self.as_json:
-            if style and self._out.isatty():
-                text = f"\033[{style}m{text}\033[0m"
-            self._out.write(text + "\n")
-            self._out.flush()
+            self._print(f"\033[{style}m{text}\033[0m" if style and self._out.isatty() else text)
+
+    def _print(self, text: str) -> None:
+        self._out.write(text + "\n")
+        self._out.flush()
 
     @property
     def is_screen(self) -> bool:
@@ -162,11 +142,6 @@ class Console:
         from rich.console import Console as RichConsole
 
         return RichConsole(file=self._out)
-
-    @property
-    def keyboard(self) -> TextIO:
-        """Where keys come from."""
-        return self._in
 
     def redraw(self, lines: Sequence[str]) -> bool:
         """The answer in place of what is on the terminal; False: this is none.
@@ -213,21 +188,15 @@ class Console:
         """With `--json`: the one document of this command."""
         if not self.as_json:
             return
-        body: dict[str, Any] = {
-            "version": JSON_VERSION,
-            "command": command,
-            "exit_code": int(exit_code),
-            "result": plain(result),
-        }
+        body: dict[str, Any] = {"version": JSON_VERSION, "command": command, "exit_code": int(exit_code)}
+        body["result"] = result
         if error is not None:
             body["error"] = {"message": error.message, "hint": error.hint, "details": error.details}
-        self._out.write(json.dumps(body, indent=2) + "\n")
-        self._out.flush()
+        self.raw_json(body)
 
     def raw_json(self, value: object) -> None:
         """A JSON value that is itself the answer, such as a schema."""
-        self._out.write(json.dumps(plain(value), indent=2) + "\n")
-        self._out.flush()
+        self._print(json.dumps(plain(value), indent=2))
 
     def error(self, error: HvdcloudError) -> None:
         """What went wrong, why, and what to type next."""
@@ -252,16 +221,8 @@ def plain(value: object) -> Any:
     return str(value) if isinstance(value, (Path, BaseException)) else value
 
 
-class _SilentSteps:
-    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        """Show nothing."""
-
-    def finish(self, key: str, step: str = "done") -> None:
-        """Show nothing."""
-
-
 class _PlainSteps:
-    """One line whenever a step changes; how far a step is would be noise in a log."""
+    """One line whenever a step changes, none with `--quiet`; how far a step is would be noise in a log."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -283,12 +244,6 @@ class _RichSteps:
     """A line per thing that is redrawn in place."""
 
     def __init__(self, err: TextIO) -> None:
-        self._err = err
-        self._lock = threading.Lock()
-        self._tasks: dict[str, Any] = {}
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> _RichSteps:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
         from rich.table import Column
@@ -300,9 +255,13 @@ class _RichSteps:
             BarColumn(bar_width=20),
             TaskProgressColumn(),
             TimeElapsedColumn(),
-            console=RichConsole(file=self._err),
+            console=RichConsole(file=err),
             expand=True,
         )
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _RichSteps:
         self._progress.start()
         return self
 
@@ -310,15 +269,12 @@ class _RichSteps:
         """A line above what is redrawn."""
         from rich.text import Text
 
-        assert self._progress is not None
         self._progress.console.print(Text.from_ansi(text), soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
-        assert self._progress is not None
         self._progress.stop()
 
     def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        assert self._progress is not None
         with self._lock:
             if key not in self._tasks:
                 self._tasks[key] = self._progress.add_task(step, total=None, key=key)

@@ -18,12 +18,8 @@ START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `m
 def connect(timeout: int = 60) -> docker.DockerClient:
     """The engine that `DOCKER_HOST` names, else the one of the docker command's current context.
 
-    Args:
-        timeout: seconds that one request may be silent.
-
-    Raises:
-        NodeError: no engine answers there.
-        CredentialsError: there is an engine, but this user may not use its socket, or its TLS files do not fit.
+    One request may be silent for `timeout` seconds. Raises NodeError: no engine answers there; CredentialsError: one
+    does, but this user may not use its socket, or its TLS files do not fit.
     """
     import docker
     from docker.errors import DockerException, TLSParameterError
@@ -50,10 +46,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
                 f"the Docker engine at {address} does not trust us, or we don't trust it: {causes[-1]}",
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
-        raise NodeError(
-            f"no Docker engine answers at {address}: {_reason(causes)}",
-            hint=START_HINT,
-        ) from error
+        raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=START_HINT) from error
 
 
 def command_environment() -> dict[str, str]:
@@ -76,11 +69,8 @@ def _settings() -> dict[str, Any]:
     settings: dict[str, Any] = {**kwargs_from_env()}
     if "base_url" in settings or os.environ.get("DOCKER_HOST"):
         return settings
-    context = _context()
-    if context is not None:
-        settings["base_url"] = context.Host
-        if context.TLSConfig is not None:
-            settings["tls"] = context.TLSConfig
+    if (context := _context()) is not None:
+        settings |= {"base_url": context.Host} | ({"tls": context.TLSConfig} if context.TLSConfig is not None else {})
     return settings
 
 
@@ -107,7 +97,4 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(causes: list[BaseException]) -> str:
-    for cause in causes:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-    return str(causes[0])
+    return next((cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror), str(causes[0]))

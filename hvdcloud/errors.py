@@ -27,21 +27,15 @@ class ExitCode(IntEnum):
 
 
 class HvdcloudError(Exception):
-    """A failure that the user can act on.
-
-    Args:
-        message: what went wrong, naming the object and the cause; one sentence, no full stop.
-        hint: the next command to type, or what to change.
-        details: more lines for the user, such as the end of a build log.
-    """
+    """A failure that the user can act on."""
 
     code = ExitCode.BUG
 
     def __init__(self, message: str, *, hint: str, details: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.details = details
+        self.message = message  # What went wrong, naming the object and the cause; one sentence, no full stop.
+        self.hint = hint  # The next command to type, or what to change.
+        self.details = details  # More lines for the user, such as the end of a build log.
 
     def add_details(self, *lines: str) -> None:
         """Append lines to the details; empty ones are left out."""
@@ -88,17 +82,13 @@ class ImageError(HvdcloudError):
 
 
 class JobFailedError(HvdcloudError):
-    """The training job ended with something else than success.
-
-    Args:
-        exit_code: the job's own exit code: that of the first rank to fail (128 + N for signal N).
-    """
+    """The training job ended with something else than success."""
 
     code = ExitCode.JOB
 
     def __init__(self, message: str, *, hint: str, exit_code: int, details: str = "") -> None:
         super().__init__(message, hint=hint, details=details)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # The job's own, which is that of the first rank to fail (128 + N for signal N).
 
 
 class TeardownError(HvdcloudError):

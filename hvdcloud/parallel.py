@@ -16,7 +16,7 @@ def side_by_side(
     call: Callable[[T], R],
     items: Sequence[T],
     *,
-    on_abort: Callable[[], object] | None = None,
+    on_abort: Callable[[], object] = lambda: None,
     only_reads: bool = False,
 ) -> list[R]:
     """`call` for every item at once; the results in the items' order.
@@ -26,8 +26,7 @@ def side_by_side(
             early. Every call has ended when this function returns or raises.
         only_reads: when the user interrupts, calls are left to themselves instead of waited for.
 
-    Raises:
-        The exception of the first item (in the items' order) that has failed by then.
+    Raises the exception of the first item (in the items' order) that has failed by then.
     """
     if not items:
         return []
@@ -42,18 +41,15 @@ def side_by_side(
             interrupted = True
             _abort(pool, on_abort)
             raise
-        failed = [future for future in futures if future in finished and future.exception()]
-        if failed:
-            error = failed[0].exception()
-            assert error is not None
-            _abort(pool, on_abort)
-            raise error
+        for future in futures:
+            if future in finished and (error := future.exception()):
+                _abort(pool, on_abort)
+                raise error
     finally:
         pool.shutdown(wait=not (interrupted and only_reads))
     return [future.result() for future in futures]
 
 
-def _abort(pool: ThreadPoolExecutor, on_abort: Callable[[], object] | None) -> None:
+def _abort(pool: ThreadPoolExecutor, on_abort: Callable[[], object]) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
-    if on_abort is not None:
-        on_abort()
+    on_abort()

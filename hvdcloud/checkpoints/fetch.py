@@ -30,21 +30,18 @@ def fetch(
             folders.add(item.target.parent)
         on_done(by_target[str(item.target)], item.target, error)
 
-    bucket.download_many(
-        [
-            Download(
-                name=prefix + entry.name,
-                target=path,
-                size=entry.size,
-                crc32c=entry.crc32c,
-                generation=entry.generation or None,
-                modified=entry.modified,
-            )
-            for entry, path in wanted
-        ],
-        workers=workers,
-        on_done=done,
-    )
+    items = [
+        Download(
+            name=prefix + entry.name,
+            target=path,
+            size=entry.size,
+            crc32c=entry.crc32c,
+            generation=entry.generation or None,
+            modified=entry.modified,
+        )
+        for entry, path in wanted
+    ]
+    bucket.download_many(items, workers=workers, on_done=done)
     for folder in folders:
         sync_folder(folder)
 
@@ -52,8 +49,7 @@ def fetch(
 def local_paths(root: Path, names: Sequence[str]) -> dict[str, Path]:
     """Where objects of these names go below `root`, none of which leads out of it.
 
-    Raises:
-        CheckpointError: a name that is absolute, contains "..", or leads through a symbolic link to another place.
+    Raises CheckpointError: a name that is absolute, contains "..", or leads through a symbolic link to another place.
     """
     real_root = os.path.realpath(root)
     inside: set[Path] = set()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from hvdcloud.errors import CheckpointError
@@ -28,49 +28,37 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file.
+    """One file."""
 
-    Args:
-        name: the object's path relative to `CLUSTER/RUN/`.
-        size: bytes.
-        crc32c: base64 as Cloud Storage writes it.
-        generation: of the object; 0 where it is only announced.
-        modified: the file's modification time on its node, seconds since the epoch.
-    """
-
-    name: str
-    size: int
-    crc32c: str
-    generation: int
-    modified: float
+    name: str  # The object's path relative to `CLUSTER/RUN/`.
+    size: int  # Bytes.
+    crc32c: str  # Base64 as Cloud Storage writes it.
+    generation: int  # Of the object; 0 where it is only announced.
+    modified: float  # The file's modification time on its node, seconds since the epoch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One node's manifest.
-
-    Args:
-        node: number of the node; 0 is the head.
-        complete: the run has ended on this node and all its files are in the bucket.
-        resumed: the run whose checkpoints this one started from; its files are not uploaded again.
-        files: what is in the bucket, sorted by name.
-        uploading: announced, perhaps there already, perhaps not; generation 0.
-    """
+    """One node's manifest."""
 
     cluster: str
     run: str
-    node: int
-    complete: bool
-    files: Sequence[Entry]
-    uploading: Sequence[Entry] = ()
-    resumed: str | None = None
+    node: int  # Number of the node; 0 is the head.
+    complete: bool  # The run has ended on this node and all its files are in the bucket.
+    files: Sequence[Entry]  # What is in the bucket, sorted by name.
+    uploading: Sequence[Entry] = ()  # Announced, perhaps there already, perhaps not; generation 0.
+    resumed: str | None = None  # The run whose checkpoints this one started from; its files are not uploaded again.
+
+
+# The names and the order of the keys in JSON, which begins with "version".
+_ENTRY_KEYS = tuple(field.name for field in fields(Entry))
+_MANIFEST_KEYS = tuple(field.name for field in fields(Manifest))
 
 
 def run_prefix(cluster: str, run: str) -> str:
     """Where a run's objects are.
 
-    Raises:
-        CheckpointError: a name that is no cluster's or run's; it would become part of paths.
+    Raises CheckpointError: a name that is no cluster's or run's; it would become part of paths.
     """
     for name in (cluster, run):
         if not _NAME.fullmatch(name):
@@ -115,29 +103,14 @@ def file_name(name: str) -> str:
 
 
 def to_json(manifest: Manifest) -> bytes:
-    value: dict[str, Any] = {
-        "version": VERSION,
-        "cluster": manifest.cluster,
-        "run": manifest.run,
-        "node": manifest.node,
-        "complete": manifest.complete,
-        "files": [_plain(entry) for entry in manifest.files],
-    }
-    if manifest.uploading:
-        value["uploading"] = [_plain(entry) for entry in manifest.uploading]
-    if manifest.resumed is not None:
-        value["resumed"] = manifest.resumed
+    value = {"version": VERSION, **{key: getattr(manifest, key) for key in _MANIFEST_KEYS}}
+    for key in ("files", "uploading"):
+        value[key] = [{key: getattr(entry, key) for key in _ENTRY_KEYS} for entry in value[key]]
+    if not manifest.uploading:
+        del value["uploading"]
+    if manifest.resumed is None:
+        del value["resumed"]
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _plain(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "size": entry.size,
-        "crc32c": entry.crc32c,
-        "generation": entry.generation,
-        "modified": entry.modified,
-    }
 
 
 def from_json(data: bytes, *, source: str) -> Manifest:
@@ -169,7 +142,7 @@ def from_json(data: bytes, *, source: str) -> Manifest:
         names: set[str] = set()
         for number, raw in enumerate(field(value, key, list, "it")):
             where = f"{key}[{number}]"
-            if not isinstance(raw, dict) or set(raw) - {"name", "size", "crc32c", "generation", "modified"}:
+            if not isinstance(raw, dict) or set(raw).difference(_ENTRY_KEYS):
                 refuse(f"{where} is not a file")
             entry = Entry(
                 name=field(raw, "name", str, where),
@@ -204,7 +177,7 @@ def from_json(data: bytes, *, source: str) -> Manifest:
         refuse("it is not a JSON object")
     if field(value, "version", int, "it") != VERSION:
         refuse(f"it has version {value['version']}; this hvdcloud reads version {VERSION}")
-    if unknown := set(value) - {"version", "cluster", "run", "node", "complete", "files", "uploading", "resumed"}:
+    if unknown := set(value).difference(_MANIFEST_KEYS, ["version"]):
         refuse(f"unknown key {min(unknown)!r}")
     resumed = field(value, "resumed", str, "it") if "resumed" in value else None
     if resumed is not None and not _NAME.fullmatch(resumed):
@@ -245,15 +218,12 @@ def read_manifest(bucket: Bucket, *, cluster: str, run: str, node: int) -> Manif
 def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
     """Every node's manifest of a run, by node number; empty if there is none.
 
-    Raises:
-        CheckpointError: one of them is not valid.
+    Raises CheckpointError: one of them is not valid.
     """
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
-    nodes: list[int] = []
-    for info in bucket.list(f"{folder}manifest-"):
-        if match := _MANIFEST_NAME.fullmatch(info.name.removeprefix(folder)):
-            nodes.append(int(match[1]))
-    found = (read_manifest(bucket, cluster=cluster, run=run, node=node) for node in sorted(nodes))
+    names = (_MANIFEST_NAME.fullmatch(info.name.removeprefix(folder)) for info in bucket.list(f"{folder}manifest-"))
+    nodes = sorted(int(match[1]) for match in names if match)
+    found = (read_manifest(bucket, cluster=cluster, run=run, node=node) for node in nodes)
     return [manifest for manifest in found if manifest is not None]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import functools
 import os
 import stat
 import time
@@ -19,7 +19,7 @@ from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, run_prefix
 from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, disk_error, free_bytes
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, disk_error, free_bytes, locked
 from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
@@ -49,24 +49,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullResult:
-    """What a pull did.
-
-    Args:
-        path: the folder, `TARGET/RUN`.
-        files: how many files are now on this disk, verified.
-        fetched: how many of them this pull brought.
-        complete: every node has finished uploading, so there is nothing more to come.
-        failed: only in PullError.result; empty otherwise.
-    """
+    """What a pull did."""
 
     run: str
-    path: Path
-    files: int
-    fetched: int
+    path: Path  # The folder, `TARGET/RUN`.
+    files: int  # How many files are now on this disk, verified.
+    fetched: int  # How many of them this pull brought.
     bytes_fetched: int
     bytes_skipped: int
-    complete: bool
-    failed: Sequence[Failure] = ()
+    complete: bool  # Every node has finished uploading, so there is nothing more to come.
+    failed: Sequence[Failure] = ()  # Only in PullError.result; empty otherwise.
 
 
 class PullError(CheckpointError):
@@ -93,16 +85,14 @@ def pull(
     run: str,
     target: Path,
     verified_files: VerifiedFiles,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
     workers: int = WORKERS,
 ) -> PullResult:
     """Bring a run's checkpoints to `target/run/`.
 
-    Raises:
-        CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull is
-            writing there.
-        PullError: files that are missing, damaged or could not be fetched; every other file was.
-        CapacityError: not enough space, looked at before anything is fetched.
+    Raises CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
+    writes there. PullError: files that are missing, damaged or could not be fetched; every other file was.
+    CapacityError: not enough space, checked before anything is fetched.
     """
     manifests = load_manifests(bucket, cluster=cluster, run=run)
     if not manifests:
@@ -123,19 +113,10 @@ def pull(
         remove_partials(root)
         try:
             return _pull(
-                bucket,
-                manifests,
-                root=root,
-                verified_files=verified_files,
-                on_progress=on_progress or _quiet,
-                workers=workers,
+                bucket, manifests, root=root, verified_files=verified_files, on_progress=on_progress, workers=workers
             )
         finally:
             verified_files.save()
-
-
-def _quiet(_: Progress) -> None:
-    """Show nothing."""
 
 
 def _pull(
@@ -144,10 +125,12 @@ def _pull(
     *,
     root: Path,
     verified_files: VerifiedFiles,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[Progress], object],
     workers: int,
 ) -> PullResult:
     cluster, run = manifests[0].cluster, manifests[0].run
+    is_right = functools.partial(_is_right, verified_files=verified_files, cluster=cluster, run=run)
+    bring = functools.partial(fetch, bucket, prefix=run_prefix(cluster, run), workers=workers)
     for round_number in range(1, _ROUNDS + 1):
         last = round_number == _ROUNDS
         wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
@@ -169,7 +152,7 @@ def _pull(
         report()
         missing: list[Entry] = []
         for entry in wanted.values():
-            if _is_right(places[entry.name], entry, verified_files=verified_files, cluster=cluster, run=run):
+            if is_right(places[entry.name], entry):
                 tally.files += 1
                 tally.bytes_skipped += entry.size
             else:
@@ -192,33 +175,23 @@ def _pull(
                 saved = time.monotonic()
             report()
 
-        fetch(
-            bucket,
-            [(entry, places[entry.name]) for entry in missing],
-            prefix=run_prefix(cluster, run),
-            workers=workers,
-            on_done=done,
-        )
+        def announced_done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
+            """Counts what has the announced bytes; the rest is still being uploaded or lost with its node."""
+            if error is None:
+                tally.failed.pop(entry.name, None)
+                done(entry, path, None)
+
+        bring([(entry, places[entry.name]) for entry in missing], on_done=done)
         if announced:
             # A node replaced or made these and has not listed them yet; if it died, it never will.
             unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in tally.failed]
-            right = [
-                entry
-                for entry in unlisted
-                if _is_right(places[entry.name], entry, verified_files=verified_files, cluster=cluster, run=run)
-            ]
+            right = [entry for entry in unlisted if is_right(places[entry.name], entry)]
             for entry in right:
                 tally.failed.pop(entry.name, None)
                 tally.files += 1
                 tally.bytes_skipped += entry.size
-            _fetch_announced(
-                bucket,
-                [(entry, places[entry.name]) for entry in unlisted if entry not in right],
-                prefix=run_prefix(cluster, run),
-                tally=tally,
-                on_done=done,
-                workers=workers,
-            )
+            rest = [(entry, places[entry.name]) for entry in unlisted if entry not in right]
+            bring(rest, on_done=announced_done)
         if not any(isinstance(error, ObjectMissingError) for error in tally.failed.values()):
             break
         # Replaced since the manifest was written, so there is a newer manifest, if the node lives.
@@ -239,25 +212,6 @@ def _pull(
     if result.failed:
         raise _failure(bucket, result)
     return result
-
-
-def _fetch_announced(
-    bucket: Bucket,
-    announced: Sequence[tuple[Entry, Path]],
-    *,
-    prefix: str,
-    tally: _Tally,
-    on_done: Callable[[Entry, Path, Exception | None], None],
-    workers: int,
-) -> None:
-    """Fetch what was announced and has the announced bytes; the rest is still being uploaded or lost with its node."""
-
-    def done(entry: Entry, path: Path, error: Exception | None) -> None:
-        if error is None:
-            tally.failed.pop(entry.name, None)
-            on_done(entry, path, None)
-
-    fetch(bucket, announced, prefix=prefix, workers=workers, on_done=done)
 
 
 def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluster: str, run: str) -> bool:
@@ -303,15 +257,11 @@ def _failure(bucket: Bucket, result: PullResult) -> PullError:
     count = len(result.failed)
     first = result.failed[0]
     unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in result.failed)
+    then = "goes on where this one ended" if unreachable else "tries again; what is right already is not fetched again"
     return PullError(
         f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
         f" {first.error}",
-        hint=f"hvdcloud pull {result.run}"
-        + (
-            " goes on where this one ended"
-            if unreachable
-            else " tries again; what is right already is not fetched again"
-        ),
+        hint=f"hvdcloud pull {result.run} {then}",
         details="\n".join(f"{failure.name}: {failure.error}" for failure in result.failed[:50]),
         result=result,
     )
@@ -329,10 +279,9 @@ def _require_space(root: Path, needed: int) -> None:
 @contextlib.contextmanager
 def _only_one(root: Path, *, run: str) -> Iterator[None]:
     """Two pulls into one folder would delete each other's unfinished files. The kernel frees the lock of a dead one."""
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(root, wait=False))
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise disk_error(error, path=root, doing="locking") from error
@@ -340,8 +289,6 @@ def _only_one(root: Path, *, run: str) -> Iterator[None]:
                 f"another hvdcloud is pulling into {root}", hint=f"wait for it to end, then type: hvdcloud pull {run}"
             ) from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _size(count: int) -> str:

@@ -6,18 +6,15 @@ and writes it again.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.checkpoints.manifest import Entry, load_manifests, manifest_name
-from hvdcloud.storage.base import Bucket, disk_error
+from hvdcloud.storage.base import Bucket, disk_error, locked
 from hvdcloud.storage.checksum import crc32c_of_file
 
 VERSION = 1
@@ -25,12 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One file that held the right bytes.
-
-    Args:
-        path: absolute, of the local file.
-        mtime_ns: of the local file at the moment of verification; with `size`, it tells whether it is still that file.
-    """
+    """One file that held the right bytes."""
 
     cluster: str
     run: str
@@ -38,8 +30,8 @@ class Verified:
     generation: int
     crc32c: str
     size: int
-    path: str
-    mtime_ns: int
+    path: str  # Absolute, of the local file.
+    mtime_ns: int  # Of the local file when it was verified; with `size`, it tells whether it is still that file.
 
     def key(self) -> tuple[str, str, str]:
         return (self.cluster, self.run, self.name)
@@ -48,8 +40,7 @@ class Verified:
 class VerifiedFiles:
     """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged.
 
-    Raises:
-        CheckpointError: it exists and cannot be read.
+    Raises CheckpointError: it exists and cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,8 +60,7 @@ class VerifiedFiles:
     def save(self) -> None:
         """Write what was added, in one move.
 
-        Raises:
-            CapacityError: the disk is full.  CheckpointError: the state folder is not writable.
+        Raises CapacityError: the disk is full; CheckpointError: the state folder is not writable.
         """
         if not self._added:
             return
@@ -82,7 +72,7 @@ class VerifiedFiles:
 
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self._path.parent):
+        with locked(self._path.parent):
             self._known = {**_load(self._path), **self._added}
             value = {"version": VERSION, "verified": [asdict(entry) for entry in self._known.values()]}
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -111,28 +101,12 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
     return found
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Held for the time of a small read and write."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unverified:
-    """Something that would be lost.
+    """Something that would be lost."""
 
-    Args:
-        name: the object's name relative to `CLUSTER/RUN/`; of a manifest where a node is meant.
-        reason: for the user, such as "not pulled".
-    """
-
-    name: str
-    reason: str
+    name: str  # The object's name relative to `CLUSTER/RUN/`; of a manifest where a node is meant.
+    reason: str  # For the user, such as "not pulled".
 
 
 def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: VerifiedFiles) -> list[Unverified]:
@@ -152,8 +126,7 @@ def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: Verifi
             name = manifest_name(cluster, run, manifest.node)
             found.append(Unverified(name=name, reason=f"node {manifest.node} has not finished uploading"))
         for entry in manifest.files:
-            known = verified_files.get(cluster=cluster, run=run, name=entry.name)
-            if reason := _reason(entry, known):
+            if reason := _reason(entry, verified_files.get(cluster=cluster, run=run, name=entry.name)):
                 found.append(Unverified(name=entry.name, reason=reason))
     return found
 

@@ -70,8 +70,7 @@ class Invocation:
     def context(self, flags: Mapping[str, object] | None = None) -> Context:
         """The experiment that hvdcloud.yaml, the environment and these flags describe.
 
-        Raises:
-            UsageError: they are not valid.
+        Raises UsageError: they are not valid.
         """
         from hvdcloud.lifecycle.context import Context
 

@@ -16,15 +16,12 @@ from hvdcloud.errors import UsageError
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hvdcloud.cluster.model import Cluster, Node, Plan
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
-    from hvdcloud.lifecycle.up import UpResult
     from hvdcloud.providers.base import Listing
 
 
@@ -53,7 +50,14 @@ def up(
             _show_plan(invocation.console, plan)
         else:
             invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
-            _show_up(invocation.console, result)
+            how = f"in {seconds(result.seconds)}"
+            said = (
+                f"up: {len(result.nodes)} node(s) {how}"
+                if result.created
+                else f"up already: {len(result.nodes)} node(s)"
+            )
+            invocation.console.answer(f"cluster {result.cluster} is {said}")
+            invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
 def _show_plan(console: Console, what: Plan) -> None:
@@ -70,15 +74,6 @@ def _show_plan(console: Console, what: Plan) -> None:
 def _duration(value: float) -> str:
     """Of a time limit: `12 h`, `1:23:45`."""
     return f"{value / 3600:g} h" if value % 360 == 0 else str(timedelta(seconds=value))
-
-
-def _show_up(console: Console, result: UpResult) -> None:
-    """The nodes and the next command."""
-    if not result.created:
-        console.answer(f"cluster {result.cluster} is up already: {len(result.nodes)} node(s)")
-    else:
-        console.answer(f"cluster {result.cluster} is up: {len(result.nodes)} node(s) in {seconds(result.seconds)}")
-    console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
 def down(
@@ -99,25 +94,17 @@ def down(
     invocation: Invocation = context.obj
     if every:
         invocation.name = invocation.name or "all"
-        with invocation.context({"provider": provider}) as experiment:
-            results = lifecycle.down_all(experiment, force=force)
-        invocation.result = results
-        for result in results:
-            show_down(invocation.console, result)
-        if not results:
-            invocation.console.answer("there is no cluster; nothing to delete")
-        return
     with invocation.context({"provider": provider}) as experiment:
-        invocation.result = result = lifecycle.down(experiment, force=force)
+        results = lifecycle.down_all(experiment, force=force) if every else [lifecycle.down(experiment, force=force)]
+    invocation.result = results if every else results[0]
+    for result in results:
         show_down(invocation.console, result)
+    if not results:
+        invocation.console.answer("there is no cluster; nothing to delete")
 
 
 def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
-    """What was deleted, and what it cost.
-
-    Args:
-        with_cost: False: the cost is shown elsewhere.
-    """
+    """What was deleted, and, unless that is shown elsewhere, what it cost."""
     if result.nothing_to_do:
         console.answer(f"there is no cluster {result.cluster}; nothing to delete")
         return
@@ -153,44 +140,29 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
 
 def show_clusters(console: Console, listing: Listing) -> None:
     """One line per cluster."""
-    if not listing.clusters:
+    clusters = listing.clusters
+    if not clusters:
         console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
         return
     rows = []
-    for cluster in listing.clusters:
+    for cluster in clusters:
+        nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
-        rows.append(
-            [
-                cluster.name,
-                f"{len(cluster.nodes)}/{cluster.expected_nodes}",
-                "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states]),
-                f"{cluster.dollars_per_hour:.2f}",
-                f"{cluster.dollars_so_far:.2f}",
-                _worst(cluster),
-                cluster.owner,
-                f"{cluster.created:%Y-%m-%d %H:%M:%S}Z",
-            ]
-        )
-    if len(listing.clusters) > 1:
-        rows.append(_total(listing.clusters))
+        state = "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states])
+        created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
+        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
+    if len(clusters) > 1:
+        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
     console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
 
 
-def _worst(cluster: Cluster) -> str:
-    return "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
-
-
-def _total(clusters: Sequence[Cluster]) -> list[str]:
+def _dollars(*clusters: Cluster) -> list[str]:
+    """What they cost together: per hour, so far, at worst."""
     worst = [cluster.worst_case_dollars for cluster in clusters]
     return [
-        "total",
-        f"{sum(len(cluster.nodes) for cluster in clusters)}",
-        "",
         f"{sum(cluster.dollars_per_hour for cluster in clusters):.2f}",
         f"{sum(cluster.dollars_so_far for cluster in clusters):.2f}",
         "no end" if None in worst else f"{sum(filter(None, worst)):.2f}",
-        "",
-        "",
     ]
 
 
@@ -235,8 +207,7 @@ def show_status(console: Console, result: StatusResult) -> None:
         f"cluster {cluster.name} on {cluster.provider}, {seconds(result.age_seconds)} old, "
         f"made by {cluster.owner}{whole}"
     )
-    rows = [[node.name, node.state.value, _reach(node)] for node in cluster.nodes]
-    console.table(["NODE", "STATE", "SSH"], rows)
+    console.table(["NODE", "STATE", "SSH"], [[node.name, node.state.value, _reach(node)] for node in cluster.nodes])
     if result.runs_unknown:
         console.answer(f"runs: unknown: {result.runs_unknown}")
     elif result.runs:
@@ -247,7 +218,9 @@ def show_status(console: Console, result: StatusResult) -> None:
         _elastic(console, result.runs[-1])
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
-    for note in _cost_notes(result):
+    if result.nodes_gone:
+        console.answer(f"  {result.nodes_gone} node(s) that are gone are not counted")
+    for note in cluster.cost_notes:
         console.answer(f"  {note}")
 
 
@@ -261,23 +234,12 @@ def _elastic(console: Console, run: RunResult) -> None:
     if run.world:
         said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
     console.answer(said + restarts_text(run.restarts))
-    console.table(
-        ["MEMBER", "ALIAS", "STATE", "SINCE", "WHY"],
-        [
-            [
-                member.name,
-                member.alias if member.alias != member.name else "-",
-                member.state,
-                _clock(member.since),
-                member.why or "-",
-            ]
-            for member in run.members
-        ],
-    )
-
-
-def _clock(at: float | None) -> str:
-    return "-" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}Z"
+    rows = []
+    for member in run.members:
+        alias = member.alias if member.alias != member.name else "-"
+        since = "-" if member.since is None else f"{datetime.fromtimestamp(member.since, timezone.utc):%H:%M:%S}Z"
+        rows.append([member.name, alias, member.state, since, member.why or "-"])
+    console.table(["MEMBER", "ALIAS", "STATE", "SINCE", "WHY"], rows)
 
 
 def _at_worst(cluster: Cluster) -> str:
@@ -295,15 +257,8 @@ def _at_worst(cluster: Cluster) -> str:
     return f", at worst {dollars(cluster.worst_case_dollars)}{by}"
 
 
-def _cost_notes(result: StatusResult) -> list[str]:
-    gone = f"{result.nodes_gone} node(s) that are gone are not counted" if result.nodes_gone else ""
-    return [*filter(None, [gone]), *result.cluster.cost_notes]
-
-
 def _reach(node: Node) -> str:
-    if node.proxy_command:
-        return "through IAP"
-    return f"{node.address}:{node.port}" if node.address else "-"
+    return "through IAP" if node.proxy_command else f"{node.address}:{node.port}" if node.address else "-"
 
 
 def resize(

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 CHANGES_SHOWN = 12
-NOTABLE = 0.001
-"""Changes by less than this fraction are only counted."""
+NOTABLE = 0.001  # Changes by less than this fraction are only counted.
 
 prices_app = typer.Typer(rich_markup_mode=None)
 
@@ -221,7 +220,5 @@ def render_refresh(console: Console, result: RefreshResult) -> None:
 
 def _exactly(before: float, after: float) -> str:
     """Two prices, with enough digits to show the difference."""
-    for digits in range(2, 9):
-        if f"{before:.{digits}f}" != f"{after:.{digits}f}":
-            break
+    digits = next((digits for digits in range(2, 8) if f"{before:.{digits}f}" != f"{after:.{digits}f}"), 8)
     return f"${before:.{digits}f} → ${after:.{digits}f}"

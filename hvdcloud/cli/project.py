@@ -41,8 +41,7 @@ def init(
     from hvdcloud.lifecycle.init import init as write_project
 
     invocation: Invocation = context.obj
-    result = write_project(folder, template=template, name=invocation.name)
-    invocation.result = result
+    invocation.result = result = write_project(folder, template=template, name=invocation.name)
     for name in result.files:
         invocation.console.answer(f"wrote {folder / name}")
     go = f"cd {folder} && " if folder != Path() else ""
@@ -107,10 +106,9 @@ def _print(console: Console, head: str, text: str, *, indent: str, style: str = 
         text = text.replace("…", "...").replace("→", "->").encode("ascii", "replace").decode()
     lines = [text]
     if console.width is not None and console.width > len(indent) + 20:
+        width = console.width - len(indent) - 1
         # A command that is to be copied is broken between words only.
-        lines = textwrap.wrap(
-            text, console.width - len(indent) - 1, break_long_words=False, break_on_hyphens=False
-        ) or [""]
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(lines):
         console.answer(f"{head if number == 0 else indent}{line}", style=style)
 

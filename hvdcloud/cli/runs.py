@@ -13,12 +13,8 @@ from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import seconds, size
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.cost import Cost
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.launch import LaunchResult
     from hvdcloud.lifecycle.pull import PullResult
-    from hvdcloud.lifecycle.report import ReportResult
-    from hvdcloud.lifecycle.run import RunResult
 
 Ranks = Annotated[int | None, typer.Option("-np", "--ranks", min=1, help="How many ranks; default: every slot.")]
 To = Annotated[
@@ -83,7 +79,8 @@ def run(
     with invocation.context({"run.controller": controller}) as experiment:
         meter = Meter()
         invocation.result = result = lifecycle.run(experiment, options, meter=meter)
-        _show_run(invocation.console, result)
+        if result.state == "running":  # How a run ended that was followed is shown already.
+            invocation.console.answer(f"run {result.run} goes on; hvdcloud logs -f {result.run} follows it")
         if down_when_done and not detach:
             from hvdcloud.lifecycle.launch import finish
 
@@ -91,14 +88,9 @@ def run(
             invocation.result = result = replace(result, cost=cost)
             show_pull(invocation.console, pulled)
             show_down(invocation.console, deleted, with_cost=False)
-            _show_cost(invocation.console, cost)
+            if cost is not None:
+                invocation.console.answer(cost.summary)
         result.raise_for_failure(pulled=down_when_done and not detach)
-
-
-def _show_run(console: Console, result: RunResult) -> None:
-    """That the run continues; how a run ended that was followed is shown already."""
-    if result.state == "running":
-        console.answer(f"run {result.run} goes on; hvdcloud logs -f {result.run} follows it")
 
 
 def launch(
@@ -124,32 +116,23 @@ def launch(
     from hvdcloud.lifecycle.run import RunOptions
 
     invocation: Invocation = context.obj
+    console = invocation.console
     flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket, "run.controller": controller}
     with invocation.context(flags) as experiment:
         options = RunOptions(
             command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
         )
         invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes)
-        _show_launch(invocation.console, result)
+        if result.run.last_line:
+            console.answer(f"trained: {result.run.last_line}")
+        show_pull(console, result.pull)
+        show_down(console, result.down, with_cost=False)
+        if result.cost is not None:
+            console.answer(result.cost.summary)
+        console.answer(f"all of it took {seconds(result.seconds)}")
         result.run.raise_for_failure(
             hint="its output is above, its checkpoints are here; fix it, then launch again", pulled=True
         )
-
-
-def _show_launch(console: Console, result: LaunchResult) -> None:
-    """What was trained, where the checkpoints are, and that nothing is left."""
-    if result.run.last_line:
-        console.answer(f"trained: {result.run.last_line}")
-    show_pull(console, result.pull)
-    show_down(console, result.down, with_cost=False)
-    _show_cost(console, result.cost)
-    console.answer(f"all of it took {seconds(result.seconds)}")
-
-
-def _show_cost(console: Console, what: Cost | None) -> None:
-    """What a run cost; nothing where it cost nothing."""
-    if what is not None:
-        console.answer(what.summary)
 
 
 def logs(
@@ -176,7 +159,7 @@ def logs(
         state = lifecycle.logs(experiment, run, follow_it=follow, rank=rank)
         invocation.result = result = result_of(experiment.name, state)
         if follow:
-            _show_ended(invocation.console, result)
+            invocation.console.answer(result.summary)
             result.raise_for_failure()
 
 
@@ -193,12 +176,7 @@ def stop(context: typer.Context, run: Run = None) -> None:
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
         invocation.result = result = result_of(experiment.name, lifecycle.stop(experiment, run))
-        _show_ended(invocation.console, result)
-
-
-def _show_ended(console: Console, result: RunResult) -> None:
-    """How a run ended that was not followed from its start."""
-    console.answer(result.summary)
+        invocation.console.answer(result.summary)
 
 
 def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket = None) -> None:
@@ -219,14 +197,11 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
 def show_pull(console: Console, result: PullResult) -> None:
     """Where the files are."""
     for entry in result.runs:
-        more = "" if entry.complete else "; the run may still write more"
-        if not entry.files:
-            console.answer(f"run {entry.run} has written no checkpoint{more}")
-            continue
-        console.answer(
-            f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {_short(entry.folder)} "
-            f"({size(entry.bytes_fetched)} fetched){more}"
-        )
+        said = f"run {entry.run} has written no checkpoint"
+        if entry.files:
+            said = f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {_short(entry.folder)} "
+            said += f"({size(entry.bytes_fetched)} fetched)"
+        console.answer(said + ("" if entry.complete else "; the run may still write more"))
     if not result.runs:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
 
@@ -252,15 +227,10 @@ def report(
     invocation: Invocation = context.obj
     with invocation.context({"checkpoints.bucket": bucket}) as experiment:
         invocation.result = result = write_page(experiment, run_id=run, target=to)
-        _show_report(invocation.console, result)
-
-
-def _show_report(console: Console, result: ReportResult) -> None:
-    """Where the page is, and what it is made of."""
-    console.answer(
-        f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
-        f"{result.nodes_sampled} node(s), {result.checkpoint_files} checkpoint file(s))"
-    )
+        invocation.console.answer(
+            f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
+            f"{result.nodes_sampled} node(s), {result.checkpoint_files} checkpoint file(s))"
+        )
 
 
 def _short(folder: Path) -> Path:

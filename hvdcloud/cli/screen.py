@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 BAR = 12
 _NAME, _STATE = 16, 9
-_WIDE = 92
-"""From this width on more is shown."""
+_WIDE = 92  # From this width on more is shown.
 _MOST_EVENTS = 4
 _LEAST_LOG = 3
 _GOOD, _BAD, _SOFT, _STRONG = "green", "bold red", "dim", "bold"
@@ -27,21 +26,13 @@ _RESULTS = {"succeeded": _GOOD, "failed": _BAD, "lost": _BAD, "stopped": "yellow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """What the user has chosen, and the message below.
+    """What the terminal has, what the user has chosen, and the message below."""
 
-    Args:
-        width: columns.
-        height: rows.
-        blocks: whether the terminal has block characters.
-        log: the log's last lines are shown.
-        message: instead of the list of keys.
-    """
-
-    width: int
-    height: int
-    blocks: bool = True
-    log: bool = True
-    message: str = ""
+    width: int  # Columns.
+    height: int  # Rows.
+    blocks: bool = True  # Whether the terminal has block characters.
+    log: bool = True  # The log's last lines are shown.
+    message: str = ""  # Instead of the list of keys.
 
 
 def draw(view: View, looks: Looks) -> list[Text]:
@@ -54,10 +45,8 @@ def draw(view: View, looks: Looks) -> list[Text]:
     room -= len(nodes)
     events = _events(view, room=min(_MOST_EVENTS, room - 2 - (_LEAST_LOG + 2 if looks.log else 0)))
     log = _log(view, looks, room=room - len(events))
-    lines = [*top, *nodes, *events, *log]
-    lines = lines[: looks.height - 1]
-    lines += [_line()] * (looks.height - 1 - len(lines))
-    lines += foot
+    lines = [*top, *nodes, *events, *log][: looks.height - 1]
+    lines += [*[_line()] * (looks.height - 1 - len(lines)), *foot]
     for line in lines:
         line.truncate(looks.width, overflow="ellipsis")
     return lines
@@ -129,10 +118,8 @@ def _progress(run: RunView, looks: Looks) -> Text | None:
     if at is not None:
         line.append(f"{at.unit} {at.number:,}")
         if at.total:
-            share = at.number / at.total
-            line.append(f"/{at.total:,}  ").append_text(
-                bar(share, width=24 if looks.width >= _WIDE else BAR, blocks=looks.blocks)
-            )
+            share, width = at.number / at.total, 24 if looks.width >= _WIDE else BAR
+            line.append(f"/{at.total:,}  ").append_text(bar(share, width=width, blocks=looks.blocks))
             line.append(f" {share:.0%}")
     for name, value in run.numbers.items():
         line.append("   " if line.plain else "")
@@ -145,15 +132,12 @@ def bar(share: float, *, width: int, blocks: bool = True) -> Text:
     """A bar that is full at 1."""
     share = min(1.0, max(0.0, share))
     line = _line()
+    drawn = "#" * round(share * width)
     if blocks:
-        eighths = round(share * width * 8)
-        full, rest = divmod(eighths, 8)
+        full, rest = divmod(round(share * width * 8), 8)
         drawn = "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
-        empty = "░"
-    else:
-        drawn, empty = "#" * round(share * width), "."
     line.append(drawn, style="cyan")
-    return line.append(empty * (width - len(drawn)), style=_SOFT)
+    return line.append(("░" if blocks else ".") * (width - len(drawn)), style=_SOFT)
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
@@ -165,8 +149,7 @@ def _nodes(view: View, looks: Looks, *, room: int) -> list[Text]:
     if sum(map(len, whole)) + 1 > room:
         whole = [_node_lines(node, looks, each_gpu=False) for node in view.nodes]
     state = f"{'STATE':<{_STATE}}" if looks.width >= _WIDE else ""
-    head = _line(f"{'NODE':<{_NAME}} {state}{'CPU':<{BAR + 6}} {'MEMORY':<14} {'IN / OUT':<16} WAITING", _SOFT)
-    lines = [head]
+    lines = [_line(f"{'NODE':<{_NAME}} {state}{'CPU':<{BAR + 6}} {'MEMORY':<14} {'IN / OUT':<16} WAITING", _SOFT)]
     for index, each in enumerate(whole):
         left = len(whole) - index
         if len(lines) + len(each) + (1 if left > 1 else 0) > room and left:
@@ -191,21 +174,19 @@ def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
         line.append(node.trouble or "asking …", style=_BAD if node.trouble else _SOFT)
         return _with_member([line], node)
     cpu = sample.get("cpu")
-    if cpu is None:
-        line.append(" " * (BAR + 6))
-    else:
-        line.append_text(bar(cpu / 100, width=BAR, blocks=looks.blocks)).append(f" {cpu:3.0f} % ")
+    line.append_text(_line(" " * (BAR + 6)) if cpu is None else _utilisation(cpu, looks))
     line.append(f"{_of(sample.get('memory'), sample.get('memory_total')):<14} ")
-    line.append(f"{_rates(sample):<16} ")
+    rates = f"{sample['received'] / 1e6:.1f}/{sample['sent'] / 1e6:.1f} MB/s" if "received" in sample else ""
+    line.append(f"{rates:<16} ")
     waiting = sample.get("waiting")
     if waiting is not None:
         line.append(f"{waiting}", style="yellow" if waiting else "")
     lines = [line]
     gpus: list[dict[str, Any]] = sample.get("gpus") or []
     if gpus and each_gpu:
-        lines += [_gpu(gpu, looks) for gpu in gpus]
+        lines += [_gpu_line(f"  GPU {gpu.get('index', '?')}", [gpu], looks) for gpu in gpus]
     elif gpus:
-        lines.append(_all_gpus(gpus, looks))
+        lines.append(_gpu_line(f"  {len(gpus)} GPUs", gpus, looks))
     elif node.trouble:
         lines.append(_line(f"  {node.trouble}", "yellow"))
     return _with_member(lines, node)
@@ -218,10 +199,8 @@ def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
         return lines
     alias = f" as {member.alias}" if member.alias != member.name else ""
     why = f": {member.why}" if member.why else ""
-    said = _line("  in the run: ", _SOFT).append(
-        f"{member.state}{alias}{why}", style=_BAD if member.has_left else "yellow"
-    )
-    return [lines[0], said, *lines[1:]]
+    style = _BAD if member.has_left else "yellow"
+    return [lines[0], _line("  in the run: ", _SOFT).append(f"{member.state}{alias}{why}", style=style), *lines[1:]]
 
 
 def _short(name: str) -> str:
@@ -229,26 +208,16 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME else "…" + name[1 - _NAME :]
 
 
-def _gpu(gpu: Mapping[str, Any], looks: Looks) -> Text:
-    line = _line(f"{'  GPU ' + str(gpu.get('index', '?')):<{_NAME}} " + " " * _STATE * (looks.width >= _WIDE))
-    line.append_text(_utilisation(gpu.get("utilization"), looks))
-    line.append(f"{_of(gpu.get('memory'), gpu.get('memory_total')):<14} ")
-    temperature, power = gpu.get("temperature"), gpu.get("power")
-    if temperature is not None:
-        line.append(f"{temperature:.0f} °C", style=_BAD if temperature >= 90 else "").append("  ")
-    if power is not None:
-        line.append(f"{power:.0f} W")
-    return line
+def _gpu_line(name: str, gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Text:
+    """One GPU or several: their mean utilisation, their memory and power together, the hottest one's temperature."""
 
-
-def _all_gpus(gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Text:
     def known(key: str) -> list[float]:
         return [float(gpu[key]) for gpu in gpus if gpu.get(key) is not None]
 
-    busy, heat, power = known("utilization"), known("temperature"), known("power")
-    line = _line(f"{f'  {len(gpus)} GPUs':<{_NAME}} " + " " * _STATE * (looks.width >= _WIDE))
+    busy, memory, heat, power = known("utilization"), known("memory"), known("temperature"), known("power")
+    line = _line(f"{name:<{_NAME}} " + " " * _STATE * (looks.width >= _WIDE))
     line.append_text(_utilisation(sum(busy) / len(busy) if busy else None, looks))
-    line.append(f"{_of(sum(known('memory')), sum(known('memory_total'))):<14} ")
+    line.append(f"{_of(sum(memory) if memory else None, sum(known('memory_total'))):<14} ")
     if heat:
         line.append(f"{max(heat):.0f} °C", style=_BAD if max(heat) >= 90 else "").append("  ")
     if power:
@@ -263,15 +232,7 @@ def _utilisation(value: float | None, looks: Looks) -> Text:
 
 
 def _of(part: float | None, total: float | None) -> str:
-    if part is None or not total:
-        return ""
-    return f"{part / 1e9:.1f}/{total / 1e9:.1f} GB"
-
-
-def _rates(sample: Mapping[str, Any]) -> str:
-    if "received" not in sample:
-        return ""
-    return f"{sample['received'] / 1e6:.1f}/{sample['sent'] / 1e6:.1f} MB/s"
+    return "" if part is None or not total else f"{part / 1e9:.1f}/{total / 1e9:.1f} GB"
 
 
 # --- what happened, what it says ------------------------------------------------------------------------------------

@@ -154,9 +154,8 @@ def _show_destroy(console: Console, result: DestroyResult) -> None:
     elif result.nothing_to_do:
         console.answer(f"nothing in project {result.project} was set up from this machine; nothing to delete")
     else:
-        console.answer(
-            f"{len(result.done)} thing(s) deleted from project {result.project}, in {seconds(result.seconds)}"
-        )
+        took = seconds(result.seconds)
+        console.answer(f"{len(result.done)} thing(s) deleted from project {result.project}, in {took}")
     for kept in result.kept:
         cost = f", {dollars(kept.dollars_per_month)} a month" if kept.dollars_per_month else ""
         console.answer(f"left: {kept.name}: {kept.reason}{cost}")

@@ -51,21 +51,14 @@ def top(context: typer.Context) -> None:
 
 
 class _Screen:
-    """Draws the screen until a key quits it.
-
-    Args:
-        console: a terminal.
-        observer: what is shown.
-        context: whose run may be stopped.
-    """
+    """Draws what the observer sees on a terminal until a key quits it; may stop the context's run."""
 
     def __init__(self, console: Console, observer: Observer, context: Context) -> None:
         self._console = console
         self._observer = observer
         self._context = context
         self._log = True
-        self._question: str | None = None
-        """The run that is to be stopped, if the answer is yes."""
+        self._question: str | None = None  # The run that is to be stopped, if the answer is yes.
         self._message = ""
         self._blocks = console.can_print("█░▏…°")
 
@@ -82,13 +75,8 @@ class _Screen:
         ):
             while True:
                 width, height = rich.size
-                looks = Looks(
-                    width=width,
-                    height=height,
-                    blocks=self._blocks,
-                    log=self._log,
-                    message=self._asking or self._message,
-                )
+                message = self._asking or self._message
+                looks = Looks(width=width, height=height, blocks=self._blocks, log=self._log, message=message)
                 live.update(Group(*draw(self._observer.view(), looks)), refresh=True)
                 ready, _, _ = select.select([descriptor], [], [], REDRAW_SECONDS)
                 if ready and not self._press(os.read(descriptor, 64).decode(errors="replace")):
@@ -101,8 +89,7 @@ class _Screen:
     def _press(self, keys: str) -> bool:
         """Do what the keys ask for; False: quit."""
         if not keys:
-            # The terminal is gone.
-            return False
+            return False  # The terminal is gone.
         for key in keys:
             if self._question is not None:
                 run, self._question = self._question, None

@@ -19,6 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hvdcloud.config.model import Config
+from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
@@ -38,10 +39,7 @@ ENV_NOT_CONFIG = {
 
 
 def load_config(
-    path: Path | None = None,
-    *,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
+    path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
     """Read the configuration of one experiment.
 
@@ -50,8 +48,7 @@ def load_config(
         flags: dotted key → value, from the command line; None means not given.
         environ: environment variables; default: this process's.
 
-    Raises:
-        UsageError: the file is missing or is not YAML, or a key or value is not allowed.
+    Raises UsageError: the file is missing or is not YAML, or a key or value is not allowed.
     """
     environ = os.environ if environ is None else environ
     file = path if path is not None else Path(CONFIG_FILE)
@@ -61,13 +58,15 @@ def load_config(
         tree, lines = _read_yaml(file)
     elif path is not None:
         raise UsageError(f"{path} is not there", hint="hvdcloud init writes a project with an hvdcloud.yaml")
-    for key, text in _from_environment(environ).items():
-        _put(tree, key, text[1])
-        lines[key] = text[0]
+    for variable in sorted(environ):
+        if variable.startswith(ENV_PREFIX) and variable not in ENV_NOT_CONFIG:
+            key = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
+            put(tree, key, _parsed(environ[variable]))
+            lines[key] = f"environment variable {variable}"
     for dotted, value in (flags or {}).items():
         if value is not None:
             key = tuple(dotted.split("."))
-            _put(tree, key, value)
+            put(tree, key, value)
             lines[key] = f"--{key[-1].replace('_', '-')}"
     if "name" not in tree and not file.is_file():
         raise UsageError(
@@ -120,28 +119,12 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     return tree, lines
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple[str, object]]:
-    found: dict[tuple[str, ...], tuple[str, object]] = {}
-    for variable in sorted(environ):
-        if not variable.startswith(ENV_PREFIX) or variable in ENV_NOT_CONFIG:
-            continue
-        key = tuple(variable[len(ENV_PREFIX) :].lower().split("__"))
-        text = environ[variable]
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        found[key] = (f"environment variable {variable}", value)
-    return found
-
-
-def _put(tree: dict[str, Any], key: tuple[str, ...], value: object) -> None:
-    for part in key[:-1]:
-        child = tree.get(part)
-        if not isinstance(child, dict):
-            child = tree[part] = {}
-        tree = child
-    tree[key[-1]] = value
+def _parsed(text: str) -> object:
+    """A value as YAML reads it; the text itself where that is none."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _section_at(key: tuple[str | int, ...]) -> type[BaseModel] | None:

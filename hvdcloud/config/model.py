@@ -25,15 +25,9 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 
 
 def parse_duration(value: object) -> object:
-    """Seconds from `90`, `60s`, `1h30m` or `0.5s`.
-
-    Raises:
-        ValueError: for text that is none of these (anything else is left to pydantic).
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return value
-    if isinstance(value, (int, float)):
-        return float(value)
+    """Seconds from `90`, `60s`, `1h30m` or `0.5s`. Raises ValueError: other text; other types are left to pydantic."""
+    if not isinstance(value, str):
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
     text = value.strip()
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
@@ -75,9 +69,7 @@ def _shell_words(command: str) -> str:
 
 def _spot_nodes(value: object) -> object:
     """It was true or false once."""
-    if isinstance(value, bool):
-        return "all" if value else "none"
-    return value
+    return ("all" if value else "none") if isinstance(value, bool) else value
 
 
 def _scalar_text(value: object) -> object:
@@ -105,6 +97,7 @@ SpotNodes = Annotated[
     ),
 ]
 Command = Annotated[str, AfterValidator(_shell_words)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -116,12 +109,12 @@ class Section(BaseModel):
 class RemoteBuildConfig(Section):
     """How `build --remote` uses Cloud Build, in `gce.project`."""
 
-    region: str = Field(default="global", min_length=1, description="where it builds: global, or e.g. us-central1")
+    region: Text = Field(default="global", description="where it builds: global, or e.g. us-central1")
     machine_type: Literal["E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32"] = Field(
         default="E2_HIGHCPU_8", description="what it builds on; compiling Horovod uses every core"
     )
-    service_account: str | None = Field(
-        default=None, min_length=1, description="e-mail address of the account that runs it; default: Cloud Build's own"
+    service_account: Text | None = Field(
+        default=None, description="e-mail address of the account that runs it; default: Cloud Build's own"
     )
     endpoint: str | None = Field(default=None, description="another Cloud Build API endpoint")
 
@@ -129,35 +122,30 @@ class RemoteBuildConfig(Section):
 class ImageConfig(Section):
     """What the nodes' containers run."""
 
-    base: str | None = Field(
+    base: Text | None = Field(
         default=None,
-        min_length=1,
         description="another image than hvdcloud's own to make the nodes' image of: any with Python >= 3.10 and the "
         "framework, on Debian or Ubuntu; Horovod is compiled in if it has none",
     )
-    dockerfile: str | None = Field(
+    dockerfile: Text | None = Field(
         default=None,
-        min_length=1,
         description="your own Dockerfile on top of the image, in the project's folder: ARG BASE, FROM ${BASE}, more",
     )
     framework: Literal["torch", "tensorflow"] = Field(
         default="torch", description="the framework that Horovod is built against; image.base has to have it"
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="what the framework computes on")
-    version: str | None = Field(
+    version: Text | None = Field(
         default=None,
-        min_length=1,
         description="the framework's version, one that an image can be built for; default: the first; not with base",
     )
-    cuda_donor: str | None = Field(
+    cuda_donor: Text | None = Field(
         default=None,
-        min_length=1,
         description="image whose /usr/local/cuda compiles Horovod for device cuda; default: one of NVIDIA's, or none "
         "where PyPI has the compiler",
     )
-    repository: str | None = Field(
+    repository: Text | None = Field(
         default=None,
-        min_length=1,
         description="where the image is pushed, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits; gce needs one",
     )
     requirements: str | None = Field(default="requirements.txt", description="pip requirements added to the image")
@@ -232,14 +220,14 @@ class LimitsConfig(Section):
 class GpuConfig(Section):
     """The accelerators of one node."""
 
-    type: str = Field(default="nvidia-tesla-t4", min_length=1, description="Compute Engine's accelerator type")
+    type: Text = Field(default="nvidia-tesla-t4", description="Compute Engine's accelerator type")
     count: int = Field(default=1, ge=0, description="GPUs per node")
 
 
 class SshConfig(Section):
     """Who may reach the nodes' sshd."""
 
-    source: str = Field(default="auto", min_length=1, description="auto: the caller's own address /32 · a CIDR · iap")
+    source: Text = Field(default="auto", description="auto: the caller's own address /32 · a CIDR · iap")
 
 
 class GceConfig(Section):
@@ -251,9 +239,8 @@ class GceConfig(Section):
     )
     machine_type: str = Field(default="n1-standard-8", description="machine type of every node")
     gpu: GpuConfig | None = Field(default_factory=lambda: GpuConfig(), description="GPUs of every node")
-    head_machine_type: str | None = Field(
+    head_machine_type: Text | None = Field(
         default=None,
-        min_length=1,
         description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
         "takes no ranks",
     )

@@ -33,13 +33,9 @@ class Change:
 
 
 def edit_file(path: Path, values: Mapping[str, Value]) -> Sequence[Change]:
-    """Set keys in a file. It is replaced in one move, and not touched if every key has its value already.
+    """Set keys (dotted key → value) in a file. It is replaced in one move, or left alone if all have these values.
 
-    Args:
-        values: dotted key → value.
-
-    Raises:
-        UsageError: the file is not there, cannot be written, or says these things in a way that cannot be edited.
+    Raises UsageError: the file does not exist, cannot be written, or says these things in a way that cannot be edited.
     """
     path = path.resolve()  # A link stays one: what it points to is replaced.
     try:
@@ -59,21 +55,22 @@ def edit_file(path: Path, values: Mapping[str, Value]) -> Sequence[Change]:
 def set_keys(text: str, values: Mapping[str, Value], *, name: str = "the file") -> tuple[str, Sequence[Change]]:
     """The text with other values, and which keys changed.
 
-    An existing key gets its value in place. One that is there as a comment (`# bucket: gs://BUCKET`) becomes a
-    key. Else it goes behind the last one of its section, and a missing section to the end of the text.
+    An existing key gets its value in place. One that is a comment (`# bucket: gs://BUCKET`) becomes a key. Else it goes
+    behind the last one of its section, and a missing section to the end of the text.
 
-    Raises:
-        UsageError: it is not a YAML mapping, or cannot be edited (an alias in the place of a key).
+    Raises UsageError: it is not a YAML mapping, or cannot be edited (an alias in the place of a key).
     """
     tree = _load(text, name)
     changes = []
     for dotted, value in values.items():
         key = tuple(dotted.split("."))
-        old = _at(tree, key)
+        old: Any = tree
+        for part in key:
+            old = old.get(part) if isinstance(old, Mapping) else None
         if old == value and type(old) is type(value):
             continue
         text = _Text(text, values, name).with_key(key, value)
-        _put(tree, key, value)
+        put(tree, key, value)
         # A way of writing YAML that was not thought of here must not cost the user a key.
         if not _says(text, tree):
             raise _not_editable(values, name, f"{dotted} belongs to an anchor, or is written in a way not known here")
@@ -104,8 +101,7 @@ class _Text:
             name, child = pair
             if child.start_mark.index < name.end_mark.index or self._between(name, child).strip(" \t") not in (":", ""):
                 self._refuse_alias(name, child)
-            last = depth == len(key) - 1
-            if last:
+            if depth == len(key) - 1:
                 return self._replaced(name, child, value, flow=bool(node.flow_style))
             if not isinstance(child, yaml.MappingNode) or not (child.value or node.flow_style):
                 return self._section_filled(name, child, key[depth + 1 :], value, flow=bool(node.flow_style))
@@ -285,14 +281,8 @@ def _says(text: str, tree: Mapping[str, Any]) -> bool:
         return False
 
 
-def _at(tree: Mapping[str, Any], key: tuple[str, ...]) -> Any:
-    value: Any = tree
-    for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _put(tree: dict[str, Any], key: tuple[str, ...], value: Value) -> None:
+def put(tree: dict[str, Any], key: tuple[str, ...], value: object) -> None:
+    """Set a nested key; sections that are missing, or no mappings, become new ones."""
     for part in key[:-1]:
         child = tree.get(part)
         # A copy: what an alias shares with another key must not change there.
@@ -314,7 +304,7 @@ def _lines(values: Mapping[str, Value]) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """In one move, with the same mode: a reader sees the old file or the new one, and so does who pulls the plug."""
+    """In one move, with the same mode: a reader sees the old file or the new one, also after a power failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def check_gpus(config: Config) -> None:
     """Makes sure that the image has code for the nodes' GPUs.
 
-    Raises:
-        UsageError: it has none; the hint names the row of hvdcloud/image/plan/versions.py that has.
+    Raises UsageError: it has none; the hint names the row of hvdcloud/image/plan/versions.py that has.
     """
     from hvdcloud.image.plan import versions
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Platform
 
 _ENGINE_SECONDS = 10
-_DEBIAN = "debian:bookworm-slim"
-"""What our images are built on (dockerfiles/)."""
+_DEBIAN = "debian:bookworm-slim"  # What our images are built on (dockerfiles/).
 # From nothing, on two cores: minutes, and GB while it is built (tests/bench/results/images.md; README).
 _EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
 _LAYER = (1, 2)
@@ -36,10 +35,8 @@ class _Image:
     """What there is of the image that the nodes are to run."""
 
     plan: ImagePlan
-    missing: tuple[Step, ...]
-    """What would have to be built, in order."""
-    base: str | None
-    """`image.base`."""
+    missing: tuple[Step, ...]  # What would have to be built, in order.
+    base: str | None  # `image.base`.
 
     @property
     def effort(self) -> tuple[int, int]:

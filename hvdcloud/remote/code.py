@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Answer, Session, exit_code, has_ended
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -33,8 +33,7 @@ PREPARE_SECONDS = 600.0
 class CodeFile:
     """One file or symbolic link of the project."""
 
-    path: str
-    """Relative to the project's folder, with forward slashes."""
+    path: str  # Relative to the project's folder, with forward slashes.
     size: int = 0
     mode: int = 0o644
     sha256: str = ""
@@ -59,8 +58,7 @@ class Sent:
 def list_code(folder: Path) -> list[CodeFile]:
     """Every file of the project that is not ignored, sorted by path.
 
-    Raises:
-        UsageError: a file or a folder cannot be read.
+    Raises UsageError: a file or a folder cannot be read.
     """
     found = []
     path = folder
@@ -72,9 +70,8 @@ def list_code(folder: Path) -> list[CodeFile]:
                 continue
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
-                found.append(
-                    CodeFile(path=relative, size=status.st_size, mode=status.st_mode & 0o777, sha256=_sha256(path))
-                )
+                mode = status.st_mode & 0o777
+                found.append(CodeFile(path=relative, size=status.st_size, mode=mode, sha256=_sha256(path)))
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
@@ -96,12 +93,8 @@ def _walk(root: Path, folder: Path, inherited: list[tuple[Path, GitIgnoreSpec]])
                 continue
             path = Path(entry.path)
             is_folder = entry.is_dir(follow_symlinks=False)
-            if _ignored(path, is_folder=is_folder, specs=specs):
-                continue
-            if is_folder:
-                yield from _walk(root, path, specs)
-            else:
-                yield path
+            if not _ignored(path, is_folder=is_folder, specs=specs):
+                yield from _walk(root, path, specs) if is_folder else (path,)
 
 
 def _spec(file: Path) -> GitIgnoreSpec:
@@ -134,18 +127,14 @@ def _sha256(path: Path) -> str:
 def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
-    Args:
-        header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
+    `header` is what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
 
-    Raises:
-        NodeError: the node failed or was lost.
-        UsageError: a file changed or vanished while it was sent.
+    Raises NodeError: the node failed or was lost; UsageError: a file changed or vanished while it was sent.
     """
-    line = json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n"
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
         channel.settimeout(SEND_SECONDS)
-        channel.sendall(line)
+        channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
         received = bytearray()
         while b"\n" not in received:
             session.wait_readable(channel, deadline=deadline, what="prepare")
@@ -161,20 +150,8 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
         else:
             rest = first
         channel.shutdown_write()
-        answer = bytearray(rest)
-        error_output = bytearray()
-        while True:
-            while channel.recv_ready():
-                answer += channel.recv(CHUNK)
-            while channel.recv_stderr_ready():
-                error_output += channel.recv_stderr(CHUNK)
-            if has_ended(channel):
-                break
-            session.wait_readable(channel, deadline=deadline, what="prepare")
-        result = session.parse(
-            "prepare",
-            Answer(exit_code=exit_code(channel), stdout=bytes(answer), stderr=bytes(error_output)),
-        )
+        answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
+        result = session.parse("prepare", answer)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
 

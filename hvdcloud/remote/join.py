@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
-from hvdcloud.errors import HvdcloudError, NodeError, first_of
-from hvdcloud.remote.keys import KeyPair, new_key_pair, pin, pinned, read_key_pair, write_key_pair
+from hvdcloud.errors import HvdcloudError, first_of
+from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet
 
 if TYPE_CHECKING:
@@ -21,11 +21,7 @@ def adopt_replaced_nodes(
 ) -> Cluster:
     """The cluster, after the nodes that its head has replaced are pinned; one that is not ready yet is starting.
 
-    Args:
-        host_keys: asks the provider for the host keys of nodes that are ready.
-
-    Raises:
-        HvdcloudError: the provider does not answer.
+    `host_keys` asks the provider for the host keys of nodes that are ready. Raises HvdcloudError: it does not answer.
     """
     record = state.record_of(cluster.id)
     if record is None:
@@ -44,26 +40,18 @@ def adopt_replaced_nodes(
         ]
         state.save(replace(record, nodes=tuple(nodes)))
     starting = {node.name for node in found} - keys.keys()
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(node, state=NodeState.STARTING) if node.name in starting else node for node in cluster.nodes
-        ),
-    )
+    seen = (replace(node, state=NodeState.STARTING) if node.name in starting else node for node in cluster.nodes)
+    return replace(cluster, nodes=tuple(seen))
 
 
 def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec:
     """What to ask the provider for, for more nodes of a cluster that exists.
 
-    Raises:
-        NodeError: the cluster's key is not on this machine.
+    Raises NodeError: the cluster's key is not on this machine.
     """
     login = read_key_pair(state.key_file)
     if login is None:
-        raise NodeError(
-            f"the key of cluster {cluster.name} is not on this machine",
-            hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {cluster.name} works from any",
-        )
+        raise no_key(cluster.name)
     return ClusterSpec(
         name=cluster.name,
         id=cluster.id,
@@ -98,8 +86,7 @@ def join(
         active_run: continues meanwhile, so that a node that was made now is part of it.
         keep: takes the sessions over; without it they are closed.
 
-    Raises:
-        NodeError: one that is needed does not answer, or is not the node that was pinned.
+    Raises NodeError: one that is needed does not answer, or is not the node that was pinned.
     """
     ready = {node.name: node for node in made}
     keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
@@ -135,19 +122,11 @@ def _pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, st
 
 def _payload(nodes: Sequence[Node], *, mesh: KeyPair) -> dict[str, Any]:
     """What `join` of the node program reads (node/mesh/join.py)."""
-    return {
-        "private_key": mesh.private,
-        "public_key": mesh.public,
-        "hosts": [
-            {
-                "name": node.name,
-                "address": node.internal_address or node.name,
-                "port": SSH_PORT,
-                "host_key": node.host_key,
-            }
-            for node in nodes
-        ],
-    }
+    hosts = [
+        {"name": node.name, "address": node.internal_address or node.name, "port": SSH_PORT, "host_key": node.host_key}
+        for node in nodes
+    ]
+    return {"private_key": mesh.private, "public_key": mesh.public, "hosts": hosts}
 
 
 def _remember(
@@ -161,33 +140,23 @@ def _remember(
 ) -> None:
     record = state.record_of(spec.id) or ClusterRecord(id=spec.id)
     before = {node.name: node for node in record.nodes}
+    earlier_runs = tuple(run for run in record.runs if run != active_run)
     members = []
     for node in nodes:
-        earlier, answer = before.get(node.name), answers.get(node.name)
+        member, answer = before.get(node.name), answers.get(node.name)
         if answer is not None:
-            earlier_runs = tuple(run for run in record.runs if run != active_run)
-            members.append(
-                replace(
-                    earlier or MemberRecord(name=node.name),
-                    cores=int(answer["cores"]),
-                    gpus=int(answer["gpus"]),
-                    interface=str(answer["interface"]),
-                    made=node.made,
-                    made_after=earlier_runs if node.name in new else earlier.made_after if earlier else (),
-                )
+            member = replace(
+                member or MemberRecord(name=node.name),
+                cores=int(answer["cores"]),
+                gpus=int(answer["gpus"]),
+                interface=str(answer["interface"]),
+                made=node.made,
+                made_after=earlier_runs if node.name in new else member.made_after if member else (),
             )
-        elif earlier is not None:
-            members.append(earlier)
-    state.save(
-        replace(
-            record,
-            created=spec.created.isoformat(),
-            image=spec.image,
-            bucket=spec.bucket,
-            size=spec.nodes,
-            nodes=tuple(members),
-        )
-    )
+        if member is not None:
+            members.append(member)
+    created, joined = spec.created.isoformat(), tuple(members)
+    state.save(replace(record, created=created, image=spec.image, bucket=spec.bucket, size=spec.nodes, nodes=joined))
 
 
 def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.files import write_private
+from hvdcloud.errors import NodeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,10 +44,8 @@ def write_key_pair(file: Path, pair: KeyPair) -> None:
 def read_key_pair(file: Path) -> KeyPair | None:
     """What `write_key_pair` wrote; None if it is not there or cannot be read."""
     try:
-        return KeyPair(
-            private=file.read_text(encoding="utf-8"),
-            public=file.with_suffix(".pub").read_text(encoding="utf-8").strip(),
-        )
+        public = file.with_suffix(".pub").read_text(encoding="utf-8").strip()
+        return KeyPair(private=file.read_text(encoding="utf-8"), public=public)
     except OSError:
         return None
 
@@ -63,11 +62,11 @@ def pinned(state: ClusterState) -> dict[str, str]:
 
 def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
     """Write the host keys that were read through the provider, and an ssh configuration that insists on them."""
-    pinned = [f"{node.name},[{_where(node)}]:{node.port} {node.host_key}\n" for node in nodes]
+    pinned = [f"{node.name},[{where(node)}]:{node.port} {node.host_key}\n" for node in nodes]
     write_private(state.known_hosts, "".join(pinned))
     blocks = [
         f"Host {node.name} {node.index}\n"
-        f"    HostName {_where(node)}\n"
+        f"    HostName {where(node)}\n"
         f"    Port {node.port}\n"
         f"    HostKeyAlias {node.name}\n" + _proxy(node)
         for node in nodes
@@ -86,8 +85,17 @@ def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
     write_private(state.ssh_config, "\n".join([*blocks, common]))
 
 
-def _where(node: Node) -> str | None:
+def where(node: Node) -> str | None:
+    """The host to name to ssh; behind a proxy it is only the name under which the key is pinned."""
     return node.name if node.proxy_command else node.address
+
+
+def no_key(cluster: str) -> NodeError:
+    """The error of a machine that lacks a cluster's key."""
+    return NodeError(
+        f"the key of cluster {cluster} is not on this machine",
+        hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {cluster} works from any",
+    )
 
 
 def _proxy(node: Node) -> str:

@@ -29,17 +29,12 @@ _HINTS = (
 class Proxy:
     """A running proxy program, in the shape of the socket that paramiko's Transport wants.
 
-    Args:
-        command: words as in a shell's command line; run without a shell.
-
-    Raises:
-        OSError: the program is not there or cannot be run.
+    `command` is split as in a shell's command line and run without a shell. Raises OSError: it cannot be run.
     """
 
     def __init__(self, command: str) -> None:
         self.command = command
-        self.said = ""
-        """The end of what the program wrote to its standard error, once closed."""
+        self.said = ""  # The end of what the program wrote to its standard error, once closed.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         # One pair for each way: gcloud makes its standard input non-blocking, which would hold for its output too if
         # both were one socket.

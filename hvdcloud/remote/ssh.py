@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.parallel import side_by_side
+from hvdcloud.remote.keys import no_key, where
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -32,15 +33,11 @@ R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
 CONNECT_SECONDS = 15.0
-PROXY_SECONDS = 45.0
-"""How long a proxy program may take to start and to get through."""
+PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
 KEEPALIVE_SECONDS = 15
-CHECK_SECONDS = 10.0
-"""How often a node that is waited for is asked whether it is still there."""
-ANSWER_SECONDS = 30.0
-"""How long its sshd may take to say so, also behind a few MB that a slow line is still sending."""
-SEND_SECONDS = 60.0
-"""After which a node that takes nothing of what is sent to it counts as lost."""
+CHECK_SECONDS = 10.0  # How often a node that is waited for is asked whether it is still there.
+ANSWER_SECONDS = 30.0  # How long its sshd may take to say so, also behind a few MB that a slow line is still sending.
+SEND_SECONDS = 60.0  # After which a node that takes nothing of what is sent to it counts as lost.
 CHUNK = 1 << 16
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
@@ -57,11 +54,7 @@ class Answer:
 
 
 def exit_code(channel: Channel) -> int:
-    """The exit code of a command that has ended.
-
-    Raises:
-        EOFError: it ended because the connection did.
-    """
+    """The exit code of a command that has ended. Raises EOFError: it ended because the connection did."""
     code = channel.recv_exit_status()
     if code == -1:
         raise EOFError("it was cut off")
@@ -93,10 +86,7 @@ def _answers(transport: Transport | None, *, within: float) -> bool:
     """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
 
     A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
-    would wait until its deadline. Here the connection is closed if there is no answer.
-
-    Args:
-        within: seconds.
+    would wait until its deadline. Here the connection is closed if there is no answer within so many seconds.
     """
     from paramiko import SSHException
 
@@ -110,11 +100,9 @@ def _answers(transport: Transport | None, *, within: float) -> bool:
 
 
 class Session:
-    """One node's SSH connection; opened on first use, safe to use from several threads.
+    """One node's SSH connection, with the cluster's key and pinned host keys; opened on first use.
 
-    Args:
-        node: with an address or a proxy command, and a port.
-        state: whose key file and pinned host keys are used.
+    Safe to use from several threads.
     """
 
     def __init__(self, node: Node, state: ClusterState) -> None:
@@ -123,15 +111,10 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
-        self._heard = 0.0
-        """When sshd last proved that it is there, by `time.monotonic()`."""
+        self._heard = 0.0  # When sshd last proved that it is there, by `time.monotonic()`.
 
     def open(self) -> None:
-        """Connect now.
-
-        Raises:
-            NodeError: the node does not answer, or it is not the one whose host key was pinned.
-        """
+        """Connect now. Raises NodeError: the node does not answer, or it is not the one whose host key was pinned."""
         with self._opening:
             if self._connection is not None and self._connection.is_connected:
                 return
@@ -141,15 +124,11 @@ class Session:
         import paramiko
 
         name = self.node.name
-        if self._where is None or self.node.state is not NodeState.RUNNING:
-            raise NodeError(
-                f"node {name} is {self.node.state.value}", hint=f"hvdcloud status --name {self._state.name}"
-            )
+        if where(self.node) is None or self.node.state is not NodeState.RUNNING:
+            hint = f"hvdcloud status --name {self._state.name}"
+            raise NodeError(f"node {name} is {self.node.state.value}", hint=hint)
         if not self._state.key_file.exists():
-            raise NodeError(
-                f"the key of cluster {self._state.name} is not on this machine",
-                hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {self._state.name} works from any",
-            )
+            raise no_key(self._state.name)
         connection = self._prepare()
         try:
             connection.open()
@@ -158,18 +137,13 @@ class Session:
         connection.transport.set_keepalive(KEEPALIVE_SECONDS)
         return connection
 
-    @property
-    def _where(self) -> str | None:
-        """The host to name to paramiko; behind a proxy it is only the name under which the key is pinned."""
-        return self.node.name if self.node.proxy_command else self.node.address
-
     def _prepare(self) -> Connection:
         import paramiko
         from fabric import Config, Connection
 
         seconds = PROXY_SECONDS if self.node.proxy_command else CONNECT_SECONDS
         connection = Connection(
-            self._where,
+            where(self.node),
             user="root",
             port=self.node.port,
             config=Config(lazy=True, overrides={"load_ssh_configs": False}),
@@ -191,9 +165,7 @@ class Session:
     def _socket(self) -> dict[str, Proxy]:
         from hvdcloud.remote.proxy import Proxy
 
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
+        self._close_proxy()
         if self.node.proxy_command is None:
             return {}
         try:
@@ -210,7 +182,7 @@ class Session:
         import paramiko
 
         name = self.node.name
-        where = f"at {self._where}:{self.node.port}"
+        place = f"at {where(self.node)}:{self.node.port}"
         if self._state.load():
             hint = f"hvdcloud status --name {self._state.name} shows the nodes"
         else:  # `up` is not over, and deletes nodes that it cannot reach.
@@ -218,18 +190,18 @@ class Session:
         details = ""
         if self._proxy is not None:
             self._proxy.close()
-            where = f"through `{self._proxy.command}`"
+            place = f"through `{self._proxy.command}`"
             hint = self._proxy.hint() or hint
             details = self._proxy.said
         if isinstance(error, paramiko.BadHostKeyException):
             return NodeError(
-                f"node {name}: the host key {where} is not the pinned one; nothing was sent",
+                f"node {name}: the host key {place} is not the pinned one; nothing was sent",
                 hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
             )
         if isinstance(error, paramiko.AuthenticationException):
             return NodeError(f"node {name} refused this cluster's key: {error}", hint=hint)
         return NodeError(
-            f"node {name} does not answer {where}: {error or type(error).__name__}", hint=hint, details=details
+            f"node {name} does not answer {place}: {error or type(error).__name__}", hint=hint, details=details
         )
 
     def close(self) -> None:
@@ -237,20 +209,18 @@ class Session:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._close_proxy()
+
+    def _close_proxy(self) -> None:
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
 
     @contextlib.contextmanager
     def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
-        """A running command with its streams.
+        """A running command of the node's shell, with its streams.
 
-        Args:
-            command: for the node's shell.
-            within: seconds after which a node that does not start it counts as lost.
-
-        Raises:
-            NodeError: the connection is lost, also later, in the block.
+        Raises NodeError: it does not start `within` these seconds, or the connection is lost, also later, in the block.
         """
         import paramiko
 
@@ -266,20 +236,12 @@ class Session:
             finally:
                 channel.close()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise NodeError(
-                f"the connection to node {self.node.name} was lost: {error or type(error).__name__}",
-                hint=f"hvdcloud status --name {self._state.name} shows whether the node still runs",
-            ) from error
+            raise self._lost(str(error) or type(error).__name__) from error
 
     def run(self, command: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Answer:
-        """Run a command to its end.
+        """Run a command for the node's shell to its end.
 
-        Args:
-            command: for the node's shell.
-            timeout: seconds after which the node counts as lost.
-
-        Raises:
-            NodeError: no answer in time, or the connection broke.
+        Raises NodeError: no answer in `timeout` seconds, or the connection broke.
         """
         deadline = time.monotonic() + timeout
         with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
@@ -287,20 +249,23 @@ class Session:
             if stdin:
                 channel.sendall(stdin)
             channel.shutdown_write()
-            stdout, stderr = bytearray(), bytearray()
-            while not has_ended(channel):
-                self.wait_readable(channel, deadline=deadline, what=command.split()[0])
-                while channel.recv_ready():
-                    stdout += channel.recv(CHUNK)
-                while channel.recv_stderr_ready():
-                    stderr += channel.recv_stderr(CHUNK)
-            return Answer(exit_code=exit_code(channel), stdout=bytes(stdout), stderr=bytes(stderr))
+            return self.read_to_end(channel, deadline=deadline, what=command.split()[0])
+
+    def read_to_end(self, channel: Channel, *, deadline: float, what: str, stdout: bytes = b"") -> Answer:
+        """What the command says until it ends, after `stdout`, which was read already; raises as `wait_readable`."""
+        output, errors = bytearray(stdout), bytearray()
+        while not has_ended(channel):
+            self.wait_readable(channel, deadline=deadline, what=what)
+            while channel.recv_ready():
+                output += channel.recv(CHUNK)
+            while channel.recv_stderr_ready():
+                errors += channel.recv_stderr(CHUNK)
+        return Answer(exit_code=exit_code(channel), stdout=bytes(output), stderr=bytes(errors))
 
     def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
         """Block until the channel has something to say; it reports its end that way too.
 
-        Raises:
-            NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
+        Raises NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
         """
         left = deadline - time.monotonic()
         if left > ANSWER_SECONDS and time.monotonic() - self._heard > CHECK_SECONDS:
@@ -314,39 +279,25 @@ class Session:
         select.select([channel], [], [], min(left, 0.02))
 
     def check(self, *, within: float) -> None:
-        """See whether the node is still there.
-
-        Args:
-            within: seconds after which a node that does not answer counts as lost.
-
-        Raises:
-            NodeError: it does not answer.
-        """
+        """See whether the node still answers. Raises NodeError: it does not, for `within` seconds."""
         connection = self._connection
         if connection is not None and _answers(connection.transport, within=within):
             self._heard = time.monotonic()
             return
-        raise NodeError(
-            f"the connection to node {self.node.name} was lost: it does not answer any more",
-            hint=f"hvdcloud status --name {self._state.name} shows whether the node still runs",
-        )
+        raise self._lost("it does not answer any more")
+
+    def _lost(self, why: str) -> NodeError:
+        hint = f"hvdcloud status --name {self._state.name} shows whether the node still runs"
+        return NodeError(f"the connection to node {self.node.name} was lost: {why}", hint=hint)
 
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
-        """One verb of the node program: JSON in, JSON out.
-
-        Raises:
-            NodeError: it failed, or did not answer in time.
-        """
+        """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
         stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
         answer = self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout)
         return self.parse(verb, answer)
 
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
-        """The JSON that a verb answered.
-
-        Raises:
-            NodeError: it reported an error or answered something else.
-        """
+        """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
         said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         try:
             found = json.loads(said) if said else {}
@@ -374,12 +325,7 @@ class NodeRefusedError(NodeError):
 
 
 class Fleet:
-    """The sessions of one cluster, head first.
-
-    Args:
-        nodes: in the order of their index.
-        state: whose key and pins are used.
-    """
+    """The sessions of one cluster, head first."""
 
     def __init__(self, nodes: Sequence[Node], state: ClusterState) -> None:
         self.sessions = tuple(Session(node, state) for node in sorted(nodes, key=lambda node: node.index))
@@ -392,12 +338,10 @@ class Fleet:
     def each(self, call: Callable[[Session], R]) -> list[R]:
         """`call` for every node at once.
 
-        Raises:
-            HvdcloudError: of the first node that failed; its details name every other one.
+        Raises HvdcloudError: of the first node that failed; its details name every other one.
         """
         results = self.each_outcome(call)
-        failed = [result for result in results if isinstance(result, HvdcloudError)]
-        if failed:
+        if failed := [result for result in results if isinstance(result, HvdcloudError)]:
             raise first_of(failed)
         return [result for result in results if not isinstance(result, HvdcloudError)]
 
@@ -410,7 +354,7 @@ class Fleet:
             except HvdcloudError as error:
                 return error
 
-        # Ctrl-C hangs up, which ends the calls that still wait.
+        # Ctrl-C closes the connections, which ends the calls that still wait.
         return side_by_side(settled, self.sessions, on_abort=self.close)
 
     def close(self) -> None:

@@ -24,14 +24,10 @@ FLUSH_SECONDS = 600.0
 class Hazard(Enum):
     """Why something would be lost with its node."""
 
-    AWAY = "away"
-    """The node does not run."""
-    SILENT = "silent"
-    """The node does not answer."""
-    ACTIVE = "active"
-    """A run continues."""
-    PENDING = "pending"
-    """Files wait to be uploaded, or could not be."""
+    AWAY = "away"  # The node does not run.
+    SILENT = "silent"  # The node does not answer.
+    ACTIVE = "active"  # A run continues.
+    PENDING = "pending"  # Files wait to be uploaded, or could not be.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +45,7 @@ def unsaved(
 ) -> list[Unsaved]:
     """What prevents the deletion of these nodes, after each has been told to upload what it still holds.
 
-    Args:
-        cluster: with the nodes in question.
-        record: of this cluster; None: another machine has its keys, and the manifests in the bucket tell what the
-            nodes had finished.
-        fleet: opens the sessions.
+    Without a record another machine has the cluster's keys, and the manifests in the bucket tell what was finished.
     """
     if record is None:
         return []
@@ -93,9 +85,7 @@ def unsaved(
 def _may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Collection[str]) -> bool:
     """Whether a node that does not run was part of a run whose files are not all in the bucket.
 
-    Args:
-        started: runs of the cluster, also such that the bucket does not know: a node that was lost early may not even
-            have recorded there that it took part.
+    `started` has runs that the bucket does not know: a node that was lost early may not have recorded its part there.
     """
     from hvdcloud.checkpoints.manifest import list_runs, load_manifests
 

@@ -7,7 +7,9 @@ replaced, and a write may be made to depend on the present generation. Both back
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -48,39 +50,25 @@ class BucketUnreachableError(CheckpointError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object.
+    """One object."""
 
-    Args:
-        name: relative to the bucket's URL.
-        size: bytes.
-        crc32c: base64 as Cloud Storage writes it. May be empty in a listing of a backend that would have to read the
-            object to know it; `stat` always fills it.
-        generation: grows whenever the object is replaced; 0 is never a generation.
-        updated: seconds since the epoch.
-    """
-
-    name: str
-    size: int
-    crc32c: str
-    generation: int
-    updated: float
+    name: str  # Relative to the bucket's URL.
+    size: int  # Bytes.
+    crc32c: str  # Base64, as Cloud Storage writes it; may be empty in a listing where the object had to be read for it.
+    generation: int  # Grows whenever the object is replaced; 0 is never a generation.
+    updated: float  # Seconds since the epoch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """One object to bring to `target`, with what it has to be.
-
-    Args:
-        generation: exactly this one; None takes the live one (its bytes must match all the same).
-        modified: modification time to give the file, seconds since the epoch.
-    """
+    """One object to bring to `target`, with what it has to be."""
 
     name: str
     target: Path
     size: int
     crc32c: str
-    generation: int | None = None
-    modified: float | None = None
+    generation: int | None = None  # Exactly this one; None takes the live one (its bytes must match all the same).
+    modified: float | None = None  # Modification time to give the file, seconds since the epoch.
 
 
 class Bucket(Protocol):
@@ -110,20 +98,15 @@ class Bucket(Protocol):
             if_generation: replace only this generation; 0: only where there is no such object.
             crc32c: what the bytes must be. With it, a file that changes on the way is refused.
 
-        Raises:
-            ChangedWhileUploadingError: the bytes read are not those of `crc32c`; the object in the bucket is untouched.
-            PreconditionError: `if_generation` does not hold.
+        Raises ChangedWhileUploadingError: the bytes read are not those of `crc32c`, and the object is untouched;
+        PreconditionError: `if_generation` does not hold.
         """
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         """Store a few bytes; `if_generation` as in `upload`."""
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """A small object's bytes.
-
-        Raises:
-            ObjectMissingError: no such object, or not at that generation.
-        """
+        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation."""
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
@@ -137,11 +120,9 @@ class Bucket(Protocol):
 
 
 def check_name(name: str) -> tuple[str, ...]:
-    """The parts of an object's name, once it is sure that the name stays below whatever folder it is put in.
+    """The parts of an object's name, once it is sure that the name stays below the folder it is put in.
 
-    Raises:
-        CheckpointError: an absolute name, one with an empty, "." or ".." part, or with a character that no object and
-            no portable file name may have.
+    Raises CheckpointError: it is absolute, has an empty, "." or ".." part, or a character not allowed in object names.
     """
     parts = tuple(name.split("/"))
     if any(part in ("", ".", "..") for part in parts):
@@ -169,8 +150,7 @@ def partial_path(target: Path) -> Path:
 def settle(partial: Path, item: Download) -> None:
     """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
 
-    Raises:
-        CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
+    Raises CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
     """
     size, crc32c = crc32c_of_file(partial)
     if (size, crc32c) != (item.size, item.crc32c):
@@ -185,6 +165,17 @@ def settle(partial: Path, item: Download) -> None:
             os.utime(file.fileno(), (item.modified, item.modified))
         os.fsync(file.fileno())
     partial.replace(item.target)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder's lock, which the kernel frees when the process dies; without `wait`, OSError if it is taken."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: Path) -> None:

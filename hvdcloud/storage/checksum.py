@@ -36,16 +36,9 @@ def crc32c_of_bytes(data: bytes) -> str:
 
 
 def crc32c_of_file(path: Path) -> tuple[int, str]:
-    """Size and CRC32C of what the file holds now.
-
-    Raises:
-        OSError: the file can't be read.
-    """
-    crc = Crc32c()
+    """Size and CRC32C of what the file holds now. Raises OSError: the file can't be read."""
     with path.open("rb", buffering=0) as file:
-        while data := file.read(CHUNK):
-            crc.update(data)
-    return crc.size, crc.text()
+        return crc32c_of_descriptor(file.fileno())
 
 
 def crc32c_of_descriptor(descriptor: int) -> tuple[int, str]:

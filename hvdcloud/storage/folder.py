@@ -28,6 +28,7 @@ from hvdcloud.storage.base import (
     PreconditionError,
     check_name,
     disk_error,
+    locked,
     partial_path,
     settle,
     sync_folder,
@@ -61,25 +62,26 @@ class FolderBucket:
         folder, _, _ = prefix.rpartition("/")
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):
             return
-        start = self._root / folder if folder else self._root
-        yield from self._walk(start, f"{folder}/" if folder else "", prefix)
+        yield from self._walk(self._root / folder, f"{folder}/" if folder else "", prefix)
 
-    def _walk(self, path: Path, base: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _entries(self, path: Path, base: str) -> Sequence[tuple[str, os.DirEntry[str]]]:
+        """What is in a folder, by its full name, sorted; nothing where there is no such folder."""
         try:
             with os.scandir(path) as entries:
                 # A folder sorts as if its name ended in "/": that is the order of the full names of what is in it.
-                found = sorted(
-                    (entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
+                return sorted(
+                    (base + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
                     for entry in entries
                     if not (base == "" and entry.name == TEMPORARY)
                 )
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return []
         except OSError as error:
             raise disk_error(error, path=path, doing="listing") from error
-        for key, entry in found:
-            name = base + key
-            if key.endswith("/"):
+
+    def _walk(self, path: Path, base: str, prefix: str) -> Iterator[ObjectInfo]:
+        for name, entry in self._entries(path, base):
+            if name.endswith("/"):
                 if name.startswith(prefix) or prefix.startswith(name):
                     yield from self._walk(Path(entry.path), name, prefix)
             elif name.startswith(prefix) and entry.is_file(follow_symlinks=False):
@@ -90,18 +92,7 @@ class FolderBucket:
                 yield _info(name, status, crc32c="")
 
     def prefixes(self, prefix: str) -> Sequence[str]:
-        start = self._root / prefix if prefix else self._root
-        try:
-            with os.scandir(start) as entries:
-                return sorted(
-                    f"{prefix}{entry.name}/"
-                    for entry in entries
-                    if entry.is_dir(follow_symlinks=False) and not (prefix == "" and entry.name == TEMPORARY)
-                )
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise disk_error(error, path=start, doing="listing") from error
+        return [name for name, _ in self._entries(self._root / prefix, prefix) if name.endswith("/")]
 
     def stat(self, name: str) -> ObjectInfo | None:
         descriptor = self._open(name)
@@ -184,9 +175,8 @@ class FolderBucket:
             except FileNotFoundError as error:
                 raise ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back") from error
             if crc32c not in (None, crc.text()):
-                raise ChangedWhileUploadingError(
-                    f"{path} changed while it was read", hint="it is uploaded once it rests"
-                )
+                hint = "it is uploaded once it rests"
+                raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
             return crc
 
         return self._store(name, copy, if_generation=if_generation)
@@ -226,9 +216,7 @@ class FolderBucket:
 
     def _commit(self, path: Path, target: Path, *, name: str, if_generation: int | None) -> os.stat_result:
         """Make the object visible: check the generation, give the new one, rename."""
-        lock = os.open(self._root, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self._root):
             try:
                 present = target.lstat()
             except (FileNotFoundError, NotADirectoryError):
@@ -258,8 +246,6 @@ class FolderBucket:
             else:
                 path.replace(target)
             return status
-        finally:
-            os.close(lock)
 
     def _create(self, path: Path, target: Path, *, name: str) -> None:
         """Give `path` its name unless that is taken: exclusive even where a shared folder doesn't pass on our lock."""

@@ -45,13 +45,7 @@ class GcsBucket:
     """See Bucket. Making one reads the credentials; no request goes to the bucket."""
 
     def __init__(
-        self,
-        *,
-        bucket: str,
-        prefix: str,
-        endpoint: str | None,
-        credentials_file: Path | None,
-        retry_seconds: float,
+        self, *, bucket: str, prefix: str, endpoint: str | None, credentials_file: Path | None, retry_seconds: float
     ) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -72,9 +66,8 @@ class GcsBucket:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._explained(f"listing {prefix}", missing_is_bucket=True):
-            for blob in self._client.list_blobs(
-                self._bucket, prefix=self._prefix + prefix, fields=_FIELDS, **self._kwargs
-            ):
+            prefix = self._prefix + prefix
+            for blob in self._client.list_blobs(self._bucket, prefix=prefix, fields=_FIELDS, **self._kwargs):
                 yield self._info(blob)
 
     def prefixes(self, prefix: str) -> Sequence[str]:
@@ -166,12 +159,10 @@ class GcsBucket:
                 yield item, self._explain(error, f"fetching {item.name}")
             else:
                 ready.append((item, partial_path(item.target)))
+        blobs = [self._bucket.blob(self._full(item.name), generation=item.generation) for item, _ in ready]
         try:
             results = transfer_manager.download_many(
-                [
-                    (self._bucket.blob(self._full(item.name), generation=item.generation), str(partial))
-                    for item, partial in ready
-                ],
+                [(blob, str(partial)) for blob, (_, partial) in zip(blobs, ready, strict=True)],
                 worker_type=transfer_manager.THREAD,
                 max_workers=workers,
                 raise_exception=False,
@@ -228,16 +219,8 @@ class GcsBucket:
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
-        def send(blob: Any) -> None:
-            # checksum=None: any other value would replace the promised CRC32C by one of whatever is read now. The
-            # server compares the bytes that arrive with the promise and refuses them before the object changes.
-            blob.upload_from_filename(
-                str(path),
-                content_type="application/octet-stream",
-                if_generation_match=if_generation,
-                checksum=None,
-                **self._kwargs,
-            )
+        def send(blob: Any, **options: Any) -> None:
+            blob.upload_from_filename(str(path), **options)
 
         vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
         try:
@@ -263,25 +246,22 @@ class GcsBucket:
         return info
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
-        def send(blob: Any) -> None:
-            blob.upload_from_string(
-                data,
-                content_type="application/octet-stream",
-                if_generation_match=if_generation,
-                checksum=None,
-                **self._kwargs,
-            )
+        def send(blob: Any, **options: Any) -> None:
+            blob.upload_from_string(data, **options)
 
         return self._send(name, send, crc32c=crc32c_of_bytes(data), if_generation=if_generation)
 
-    def _send(self, name: str, send: Callable[[Any], None], *, crc32c: str, if_generation: int | None) -> ObjectInfo:
+    def _send(self, name: str, send: Callable[..., None], *, crc32c: str, if_generation: int | None) -> ObjectInfo:
         blob = self._bucket.blob(self._full(name), chunk_size=UPLOAD_CHUNK)
         blob.crc32c = crc32c
         token = os.urandom(12).hex()
         blob.metadata = {_TOKEN: token}
         with self._explained(f"uploading {name}"):
             try:
-                send(blob)
+                # checksum=None: any other value would replace the promised CRC32C by one of whatever is read now. The
+                # server compares the bytes that arrive with the promise and refuses them before the object changes.
+                kind = "application/octet-stream"
+                send(blob, content_type=kind, if_generation_match=if_generation, checksum=None, **self._kwargs)
             except Exception as error:
                 # A retry after a lost answer meets the object that the first attempt made. It is ours if it carries
                 # our token: its bytes alone don't tell, two writers may write the same.
@@ -367,6 +347,7 @@ class GcsBucket:
 
 
 def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
+    from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
     from google.cloud.storage import Client
 
@@ -379,10 +360,7 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
             credentials, project = _credentials(credentials_file)
             return Client(project=project or "none", credentials=credentials, client_options=options)
         if endpoint:
-            from google.auth.credentials import AnonymousCredentials
-
-            anonymous = AnonymousCredentials()
-            return Client(project="none", credentials=anonymous, client_options=options)
+            return Client(project="none", credentials=AnonymousCredentials(), client_options=options)
         return Client(client_options=options)
     except (GoogleAuthError, OSError, ValueError) as error:
         raise CredentialsError(
@@ -398,12 +376,10 @@ def _credentials(file: Path) -> tuple[Any, str | None]:
 
     if json.loads(file.read_bytes()) == {"type": "metadata"}:
         # Named, the universe is not asked for: nothing should be asked before the first request.
-        of_vm = compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN)
-        return of_vm, None
-    credentials, project = google.auth.load_credentials_from_file(
-        str(file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
-    )
-    return credentials, project
+        return compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN), None
+    scope = "https://www.googleapis.com/auth/devstorage.read_write"
+    found: tuple[Any, str | None] = google.auth.load_credentials_from_file(str(file), scopes=[scope])
+    return found
 
 
 def _changed(path: Path) -> ChangedWhileUploadingError:

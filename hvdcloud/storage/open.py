@@ -13,25 +13,18 @@ from hvdcloud.storage.gcs import GcsBucket
 
 
 def open_bucket(
-    url: str,
-    *,
-    endpoint: str | None = None,
-    credentials_file: Path | None = None,
-    retry_seconds: float = RETRY_SECONDS,
+    url: str, *, endpoint: str | None = None, credentials_file: Path | None = None, retry_seconds: float = RETRY_SECONDS
 ) -> Bucket:
-    """The bucket that a URL names; no request is made yet.
+    """The bucket that `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet.
 
     Args:
-        url: `file:///DIR` or `gs://BUCKET[/PREFIX]`.
         endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
             Without `credentials_file` it is spoken to anonymously.
         credentials_file: Google credentials as JSON, or `{"type": "metadata"}` for those of the service account of the
             VM that this runs on; default: Application Default Credentials.
         retry_seconds: how long each request is retried while the network or the service fails.
 
-    Raises:
-        UsageError: any other URL.
-        CredentialsError: no Google credentials, or not readable.
+    Raises UsageError: any other URL; CredentialsError: no Google credentials, or not readable.
     """
     hint = "set checkpoints.bucket in hvdcloud.yaml to gs://BUCKET[/PREFIX] or file:///DIR"
     if url.startswith("file:"):

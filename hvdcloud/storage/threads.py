@@ -9,28 +9,27 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
     """What became of one item: either `result` or `error` is set."""
 
-    __slots__ = ("error", "item", "result")
-
-    def __init__(self, item: Item, result: Result | None, error: Exception | None) -> None:
-        self.item = item
-        self.result = result
-        self.error = error
+    item: Item
+    result: Result | None = None
+    error: Exception | None = None
 
 
 def _attempt(item: Item, work: Callable[[Item], Result]) -> Outcome[Item, Result]:
     try:
-        return Outcome(item, work(item), None)
+        return Outcome(item=item, result=work(item))
     except Exception as error:  # noqa: BLE001 - handed to the caller, which decides item by item
-        return Outcome(item, None, error)
+        return Outcome(item=item, error=error)
 
 
 def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: int) -> Iterator[Outcome[Item, Result]]:
