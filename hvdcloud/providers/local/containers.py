@@ -61,12 +61,7 @@ class Maker:
         from docker.errors import APIError
 
         try:
-            created = self._api.create_network(
-                body["name"],
-                driver=body["driver"],
-                check_duplicate=body["check_duplicate"],
-                labels=dict(body["labels"]),
-            )
+            created = self._api.create_network(**body)
         except APIError as error:
             text = str(error.explanation)
             if error.status_code == 409 or "already exists" in text:

@@ -39,7 +39,7 @@ def _name(spec: ClusterSpec) -> Finding:
         for name in sorted(names & {name.removeprefix("/") for name in container["Names"]}):
             if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
                 return warning(
-                    f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'somebody')}",
+                    f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'another user')}",
                     hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
                 )
             return failed(
