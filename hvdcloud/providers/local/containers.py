@@ -26,11 +26,10 @@ class Maker:
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
-        """Make a container and start it. Returns its id.
+        """Make a container and start it; returns its id.
 
-        Raises:
-            UsageError: its name is taken.  ImageError: its image is not there.  CapacityError: the disk is full.
-            NodeError: the engine refuses.
+        Raises UsageError: its name is taken. ImageError: its image is missing. CapacityError: the disk is full.
+        NodeError: the engine refuses.
         """
         name = request.body["name"]
         self._on_progress(NodeProgress(object=name, step="creating"))

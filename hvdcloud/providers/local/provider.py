@@ -50,12 +50,7 @@ OURS = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
 class LocalProvider:
-    """Containers on one Docker engine.
-
-    Args:
-        client: docker-py's client; its API object is used from several threads at once.
-        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-    """
+    """Containers on one Docker engine; the API of docker-py's `client` is used from several threads at once."""
 
     name = "local"
     ready_seconds = 180.0

@@ -155,11 +155,7 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 def table_of(reading: Reading, *, before: Table, shipped: Table, today: date) -> Table:
     """The new price table: the regions that have machines, and what the main one lacks from the table `before`.
 
-    Args:
-        shipped: what a price is held against.
-
-    Raises:
-        NodeError: the answer cannot be right.
+    Raises NodeError: beside the `shipped` table, the answer cannot be right.
     """
     _check_zeros(reading, shipped)
     places = {region for prices in reading.found.values() for region in prices} - {GLOBAL}

@@ -97,10 +97,9 @@ def chosen() -> Chosen:
 
 
 def save(table: Table) -> Path:
-    """Make this the refreshed table, in one move. Returns where it is.
+    """Make this the refreshed table, in one move; returns where it is.
 
-    Raises:
-        CapacityError: the disk is full.  UsageError: the file may not be written.
+    Raises CapacityError: the disk is full. UsageError: the file may not be written.
     """
     path = refreshed_path()
     try:

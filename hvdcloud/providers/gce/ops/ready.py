@@ -58,10 +58,7 @@ class Boots:
         self._boots = [_Boot(node) for node in self.nodes]
 
     def wait(self) -> list[Node]:
-        """Poll until every node is ready.
-
-        Returns:
-            the nodes in their order, with addresses and host keys.
+        """Poll until every node is ready; returns the nodes in their order, with addresses and host keys.
 
         Raises:
             NodeError: a node failed or is gone, or the deadline passed; details hold the end of its boot log.
