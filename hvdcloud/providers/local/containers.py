@@ -64,16 +64,13 @@ class Maker:
         except APIError as error:
             text = str(error.explanation)
             if error.status_code == 409 or "already exists" in text:
-                raise UsageError(
-                    f"the network {body['name']} exists already",
-                    hint=f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]} deletes it if it is ours; "
-                    "else take another --name",
-                ) from None
+                down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
+                hint = f"{down} deletes it if it is ours; else take another --name"
+                raise UsageError(f"the network {body['name']} exists already", hint=hint) from None
             if "address pool" in text or "overlaps" in text:
-                raise CapacityError(
-                    f"the engine has no free subnet for the network {body['name']}: {text}",
-                    hint="docker network prune deletes networks that no container uses",
-                ) from None
+                message = f"the engine has no free subnet for the network {body['name']}: {text}"
+                hint = "docker network prune deletes networks that no container uses"
+                raise CapacityError(message, hint=hint) from None
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
 
@@ -104,11 +101,9 @@ class Maker:
             raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
         except APIError as error:
             if error.status_code == 409:
-                raise UsageError(
-                    f"the container name {body['name']} is taken",
-                    hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
-                    "deletes a cluster of ours; else take another --name",
-                ) from None
+                down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
+                hint = f"hvdcloud list shows whose it is; {down} deletes a cluster of ours; else take another --name"
+                raise UsageError(f"the container name {body['name']} is taken", hint=hint) from None
             raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
 
@@ -124,9 +119,8 @@ class Maker:
                     raise view.engine_refused(f"container {name}", error) from error
                 # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
                 if attempt == START_ATTEMPTS:
-                    raise NodeError(
-                        f"container {name}: the engine found no free loopback port for its sshd: {text}",
-                        hint="end the programs that hold these ports, then hvdcloud up again",
-                    ) from None
+                    message = f"container {name}: the engine found no free loopback port for its sshd: {text}"
+                    hint = "end the programs that hold these ports, then hvdcloud up again"
+                    raise NodeError(message, hint=hint) from None
             else:
                 return
