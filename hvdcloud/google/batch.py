@@ -39,11 +39,7 @@ def encode(paths: Sequence[str]) -> tuple[str, bytes]:
 
 
 def decode(answer: Answer, *, calls: int) -> list[Answer]:
-    """The answers in the order of the calls, whatever order they came in.
-
-    Raises:
-        ApiError: this is not the answer to a batch of so many calls; worth another try.
-    """
+    """The answers in the order of the calls. ApiError, worth another try: one of the calls has no answer."""
     header = f"Content-Type: {answer.content_type}\r\n\r\n".encode("latin-1")
     answers = {}
     for part in message_from_bytes(header + answer.body).walk():
@@ -60,13 +56,9 @@ def decode(answer: Answer, *, calls: int) -> list[Answer]:
 
 
 class TokenBucket:
-    """So many at once, then so many a second. May be used from several threads.
+    """`burst` at once when nothing went for a while, then `per_second`. May be used from several threads.
 
-    Args:
-        burst: how many may go at once when nothing went for a while.
-        per_second: how many are added each second.
-        now: the clock, in seconds.
-        sleep: waits for so many seconds.
+    `now` is the clock and `sleep` waits, both in seconds.
     """
 
     def __init__(

@@ -22,14 +22,9 @@ def login_hint() -> str:
 
 
 def google_credentials(project: str | None) -> tuple[Any, str]:
-    """This machine's Application Default Credentials, and the project to work in.
+    """This machine's Application Default Credentials, and the project to work in (None: the credentials' own).
 
-    Args:
-        project: None: the credentials' own.
-
-    Raises:
-        CredentialsError: there are none, or they cannot be read.
-        UsageError: neither the configuration nor the credentials name a project.
+    Raises CredentialsError: there are none, or they cannot be read. UsageError: nothing names a project.
     """
     import google.auth
     from google.auth.exceptions import GoogleAuthError

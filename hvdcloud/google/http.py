@@ -117,9 +117,7 @@ class Transport:
             read_seconds: how long the answer may take.
             patience: None: the client's own.
 
-        Raises:
-            ApiError: refused, or still failing after the time for retries.
-            CredentialsError: the credentials are no good.
+        Raises as `read`.
         """
         from google.api_core.timeout import ConstantTimeout
         from google.cloud import compute_v1
@@ -231,12 +229,9 @@ class Transport:
         return retrying(translated)
 
     def send(self, method: str, path: str, *, body: bytes | None = None, content_type: str | None = None) -> Answer:
-        """One plain HTTP request with the same credentials, for what the library has no method for.
+        """One plain HTTP request, for what the library has no method for; `path` begins with a slash.
 
         Not repeated: call it inside `persist`, which also translates what it raises.
-
-        Args:
-            path: below the endpoint, with a slash first.
         """
         headers = {"Content-Type": content_type} if content_type else {}
         timeout = (CONNECT_SECONDS, READ_SECONDS)

@@ -117,14 +117,10 @@ class Platform(Protocol):
     """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
 
     def connect(self, *, on_retry: Callable[[str], None]) -> Provider:
-        """The provider, ready to use.
+        """The provider, ready to use. NodeError: it does not answer. CredentialsError: it has no credentials.
 
         Args:
             on_retry: called with a line for people when a request is about to be sent again; from any thread.
-
-        Raises:
-            NodeError: it does not answer (for local: no Docker engine runs).
-            CredentialsError: there are no credentials for it.
         """
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
@@ -140,11 +136,7 @@ class Platform(Protocol):
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
 
     def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
-        """What the nodes' agents open a bucket with, as the run request has it; None: it takes none.
-
-        Raises:
-            CredentialsError: this machine's cannot be read.
-        """
+        """What the run request has for agents to open a bucket; None: nothing. CredentialsError: it cannot be read."""
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
@@ -182,7 +174,7 @@ class Provider(Protocol):
         call made is deleted before it raises; what others made under the same name is not touched.
 
         Raises:
-            UsageError: a name is taken.  CapacityError: no room.  ImageError: the image is not there.
+            UsageError: a name is taken.  CapacityError: no room.  ImageError: the image is missing.
             NodeError: a node was made but does not start.
         """
 
@@ -191,11 +183,7 @@ class Provider(Protocol):
     ) -> Sequence[Node]:
         """Wait until every node's sshd answers; returns the nodes with address and host key.
 
-        Args:
-            deadline: `time.monotonic()` value after which to give up.
-
-        Raises:
-            NodeError: a node failed or the deadline passed; details hold the end of its boot log.
+        Raises NodeError: one failed, or `time.monotonic()` passed `deadline`; details hold the end of its boot log.
         """
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
@@ -237,10 +225,9 @@ class Provider(Protocol):
         """By name the host keys of those that say they are ready; from where only they and the provider can write."""
 
     def set_size(self, name: str, nodes: int) -> None:
-        """Write into the labels how many nodes the cluster has, where labels can be changed.
+        """Write into the labels, where they can be changed, how many nodes the cluster has.
 
-        Raises:
-            NodeError, CredentialsError: they could not be changed.
+        Raises NodeError or CredentialsError: they could not be changed.
         """
 
     def cluster(self, name: str) -> Cluster | None:

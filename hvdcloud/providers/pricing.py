@@ -39,7 +39,7 @@ class Offer:
     elsewhere: bool = False
     """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
     switched_off: date | None = None
-    """Since when the GPU can not be had any more."""
+    """Since when the GPU is no longer available."""
     ends: date | None = None
     """From when on it will not."""
     image: str | None = None

@@ -146,7 +146,7 @@ def test_what_would_fail_again_is_tried_once(script: Script, client: ComputeClie
 
 
 def test_a_call_that_keeps_failing_is_given_up_after_its_time(script: Script, client: ComputeClient) -> None:
-    client._transport._retry_seconds = 0.3
+    client.transport._retry_seconds = 0.3
     script.handler = lambda _: refusal(503, "backendError", "later")
     began = time.monotonic()
     with pytest.raises(ApiError) as raised:
@@ -187,7 +187,7 @@ def test_credentials_that_expired_say_how_to_log_in(script: Script, monkeypatch:
 
 
 def test_a_token_server_that_cannot_be_reached_is_asked_again(script: Script, client: ComputeClient) -> None:
-    client._transport._credentials = BadCredentials(TransportError("no route"), RefreshError("503", retryable=True))
+    client.transport._credentials = BadCredentials(TransportError("no route"), RefreshError("503", retryable=True))
     script.replies = [Reply({"items": []})]
     assert client.regions() == []
 

@@ -39,28 +39,21 @@ class Inventory:
         """Disks that no VM holds, so that they do not go with one."""
         if VMS in self.failures:
             return ()
-        held = {
-            (zone_of(vm), last_segment(disk.get("source", ""))) for vm in self.instances for disk in vm.get("disks", ())
-        }
+        attached = [(zone_of(vm), disk) for vm in self.instances for disk in vm.get("disks", ())]
+        held = {(zone, last_segment(disk.get("source", ""))) for zone, disk in attached}
         return tuple(disk for disk in self.disks if (zone_of(disk), disk["name"]) not in held)
 
     def creating(self, cluster: str) -> tuple[Resource, ...]:
         """Operations that still make something for a cluster of this name, also those of other machines."""
-        return tuple(
-            operation
-            for operation in self.operations
-            if operation.get("operationType") in ("bulkInsert", "insert")
-            and belongs_to(str(operation.get("clientOperationId", "")), cluster)
-        )
+        making = [each for each in self.operations if each.get("operationType") in ("bulkInsert", "insert")]
+        return tuple(each for each in making if belongs_to(str(each.get("clientOperationId", "")), cluster))
 
     def nameless(self, clusters: Iterable[str]) -> bool:
         """Whether an operation makes VMs for none of these clusters; whose they are, the VMs' labels will tell."""
         known = list(clusters)
-        return any(
-            operation.get("operationType") == "bulkInsert"
-            and not any(belongs_to(str(operation.get("clientOperationId", "")), name) for name in known)
-            for operation in self.operations
-        )
+        making = [each for each in self.operations if each.get("operationType") == "bulkInsert"]
+        requests = [str(each.get("clientOperationId", "")) for each in making]
+        return any(not any(belongs_to(request, name) for name in known) for request in requests)
 
     def only(self, cluster_id: str) -> Inventory:
         """The part that belongs to the one cluster with this id, of all those of its name."""
@@ -82,9 +75,8 @@ class Inventory:
 
     def within(self, zones: Collection[str]) -> Inventory:
         """Without what could not be seen in zones that do not matter."""
-        return replace(
-            self, unseen=tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
-        )
+        unseen = tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
+        return replace(self, unseen=unseen)
 
     def with_failures_unseen(self) -> Inventory:
         """The same, where a question that got no answer is one more place that did not: `disks (403 forbidden: …)`."""

@@ -80,15 +80,11 @@ class GcePlatform:
         """By image.device and the GPU of all nodes but a head of another kind."""
         device, gpu = self._config.image.device, self.gpu(1)
         if device == "cpu" and gpu is not None:
-            return Problem(
-                message="image.device is cpu: the nodes' GPUs would be paid for and not used",
-                hint="image.device: cuda uses them, gce.gpu: null drops them",
-            )
+            message = "image.device is cpu: the nodes' GPUs would be paid for and not used"
+            return Problem(message=message, hint="image.device: cuda uses them, gce.gpu: null drops them")
         if device == "cuda" and gpu is None:
-            return Problem(
-                message="image.device is cuda, but the nodes have no GPU",
-                hint="gce.gpu adds one, image.device: cpu is a small image",
-            )
+            message = "image.device is cuda, but the nodes have no GPU"
+            return Problem(message=message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
     def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
@@ -170,6 +166,5 @@ def _gpu(name: str) -> Gpu:
 def _estimate_notice(found: Sequence[Offer]) -> str:
     if not any(offer.region and offer.estimate for offer in found):
         return ""
-    return (
-        f"~ the price is that of {prices.region()}, since this region's is not known; hvdcloud prices refresh gets them"
-    )
+    instead = f"~ the price is that of {prices.region()}, since this region's is not known"
+    return f"{instead}; hvdcloud prices refresh gets them"

@@ -35,13 +35,7 @@ APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
 
 
 class GceProvider:
-    """VMs of one project.
-
-    Args:
-        config: which VMs, where, and who may reach them.
-        limits: how long they may live.
-        client: makes the API's client when it is needed first, and may raise CredentialsError or UsageError.
-    """
+    """VMs of one project; `client` makes the API's client on first use, or raises CredentialsError or UsageError."""
 
     name = "gce"
     ready_seconds = 1800.0

@@ -59,7 +59,7 @@ class ResourceMapper:
             port=SSH_PORT,
             made=str(instance.get("creationTimestamp", "")),
             internal_address=internal_name(name, zone=zone, project=self.project),
-            proxy_command=(iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None),
+            proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None,
         )
 
     def _address(self, instance: Resource) -> str | None:
@@ -128,9 +128,8 @@ def labels_of(resource: Resource) -> Mapping[str, str]:
 def described_operation(operation: Resource) -> ClusterObject:
     """One that still makes something: `operation operation-… (bulkInsert in us-central1-a, under way)`."""
     place = zone_of(operation) or "global"
-    return ClusterObject(
-        ObjectKind.OPERATION, f"{operation['name']} ({operation['operationType']} in {place}, under way)"
-    )
+    text = f"{operation['name']} ({operation['operationType']} in {place}, under way)"
+    return ClusterObject(ObjectKind.OPERATION, text)
 
 
 def metadata_of(instance: Resource) -> dict[str, str]:

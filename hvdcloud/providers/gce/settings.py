@@ -88,12 +88,7 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
 
 
 def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
-    """What is the same for every cluster of this configuration.
-
-    Args:
-        project: where the VMs are to be.
-        ssh_source: as `ssh_access.caller_source` found it.
-    """
+    """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
     gpu = config.gpu
     return Settings(
         project=project,

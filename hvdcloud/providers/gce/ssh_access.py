@@ -33,12 +33,7 @@ _SOURCE_HINT = "set gce.ssh.source to your network's range, such as 198.51.100.0
 
 
 def fetch_text(url: str) -> str:
-    """The first bytes of a page.
-
-    Raises:
-        OSError: no answer within ANSWER_SECONDS, or another status than 200.
-        ValueError: no URL.
-    """
+    """The first bytes of a page. OSError: no answer within ANSWER_SECONDS, or not status 200. ValueError: no URL."""
     from urllib.request import urlopen
 
     with urlopen(url, timeout=ANSWER_SECONDS) as answer:
@@ -47,17 +42,13 @@ def fetch_text(url: str) -> str:
 
 
 def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> str:
-    """The range that the firewall is to let in.
+    """The range that the firewall is to let in, such as `198.51.100.7/32`, or `iap`.
 
     Args:
         source: gce.ssh.source: `auto`, a CIDR or `iap`.
         fetch: reads a URL; asked for the caller's address where `source` is `auto`.
 
-    Returns:
-        A CIDR such as `198.51.100.7/32`, or `iap`.
-
-    Raises:
-        UsageError: no range, one that lets the whole internet in, or the caller's address cannot be found out.
+    Raises UsageError: no range, one that lets the whole internet in, or the caller's address cannot be found out.
     """
     if source == IAP:
         return IAP

@@ -26,11 +26,10 @@ class Maker:
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
-        """Make a container and start it. Returns its id.
+        """Make a container and start it; returns its id.
 
-        Raises:
-            UsageError: its name is taken.  ImageError: its image is not there.  CapacityError: the disk is full.
-            NodeError: the engine refuses.
+        Raises UsageError: its name is taken. ImageError: its image is missing. CapacityError: the disk is full.
+        NodeError: the engine refuses.
         """
         name = request.body["name"]
         self._on_progress(NodeProgress(object=name, step="creating"))
@@ -61,25 +60,17 @@ class Maker:
         from docker.errors import APIError
 
         try:
-            created = self._api.create_network(
-                body["name"],
-                driver=body["driver"],
-                check_duplicate=body["check_duplicate"],
-                labels=dict(body["labels"]),
-            )
+            created = self._api.create_network(**body)
         except APIError as error:
             text = str(error.explanation)
             if error.status_code == 409 or "already exists" in text:
-                raise UsageError(
-                    f"the network {body['name']} exists already",
-                    hint=f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]} deletes it if it is ours; "
-                    "else take another --name",
-                ) from None
+                down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
+                hint = f"{down} deletes it if it is ours; else take another --name"
+                raise UsageError(f"the network {body['name']} exists already", hint=hint) from None
             if "address pool" in text or "overlaps" in text:
-                raise CapacityError(
-                    f"the engine has no free subnet for the network {body['name']}: {text}",
-                    hint="docker network prune deletes networks that no container uses",
-                ) from None
+                message = f"the engine has no free subnet for the network {body['name']}: {text}"
+                hint = "docker network prune deletes networks that no container uses"
+                raise CapacityError(message, hint=hint) from None
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
 
@@ -110,11 +101,9 @@ class Maker:
             raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
         except APIError as error:
             if error.status_code == 409:
-                raise UsageError(
-                    f"the container name {body['name']} is taken",
-                    hint=f"hvdcloud list shows whose it is; hvdcloud down --name {body['labels'][LABEL_CLUSTER]} "
-                    "deletes a cluster of ours; else take another --name",
-                ) from None
+                down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
+                hint = f"hvdcloud list shows whose it is; {down} deletes a cluster of ours; else take another --name"
+                raise UsageError(f"the container name {body['name']} is taken", hint=hint) from None
             raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
 
@@ -130,9 +119,8 @@ class Maker:
                     raise view.engine_refused(f"container {name}", error) from error
                 # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
                 if attempt == START_ATTEMPTS:
-                    raise NodeError(
-                        f"container {name}: the engine found no free loopback port for its sshd: {text}",
-                        hint="end the programs that hold these ports, then hvdcloud up again",
-                    ) from None
+                    message = f"container {name}: the engine found no free loopback port for its sshd: {text}"
+                    hint = "end the programs that hold these ports, then hvdcloud up again"
+                    raise NodeError(message, hint=hint) from None
             else:
                 return

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.local import view
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -37,16 +38,11 @@ def _name(spec: ClusterSpec) -> Finding:
     for container in _asked(lambda api: api.containers(all=True)):
         labels = container["Labels"] or {}
         for name in sorted(names & {name.removeprefix("/") for name in container["Names"]}):
+            problem = view.name_taken(name, labels, spec)
             if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-                return warning(
-                    f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'somebody')}",
-                    hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
-                )
-            return failed(
-                f"the name {name} is taken by a container that is not hvdcloud's",
-                hint=f"take another --name, or delete it: docker rm -f {name}",
-                error=UsageError,
-            )
+                message = f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'another user')}"
+                return warning(message, hint=problem.hint)
+            return failed(problem.message, hint=problem.hint, error=UsageError)
     return fine(f"no container is called {spec.node_name(0)}")
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +46,11 @@ if TYPE_CHECKING:
 
 DESTROY_SECONDS = 60.0
 STATUS_PREFIX = "hvdcloud-status "
+OURS = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
 class LocalProvider:
-    """Containers on one Docker engine.
-
-    Args:
-        client: docker-py's client; its API object is used from several threads at once.
-        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-    """
+    """Containers on one Docker engine; the API of docker-py's `client` is used from several threads at once."""
 
     name = "local"
     ready_seconds = 180.0
@@ -72,9 +69,8 @@ class LocalProvider:
             for name in names & {name.removeprefix("/") for name in container["Names"]}:
                 problems.append(view.name_taken(name, container["Labels"], spec))
         if not self._api.images(name=spec.image, quiet=True):
-            problems.append(
-                Problem(message=f"image {spec.image} is not on this engine", hint="hvdcloud build", error=ImageError)
-            )
+            message = f"image {spec.image} is not on this engine"
+            problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
         return problems
 
     def plan(self, spec: ClusterSpec) -> Plan:
@@ -89,7 +85,27 @@ class LocalProvider:
 
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
-        return self._make(plan, journal=journal, on_progress=on_progress)
+        spec = plan.spec
+        maker = Maker(self._api, on_progress=on_progress)
+        networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
+        containers = [request for request in plan.requests if request not in networks]
+        try:
+            for request in plan.requests:
+                for folder in request.body.get("mounts", {}):
+                    _make_folder(Path(folder))
+            objects = [request.object for request in plan.requests]
+            journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
+            # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
+            side_by_side(maker.network, networks)
+            made = side_by_side(maker.container, containers)
+        except BaseException as error:
+            # Only what this call made: a cluster of the same name that another user made meanwhile stays.
+            left = maker.undo()
+            if isinstance(error, HvdcloudError):
+                error.add_details(*left)
+            raise
+        cluster = self.cluster(spec.name)
+        return [node for node in cluster.nodes if node.id in made] if cluster else []
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""
@@ -104,7 +120,7 @@ class LocalProvider:
         stopped = [node.index for node in cluster.nodes if node.state is NodeState.STOPPED] if cluster else []
         if left := self.shrink(spec.name, sorted({*stopped} & {*indices}), on_progress=on_progress):
             raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
-        return self._make(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
+        return self.create(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
         """A container cannot make others."""
@@ -113,39 +129,13 @@ class LocalProvider:
         """As containers have printed them."""
         found = {}
         for node in nodes:
-            for line in self.console(node).splitlines():
-                if line.startswith(STATUS_PREFIX):
-                    status = json.loads(line.removeprefix(STATUS_PREFIX))
-                    if status["status"] == "ready":
-                        found[node.name] = str(status["host_key"])
+            for status in filter(None, map(_status, self.console(node).splitlines())):
+                if status["status"] == "ready":
+                    found[node.name] = str(status["host_key"])
         return found
 
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
-
-    def _make(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
-        spec = plan.spec
-        maker = Maker(self._api, on_progress=on_progress)
-        networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
-        containers = [request for request in plan.requests if request not in networks]
-        try:
-            for request in plan.requests:
-                for folder in request.body.get("mounts", {}):
-                    _make_folder(Path(folder))
-            journal.record(
-                "create", cluster_id=spec.id, cluster=spec.name, objects=[request.object for request in plan.requests]
-            )
-            # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
-            side_by_side(maker.network, networks)
-            made = side_by_side(maker.container, containers)
-        except BaseException as error:
-            # Only what this call made: a cluster of the same name that another user made meanwhile stays.
-            left = maker.undo()
-            if left and isinstance(error, HvdcloudError):
-                error.details = "\n".join([error.details, *left]).strip()
-            raise
-        cluster = self.cluster(spec.name)
-        return [node for node in cluster.nodes if node.id in made] if cluster else []
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -180,13 +170,12 @@ class LocalProvider:
         timer.start()
         try:
             for line in _lines(stream):
-                if not line.startswith(STATUS_PREFIX):
+                status = _status(line)
+                if status is None:
                     said.append(line)
-                    continue
-                status = json.loads(line.removeprefix(STATUS_PREFIX))
-                if status["status"] == "ready":
+                elif status["status"] == "ready":
                     return self._with_address(node, host_key=status["host_key"])
-                if status["status"] == "failed":
+                elif status["status"] == "failed":
                     said.append(f"{status.get('step')}: {status.get('error')}")
         finally:
             timer.cancel()
@@ -203,41 +192,32 @@ class LocalProvider:
         found = self._api.inspect_container(node.id)
         bindings = (found["NetworkSettings"]["Ports"] or {}).get(f"{SSH_PORT}/tcp") or []
         if not bindings:
-            raise NodeError(
-                f"node {node.name} stopped while coming up", hint="hvdcloud up", details=self.console(node)[-2000:]
-            )
-        return Node(
-            name=node.name,
-            index=node.index,
-            id=node.id,
-            state=NodeState.RUNNING,
-            address="127.0.0.1",
-            port=int(bindings[0]["HostPort"]),
-            host_key=host_key,
-        )
+            log = self.console(node)[-2000:]
+            raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
+        port = int(bindings[0]["HostPort"])
+        return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of containers and networks."""
-        return next(iter(self._clusters({"label": [_label(LABEL_CLUSTER, name)]})), None)
+        return next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")), None)
 
     def list(self) -> Listing:
         """Every cluster on this engine."""
-        return Listing(clusters=tuple(self._clusters({"label": []})))
+        return Listing(clusters=tuple(self._clusters()))
 
-    def _clusters(self, filters: Mapping[str, Sequence[str]]) -> Sequence[Cluster]:
-        ours = {"label": [*filters["label"], _label(LABEL_MANAGED_BY, MANAGED_BY)]}
+    def _clusters(self, *labels: str) -> Sequence[Cluster]:
+        ours = {"label": [*labels, OURS]}
         containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
         others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
         for container in self._api.containers(all=True, filters=ours):
             containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
-        for network in self._api.networks(filters=ours):
-            found = ClusterObject(ObjectKind.NETWORK, network["Name"])
-            others[network["Labels"].get(LABEL_CLUSTER, "")].append((found, network["Labels"]))
-        for volume in self._api.volumes(filters=ours).get("Volumes") or []:
-            found = ClusterObject(ObjectKind.VOLUME, volume["Name"])
-            others[volume["Labels"].get(LABEL_CLUSTER, "")].append((found, volume["Labels"]))
+        found = [(ObjectKind.NETWORK, network) for network in self._api.networks(filters=ours)]
+        found += [(ObjectKind.VOLUME, volume) for volume in self._api.volumes(filters=ours).get("Volumes") or []]
+        for kind, each in found:
+            described = (ClusterObject(kind, each["Name"]), each["Labels"])
+            others[each["Labels"].get(LABEL_CLUSTER, "")].append(described)
         return [
             view.describe_cluster(name, containers.get(name, []), others.get(name, []))
             for name in sorted({*containers, *others})
@@ -280,7 +260,7 @@ class LocalProvider:
         self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
     ) -> Sequence[Leftover]:
         """Delete all, or these nodes only; what was found, deleted or not, is to be looked for once more."""
-        labels = {"label": [_label(LABEL_CLUSTER, name), _label(LABEL_MANAGED_BY, MANAGED_BY)]}
+        labels = {"label": [f"{LABEL_CLUSTER}={name}", OURS]}
         containers = [
             ("container", found["Names"][0].removeprefix("/"), found["Id"])
             for found in self._api.containers(all=True, filters=labels)
@@ -293,8 +273,7 @@ class LocalProvider:
             others += [("volume", volume["Name"], volume["Name"]) for volume in volumes]
 
         def remove(found: tuple[str, str, str]) -> Leftover:
-            kind, object_name, object_id = found
-            return self._remove(kind, object_name, object_id, on_progress)
+            return self._remove(*found, on_progress)
 
         # A network can only go when its containers are gone.
         return [*side_by_side(remove, containers), *side_by_side(remove, others)]
@@ -337,8 +316,12 @@ def _make_folder(path: Path) -> None:
         ) from error
 
 
-def _label(key: str, value: str) -> str:
-    return f"{key}={value}"
+def _status(line: str) -> dict[str, Any] | None:
+    """What a line of a node's output says of its state; None: it is another line."""
+    status: dict[str, Any] | None = None
+    if line.startswith(STATUS_PREFIX):
+        status = json.loads(line.removeprefix(STATUS_PREFIX))
+    return status
 
 
 def _hang_up(stream: Any) -> None:

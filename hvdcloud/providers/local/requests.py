@@ -27,15 +27,10 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
         idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
     """
     network = network_name(spec.name)
-    requests: list[Request] = [
-        NetworkRequest(
-            object=f"network {network}",
-            method="POST /networks/create",
-            body={"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels},
-        )
-    ]
-    requests += container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
-    return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+    body = {"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
+    first = NetworkRequest(object=f"network {network}", method="POST /networks/create", body=body)
+    containers = container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
+    return Plan(spec=spec, requests=(first, *containers), dollars_per_hour=0.0)
 
 
 def container_requests(

@@ -77,14 +77,11 @@ def _node(container: dict[str, Any]) -> Node:
 def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:
     labels = labels or {}
     if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-        return Problem(
-            message=f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})",
-            hint=f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it",
-        )
-    return Problem(
-        message=f"the name {name} is taken by a container that is not hvdcloud's",
-        hint=f"take another --name, or delete it: docker rm -f {name}",
-    )
+        message = f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})"
+        hint = f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it"
+        return Problem(message=message, hint=hint)
+    message = f"the name {name} is taken by a container that is not hvdcloud's"
+    return Problem(message=message, hint=f"take another --name, or delete it: docker rm -f {name}")
 
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:

@@ -45,13 +45,7 @@ class Aggregated:
 
 
 class ComputeClient:
-    """One project's Compute Engine. May be used from several threads at once.
-
-    Args:
-        credentials: of google.auth.
-        endpoint: scheme, host and port of the API; None: Google's.
-        retry_seconds: after which a call that keeps failing is given up.
-    """
+    """One project's Compute Engine, as `http.Transport` reaches it. May be used from several threads at once."""
 
     def __init__(
         self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = http.RETRY_SECONDS
@@ -146,10 +140,9 @@ class ComputeClient:
         return self._delete("Disks", {"zone": zone, "disk": name, "request_id": request_id})
 
     def set_labels(self, resource: Mapping[str, Any], labels: Mapping[str, str], request_id: str) -> dict[str, Any]:
-        """Start to replace all labels of a VM or a disk; returns the operation.
+        """Start to replace all labels of a VM or a disk, as `resource` was listed; returns the operation.
 
-        Args:
-            resource: as it was listed: if its labels have changed since, the API refuses.
+        If its labels have changed since, the API refuses.
         """
         service, what = "Instances", "instance"
         field, message = "instances_set_labels_request_resource", "InstancesSetLabelsRequest"
@@ -167,12 +160,8 @@ class ComputeClient:
     ) -> dict[str, Any]:
         """Wait until an operation is DONE; whether it succeeded is for `operation_errors` to say.
 
-        Args:
-            deadline: `time.monotonic()` value after which to give up.
-            stop: give up within seconds after it is set.
-
-        Raises:
-            ApiError: reason `deadline` or `stopped`: it was not DONE by then.
+        Raises ApiError if it is not DONE by `deadline` (a `time.monotonic()` value; its reason is `deadline`), or
+        seconds after `stop` is set (`stopped`).
         """
         current = dict(operation)
         service, fields = _operation_place(operation)

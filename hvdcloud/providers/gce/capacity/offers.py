@@ -22,11 +22,7 @@ NODE = "n1-standard-8"
 def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[NodeKind]:
     """The nodes to compare: the configured one, and others with as many GPUs or, without GPUs, as many vCPUs.
 
-    Args:
-        gpu: only nodes with this GPU.
-
-    Raises:
-        UsageError: the machine type or a GPU is not in the catalogue.
+    Only nodes with `gpu`, if one is named. Raises UsageError: the machine type or a GPU is not in the catalogue.
     """
     own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     configured = NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
@@ -89,16 +85,13 @@ def offers(
 ) -> list[Offer]:
     """Every kind of node in every zone, on demand and Spot; the cheapest first, those without a price last.
 
-    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
+    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well. Raises as `kinds`.
 
     Args:
         hours: that `Offer.dollars` is for.
         zones: `gce.zones`; empty: any.
         gpu: only nodes with this GPU.
         image_problem: of a GPU: why the image does not run on it; None: it does.
-
-    Raises:
-        UsageError: as `kinds`.
     """
     allowed = set(candidates.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
     # A head alone is no worker.

@@ -85,7 +85,7 @@ def preflight(
 
     Args:
         zones: `gce.zones`; empty: wherever the machine type and the GPU are.
-        today: decides which GPUs are still there.
+        today: decides which GPUs are still available.
     """
     problems = wrong_settings(spec, settings, today=today)
     if problems:

@@ -83,9 +83,8 @@ class _Checks:
         return permissions.check_permissions(self._login(), external_address=self._settings().needs_external_ip)
 
     def _service_account(self) -> Finding:
-        return permissions.check_service_account(
-            self._login(), account=self._config.service_account, setup=setup_hint()
-        )
+        account = self._config.service_account
+        return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -101,14 +100,10 @@ class _Checks:
             workers, head = nodes
             alike = (workers.machine_type, workers.gpu_count) == (head.machine_type, head.gpu_count)
             message += f"; the head {'' if alike else f'{_described(head)}, '}{'Spot' if head.spot else 'on demand'}"
-        notices = [
-            notice
-            for kind in nodes
-            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
-        ]
-        if not notices:
-            return fine(message)
-        return warning(f"{message}; {notices[0].message}", hint=notices[0].hint)
+        for kind in nodes:
+            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today):
+                return warning(f"{message}; {notice.message}", hint=notice.hint)
+        return fine(message)
 
     def _zones(self) -> Finding:
         found = self._outlook()
@@ -133,9 +128,8 @@ class _Checks:
         regions = list(dict.fromkeys(map(region_of, found.roomy)))
         message = f"room for {self._spec.nodes} node(s) in {_listed(regions)}: {self._needs(found)}"
         if found.scarce:
-            return warning(
-                f"{message}; {found.scarce[0]}", hint="the other regions are tried; more quota is more places"
-            )
+            hint = "the other regions are tried; more quota is more places"
+            return warning(f"{message}; {found.scarce[0]}", hint=hint)
         return fine(message)
 
     def _needs(self, found: Outlook) -> str:

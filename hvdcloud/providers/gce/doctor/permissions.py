@@ -88,10 +88,7 @@ class Login:
 
 
 def log_in(config: GceConfig) -> Login:
-    """
-    Raises:
-        CredentialsError: there are no credentials.  UsageError: no project.
-    """
+    """This machine's account and the configured project; CredentialsError: there are none. UsageError: no project."""
     credentials, project = google_credentials(config.project)
     return Login(credentials=credentials, project=project, endpoint=config.endpoint)
 
@@ -170,11 +167,8 @@ def check_apis(login: Login, services: Sequence[str]) -> Finding:
         found = login.api("serviceusage").read(f"{parent}/services:batchGet", {"names": names})
     except ApiError as error:
         return _not_told(error, f"see which APIs are on in {login.project}")
-    on = {
-        str(service["name"]).rpartition("/")[2]
-        for service in found.get("services", [])
-        if service.get("state") == "ENABLED"
-    }
+    enabled = [service for service in found.get("services", []) if service.get("state") == "ENABLED"]
+    on = {str(service["name"]).rpartition("/")[2] for service in enabled}
     off = [service for service in services if service not in on]
     if off:
         return failed(
@@ -273,6 +267,6 @@ def _switched_off(error: ApiError) -> bool:
 
 def _not_told(error: ApiError, doing: str) -> Finding:
     """We may run jobs without being allowed to ask this; any other trouble is one."""
-    if error.status != 403 and error.status != 400:
+    if error.status not in (400, 403):
         raise error.as_user_error(doing=doing) from error
     return unknown(f"cannot {doing}: {error.cause}", hint=error.hint, error=error.rule.error)

@@ -70,19 +70,16 @@ def entries() -> Iterator[Entry]:
 
 @dataclass(slots=True)
 class Reading:
-    """The catalog, as far as it was read.
-
-    Attributes:
-        skus: how many entries came.
-        found: component, Spot or not → region → dollars.
-        free: what had no price but zero.
-        differing: what had two prices in one region; the higher one counts.
-    """
+    """The catalog, as far as it was read."""
 
     skus: int = 0
+    """How many entries came."""
     found: dict[tuple[str, bool], dict[str, Decimal]] = field(default_factory=dict)
+    """Component, Spot or not → region → dollars."""
     free: set[tuple[str, bool, str]] = field(default_factory=set)
+    """What had no price but zero."""
     differing: set[tuple[str, bool, str]] = field(default_factory=set)
+    """What had two prices in one region; the higher one counts."""
     _names: dict[str, Entry] = field(default_factory=dict, repr=False)
     _beginnings: dict[str, Entry] = field(default_factory=dict, repr=False)
 
@@ -97,12 +94,9 @@ class Reading:
         """One page."""
         for sku in skus:
             self.skus += 1
-            entry = self._entry(sku)
-            dollars = price(sku, unit=entry.unit) if entry else None
-            if entry is None or dollars is None:
-                continue
-            for region in sku.get("serviceRegions") or [GLOBAL]:
-                self._note(entry, str(region), dollars)
+            if (entry := self._entry(sku)) and (dollars := price(sku, unit=entry.unit)) is not None:
+                for region in sku.get("serviceRegions") or [GLOBAL]:
+                    self._note(entry, str(region), dollars)
 
     def _entry(self, sku: Mapping[str, Any]) -> Entry | None:
         description = " ".join(str(sku.get("description", "")).split())
@@ -144,9 +138,8 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
     timeline = sku.get("pricingInfo") or [{}]
     expression = timeline[-1].get("pricingExpression", {})
     tiers = [tier.get("unitPrice", {}) for tier in expression.get("tieredRates", ())]
-    if expression.get("usageUnit") != unit or not tiers:
-        return None
-    if any(money.get("currencyCode", "USD") != "USD" for money in tiers):
+    foreign = any(money.get("currencyCode", "USD") != "USD" for money in tiers)
+    if expression.get("usageUnit") != unit or not tiers or foreign:
         return None
     amounts = [Decimal(str(money.get("units") or 0)) + Decimal(money.get("nanos") or 0) / 10**9 for money in tiers]
     return next((amount for amount in amounts if amount != 0), Decimal(0))
@@ -155,11 +148,7 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 def table_of(reading: Reading, *, before: Table, shipped: Table, today: date) -> Table:
     """The new price table: the regions that have machines, and what the main one lacks from the table `before`.
 
-    Args:
-        shipped: what a price is held against.
-
-    Raises:
-        NodeError: the answer cannot be right.
+    Raises NodeError: beside the `shipped` table, the answer cannot be right.
     """
     _check_zeros(reading, shipped)
     places = {region for prices in reading.found.values() for region in prices} - {GLOBAL}

@@ -101,11 +101,7 @@ class NodeKind:
 
 
 def machine(machine_type: str) -> Machine:
-    """Look up a machine type, custom N1 types included.
-
-    Raises:
-        UsageError: it is not in the table, or a custom type breaks the rules of custom types.
-    """
+    """The machine type, custom N1 types included; UsageError: it is unknown, or breaks the rules of custom types."""
     if custom := _CUSTOM.fullmatch(machine_type):
         return _custom_machine(machine_type, vcpus=int(custom[1]), mb=int(custom[2]), extended=bool(custom[3]))
     return _looked_up(machine_type, _machines(), what="gce.machine_type", table="machine types")

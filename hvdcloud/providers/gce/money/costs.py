@@ -69,13 +69,7 @@ class _Item:
 
 
 def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
-    """Of all VMs and of the disks that no VM holds.
-
-    Args:
-        instances: `compute#instance` resources.
-        loose_disks: `compute#disk` resources.
-        now: with its time zone.
-    """
+    """Of all VMs and of the disks that no VM holds, as the API describes them; `now` has its time zone."""
     items = [*(_vm(vm, now) for vm in instances), *(_disk(disk, now) for disk in loose_disks)]
     endless = [item.endless for item in items if item.endless]
     ends = [item.ends for item in items if item.ends is not None]

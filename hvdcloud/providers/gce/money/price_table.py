@@ -97,19 +97,16 @@ def chosen() -> Chosen:
 
 
 def save(table: Table) -> Path:
-    """Make this the refreshed table, in one move. Returns where it is.
+    """Make this the refreshed table, in one move; returns where it is.
 
-    Raises:
-        CapacityError: the disk is full.  UsageError: the file may not be written.
+    Raises CapacityError: the disk is full. UsageError: the file may not be written.
     """
     path = refreshed_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UsageError(
-            f"{path.parent} cannot be made: {error.strerror or error}",
-            hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
-        ) from error
+        hint = "make it writable, or name another folder with HVDCLOUD_STATE_DIR"
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror or error}", hint=hint) from error
     # JSON, which is read many times faster than YAML.
     write_private(path, json.dumps(table.model_dump(mode="json"), indent=1) + "\n")
     return path

@@ -48,10 +48,8 @@ def refresh(
         api_key: instead of this machine's credentials. Where those are missing, GOOGLE_API_KEY is taken.
         on_progress: called with a line for people.
 
-    Raises:
-        CredentialsError: there are none, or they are refused.
-        NodeError: the API cannot be reached, or its answer cannot be right.
-        UsageError, CapacityError: the table cannot be written.
+    Raises CredentialsError: there are none, or they are refused. NodeError: the API cannot be reached, or its answer
+    cannot be right. UsageError, CapacityError: the table cannot be written.
     """
     before = price_table.chosen().table
     transport, with_key = _connect(project=project, endpoint=endpoint, api_key=api_key)

@@ -99,10 +99,7 @@ class Creation:
         self._taken = False
 
     def run(self) -> list[dict[str, Any]]:
-        """Make everything of the plan; after any failure, or Ctrl-C, nothing of it is left.
-
-        Returns:
-            the VMs.
+        """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
 
         Raises:
             CapacityError: no zone has room.  UsageError: a name is taken, or the request is refused.

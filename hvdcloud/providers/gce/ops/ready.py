@@ -58,10 +58,7 @@ class Boots:
         self._boots = [_Boot(node) for node in self.nodes]
 
     def wait(self) -> list[Node]:
-        """Poll until every node is ready.
-
-        Returns:
-            the nodes in their order, with addresses and host keys.
+        """Poll until every node is ready; returns the nodes in their order, with addresses and host keys.
 
         Raises:
             NodeError: a node failed or is gone, or the deadline passed; details hold the end of its boot log.
@@ -133,24 +130,17 @@ class Boots:
 
     def _failed(self, boot: _Boot, *, step: str, cause: str) -> NodeError:
         first = cause.strip().splitlines()[-1] if cause.strip() else "no reason was given"
-        return NodeError(
-            f"node {boot.node.name} failed at step {step}: {first}",
-            hint=_AGAIN,
-            details="\n".join(filter(None, [cause.strip(), self._tail(boot)])),
-        )
+        details = "\n".join(filter(None, [cause.strip(), self._tail(boot)]))
+        return NodeError(f"node {boot.node.name} failed at step {step}: {first}", hint=_AGAIN, details=details)
 
     def _stopped(self, boot: _Boot) -> NodeError:
-        return NodeError(
-            f"node {boot.node.name} stopped while coming up (at step {boot.step})",
-            hint="hvdcloud up starts again; a Spot VM may have been taken away",
-            details=self._tail(boot),
-        )
+        message = f"node {boot.node.name} stopped while coming up (at step {boot.step})"
+        hint = "hvdcloud up starts again; a Spot VM may have been taken away"
+        return NodeError(message, hint=hint, details=self._tail(boot))
 
     def _gone(self, boot: _Boot) -> NodeError:
-        return NodeError(
-            f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})",
-            hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted",
-        )
+        message = f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})"
+        return NodeError(message, hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted")
 
     def _too_late(self, pending: Sequence[_Boot]) -> NodeError:
         lines = [f"{boot.node.name}: {boot.step}" for boot in pending[:NAMED_NODES]]

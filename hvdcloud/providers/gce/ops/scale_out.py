@@ -36,9 +36,7 @@ def plan_growth(
         inventory: all that exists of it.
         now: with its time zone.
 
-    Raises:
-        NodeError: it has no head.
-        UsageError: the cluster's time is nearly over, or `limits.max_cost` leaves too little.
+    Raises NodeError: it has no head. UsageError: its time is nearly over, or `limits.max_cost` leaves too little.
     """
     wanted = {spec.node_name(index) for index in indices}
     ours = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_ID) == spec.id]
@@ -69,11 +67,8 @@ def vm_templates(
 ) -> dict[str, Any]:
     """What the head needs to make any of these nodes again by itself (node/elastic/replace.py). Pure.
 
-    Each new node takes the place of one that is gone, in the same zone and until the same moment, so all of them
-    together cost no more than `limits.max_cost` has allowed.
-
-    Args:
-        ends: when Compute Engine deletes the cluster.
+    Each new node takes the place of one that is gone, in the same zone and until `ends`, when Compute Engine deletes
+    the cluster, so all of them together cost no more than `limits.max_cost` has allowed.
     """
     bodies = bulk_insert_bodies(
         spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=settings.max_run_seconds

@@ -50,10 +50,8 @@ def unpriced(settings: Settings, *, nodes: int, zone: str | None = None) -> str:
 def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) -> int:
     """How long the nodes may live: `limits.max_run_duration`, or less where `limits.max_cost` buys less.
 
-    By the prices of a zone, or of the price table's own region.
-
-    Raises:
-        UsageError: outside of what Compute Engine takes; the money buys less than that; or the price is not known.
+    By the prices of a zone, or of the price table's own region. Raises UsageError: outside of what Compute Engine
+    takes; the money buys less than that; or the price is not known.
     """
     check_run_seconds(settings.max_run_seconds, "limits.max_run_duration")
     if settings.max_cost is None:
@@ -85,13 +83,10 @@ def check_run_seconds(seconds: int, what: str) -> None:
 
 
 def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
-    """What the nodes cost if nothing but their time limit ends them, in a zone; 0 if the price is not known.
+    """What the nodes cost if only their time limit ends them, in a zone; 0: the price is not known.
 
     From their creation, so more than the one minute that is billed at least, until Compute Engine has been as late as
-    it may be.
-
-    Raises:
-        UsageError: as `allowed_seconds`.
+    it may be. Raises as `allowed_seconds`.
     """
     seconds = START_SECONDS + allowed_seconds(settings, nodes=nodes, zone=zone) + LATE_SECONDS
     return (dollars_per_hour(settings, nodes=nodes, zone=zone) or 0.0) * seconds / 3600

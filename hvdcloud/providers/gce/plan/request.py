@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.google.credentials import SCOPE
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -97,12 +98,7 @@ def _instance_properties(
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
         # Scopes are wide because IAM is what limits the account; Artifact Registry needs more than the storage scopes.
-        "serviceAccounts": [
-            {
-                "email": settings.service_account or "default",
-                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
-            }
-        ],
+        "serviceAccounts": [{"email": settings.service_account or "default", "scopes": [SCOPE]}],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
@@ -126,9 +122,8 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     if settings.network or not settings.subnetwork:
         interface["network"] = network_path(settings)
     if settings.subnetwork:
-        interface["subnetwork"] = _path(
-            settings.subnetwork, f"projects/{settings.project}/regions/{region_of(zone)}/subnetworks"
-        )
+        collection = f"projects/{settings.project}/regions/{region_of(zone)}/subnetworks"
+        interface["subnetwork"] = _path(settings.subnetwork, collection)
     if settings.needs_external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return interface
@@ -137,7 +132,7 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
 def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
     return {
         "provisioningModel": "SPOT" if kind.spot else "STANDARD",
-        # Serves both preemption and the time limit. Stopped VMs would go on billing their disks.
+        # Serves both preemption and the time limit. Stopped VMs would still cost their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.
         "onHostMaintenance": "TERMINATE",
