@@ -17,7 +17,6 @@ from hvdcloud.remote.unsaved import unsaved
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.storage.base import Bucket
 
 CUT_OFF_SECONDS = 60.0
 """After this long the last request of an `up` that was killed has no further effect."""
@@ -141,28 +140,32 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
+    from hvdcloud.checkpoints.verified_files import Unverified, VerifiedFiles, unverified
 
     bucket = context.bucket(cluster)
+
+    def unpulled(run: str) -> list[Unverified]:
+        verified_files = VerifiedFiles(context.state.verified_files)
+        return unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files)
+
     if not cluster.nodes and not cluster.unseen:
-        # Its nodes have deleted themselves or were preempted; what is left holds no files.
-        _warn_of_unpulled(context, bucket, cluster)
+        # Its nodes have deleted themselves or were preempted; what is left holds no files, so nothing can be lost.
+        for run in filter(unpulled, list_runs(bucket, cluster.name, suffix=cluster.id)):
+            context.console.warn(
+                f"checkpoints of run {run} are in {bucket.url} and not on this disk; hvdcloud pull {run} "
+                f"--name {cluster.name} fetches them, also after this"
+            )
         return
     record = context.state.record_of(cluster.id)
     gone, missing = _gone(cluster), record.lost_predecessors() if record is not None else set()
     unsafe: list[str] = []
     if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
         unsafe += (each.text for each in unsaved(cluster, record, bucket=bucket, fleet=context.fleet))
-    verified_files = VerifiedFiles(context.state.verified_files)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
         lost = {manifest_name(cluster.name, run, index) for index in gone}
         lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
-        unsafe += [
-            f"{run}/{item.name}: {item.reason}"
-            for item in unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files)
-            if item.name not in lost
-        ]
+        unsafe += [f"{run}/{item.name}: {item.reason}" for item in unpulled(run) if item.name not in lost]
     if unsafe and (now := _if_nodes_ended(context, cluster)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
@@ -184,20 +187,6 @@ def _if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
 
 def _running(cluster: Cluster) -> set[str]:
     return {node.name for node in cluster.nodes if node.state is NodeState.RUNNING}
-
-
-def _warn_of_unpulled(context: Context, bucket: Bucket, cluster: Cluster) -> None:
-    """Warn of checkpoints that are not on this disk; of a cluster without nodes nothing can be lost."""
-    from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
-
-    verified_files = VerifiedFiles(context.state.verified_files)
-    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
-        if unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files):
-            context.console.warn(
-                f"checkpoints of run {run} are in {bucket.url} and not on this disk; hvdcloud pull {run} "
-                f"--name {cluster.name} fetches them, also after this"
-            )
 
 
 def _gone(cluster: Cluster) -> set[int]:

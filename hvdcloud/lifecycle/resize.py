@@ -85,7 +85,11 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         if not done:
             run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
-            _grow(context, cluster, change, nodes, run=run, consent=consent, force=force)
+            if not force and run is None:
+                again = set(change.make) - set(change.clear)
+                _refuse_if_unsaved(context, cluster, [node for node in cluster.nodes if node.index in again])
+            if change.make:
+                _grow(context, cluster, change, nodes, run=run, consent=consent)
             _shrink(context, cluster, change, nodes, run=run, force=force)
         if not done or (labelled is not None and labelled.expected_nodes != nodes):
             context.provider.set_size(cluster.name, nodes)
@@ -166,20 +170,8 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
 
 
 def _grow(
-    context: Context,
-    cluster: Cluster,
-    change: Change,
-    nodes: int,
-    *,
-    run: RunState | None,
-    consent: Consent,
-    force: bool,
+    context: Context, cluster: Cluster, change: Change, nodes: int, *, run: RunState | None, consent: Consent
 ) -> None:
-    if not change.make:
-        return
-    stopped = [node for node in cluster.nodes if node.index in change.make and node.index not in change.clear]
-    if not force and run is None:
-        _refuse_if_unsaved(context, cluster, stopped)
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
     plan = context.provider.plan_growth(spec, change.make)
     ask_above = context.config.limits.ask_above
