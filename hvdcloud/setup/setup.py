@@ -98,7 +98,6 @@ def setup(
     """Set the project up, or correct what has changed since, and write its names into hvdcloud.yaml.
 
     Args:
-        file: hvdcloud.yaml.
         confirm: asked before anything is changed in the project.
         plan_only: only say what would be done.
         adopt: take up what has the right name and was not made from here. What was made from here, while Terraform or

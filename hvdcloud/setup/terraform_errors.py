@@ -28,11 +28,7 @@ class ApiOffError(CredentialsError):
 
 
 class AlreadyThereError(UsageError):
-    """What was to be made exists already, and is not in Terraform's state.
-
-    Args:
-        addresses: Terraform's, of all of them.
-    """
+    """What was to be made, at these Terraform addresses, exists already, and is not in Terraform's state."""
 
     def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)

@@ -35,7 +35,7 @@ class RemoteResult:
     Attributes:
         reference: `HOST/PATH:TAG`.
         digest: the registry's (`sha256:…`).
-        cached: nothing was built, because it was there.
+        cached: nothing was built, because it existed.
         log_url: the build in Google's console; "" if there was none.
     """
 
@@ -65,10 +65,7 @@ class RemoteBuilder:
     """Tag of the build that this command has asked for."""
 
     def build(self, plan: ImagePlan, *, repository: str) -> RemoteResult:
-        """Builds and pushes the plan's image, unless it is at the registry.
-
-        Args:
-            repository: `image.repository`.
+        """Builds and pushes the plan's image, unless it is at the registry, `image.repository`.
 
         Raises:
             UsageError, CapacityError: the configuration does not suit the project.
@@ -88,8 +85,6 @@ class RemoteBuilder:
         except KeyboardInterrupt:
             raise self._interrupted(plan) from None
         return self._result(ended, names)
-
-    # -- before ------------------------------------------------------------------------------------------------------
 
     def _there(self, tags: Sequence[str]) -> str | None:
         """The digest, if all tags stand for the same image at the registry."""
@@ -142,13 +137,8 @@ class RemoteBuilder:
     def _logs(self) -> str:
         return f"{self.bucket.url}/{FOLDER}"
 
-    # -- meanwhile ---------------------------------------------------------------------------------------------------
-
     def _followed(self, build: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str, Any]:
-        """Shows the log until the build has ended; returns it as it is then.
-
-        Args:
-            steps: by their ids in the build.
+        """Shows the log until the build, with its steps by id, has ended; returns the build as it is then.
 
         Raises:
             ImageError, CredentialsError: it has not succeeded.
@@ -190,8 +180,6 @@ class RemoteBuilder:
             self.client.cancel(build["id"])
             return InterruptedByUserError(f"build {build['id']} of {plan.reference} is cancelled", hint=again)
         return InterruptedByUserError("interrupted; no build was started from here", hint=again)
-
-    # -- afterwards --------------------------------------------------------------------------------------------------
 
     def _result(self, build: Mapping[str, Any], names: Names) -> RemoteResult:
         pushed = {image["name"]: image["digest"] for image in build.get("results", {}).get("images", [])}

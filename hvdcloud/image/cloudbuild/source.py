@@ -25,12 +25,7 @@ _LEVEL = 1
 
 
 def merged(contexts: Mapping[str, Context], *, keep_ca_bundle: bool) -> Context:
-    """One context with a folder for each.
-
-    Args:
-        contexts: folder → what is in it.
-        keep_ca_bundle: False: certificates that only this machine's network needs stay here.
-    """
+    """One context with a folder for each; without certificates that only this machine's network needs, if so asked."""
     entries = []
     for folder, context in contexts.items():
         for entry in (*context.hashed, *context.unhashed):
