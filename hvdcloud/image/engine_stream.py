@@ -203,7 +203,7 @@ def build_error(text: str, *, image: str, tail: Tail, pip_hint: str) -> ImageErr
         details = _REFUSAL.sub("", said).strip()
         return ImageError(f"{image} can't be a node: {refusal[1]}", hint=refusal[2], details=details)
     why = f"{tail.where}: {text}"
-    hint = "the failing step's last lines are above; `hvdcloud build` again goes on from the step before"
+    hint = "the failing step's last lines are above; `hvdcloud build` again continues from the step before"
     if pip := _PIP_ERROR.search(everything):
         why, hint = f"pip: {pip[1]}", pip_hint
     elif tail.where.partition(": ")[2].startswith("FROM "):

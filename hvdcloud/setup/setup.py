@@ -104,7 +104,7 @@ def setup(
             this machine died, is taken up in any case.
 
     Raises:
-        UsageError: there is no Terraform, the file cannot be edited, or something of the same name is there.
+        UsageError: there is no Terraform, the file cannot be edited, or something of the same name exists.
         CredentialsError: credentials, permissions, APIs or billing.  CapacityError: quota.
         NodeError: Google or Terraform's registry do not answer.
         InterruptedByUserError: Ctrl-C, or it was not confirmed.

@@ -36,13 +36,11 @@ class RemoteResult:
         reference: `HOST/PATH:TAG`.
         digest: the registry's (`sha256:…`).
         cached: nothing was built, because it existed.
-        log_url: the build in Google's console; "" if there was none.
     """
 
     reference: str
     digest: str
     cached: bool
-    log_url: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,8 +185,7 @@ class RemoteBuilder:
         if digest is None:
             message = f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry"
             raise ImageError(message, hint="hvdcloud build --remote builds it again")
-        url = str(build.get("logUrl", ""))
-        return RemoteResult(reference=names.wanted[0], digest=digest, cached=False, log_url=url)
+        return RemoteResult(reference=names.wanted[0], digest=digest, cached=False)
 
     def _say(self, text: str) -> None:
         self.progress(BuildEvent(kind="image", text=text))

@@ -48,7 +48,7 @@ def send(bucket: Bucket, context: Context, *, progress: Progress) -> ObjectInfo:
     name = f"{FOLDER}/source-{total.hexdigest()[:32]}.tar.gz"
     found = bucket.stat(name)
     if found is not None:
-        progress(BuildEvent(kind="image", text=f"{bucket.url}/{name} is there already"))
+        progress(BuildEvent(kind="image", text=f"{bucket.url}/{name} exists already"))
         return found
     with tempfile.NamedTemporaryFile(prefix="hvdcloud-build-", suffix=".tar.gz") as file:
         try:
