@@ -64,9 +64,6 @@ def ignore(_event: BuildEvent) -> None:
 def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: str, progress: Progress) -> str:
     """Reads the items of docker-py's `build` to their end; returns the id of the image.
 
-    Args:
-        pip_hint: what to do if it is pip that fails.
-
     Raises:
         ImageError: a step failed, the disk is full, or the engine hung up; `details` has the step's last lines.
     """
@@ -197,12 +194,7 @@ def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: Tail) -> I
 
 
 def build_error(text: str, *, image: str, tail: Tail, pip_hint: str) -> ImageError:
-    """The error of a build, with what to do about it.
-
-    Args:
-        text: what the engine says of the instruction that failed.
-        tail: that instruction and its last lines.
-    """
+    """The error of a build, with what to do about it; `text` is what the engine says of the failed instruction."""
     said = tail.text()
     everything = f"{said}\n{text}"
     if full := disk_full(everything, image=image):
@@ -211,7 +203,7 @@ def build_error(text: str, *, image: str, tail: Tail, pip_hint: str) -> ImageErr
         details = _REFUSAL.sub("", said).strip()
         return ImageError(f"{image} can't be a node: {refusal[1]}", hint=refusal[2], details=details)
     why = f"{tail.where}: {text}"
-    hint = "the failing step's last lines are above; `hvdcloud build` again goes on from the step before"
+    hint = "the failing step's last lines are above; `hvdcloud build` again continues from the step before"
     if pip := _PIP_ERROR.search(everything):
         why, hint = f"pip: {pip[1]}", pip_hint
     elif tail.where.partition(": ")[2].startswith("FROM "):
@@ -249,9 +241,5 @@ def short(instruction: str, width: int = 100) -> str:
 
 def _layer(item: Mapping[str, Any]) -> BuildEvent:
     detail = item.get("progressDetail") or {}
-    return BuildEvent(
-        kind="layer",
-        text=f"{item['id']}: {item.get('status', '')}",
-        step=int(detail.get("current", 0) or 0),
-        steps=int(detail.get("total", 0) or 0),
-    )
+    done, size = (int(detail.get(key) or 0) for key in ("current", "total"))
+    return BuildEvent(kind="layer", text=f"{item['id']}: {item.get('status', '')}", step=done, steps=size)

@@ -98,14 +98,13 @@ def setup(
     """Set the project up, or correct what has changed since, and write its names into hvdcloud.yaml.
 
     Args:
-        file: hvdcloud.yaml.
         confirm: asked before anything is changed in the project.
         plan_only: only say what would be done.
         adopt: take up what has the right name and was not made from here. What was made from here, while Terraform or
             this machine died, is taken up in any case.
 
     Raises:
-        UsageError: there is no Terraform, the file cannot be edited, or something of the same name is there.
+        UsageError: there is no Terraform, the file cannot be edited, or something of the same name exists.
         CredentialsError: credentials, permissions, APIs or billing.  CapacityError: quota.
         NodeError: Google or Terraform's registry do not answer.
         InterruptedByUserError: Ctrl-C, or it was not confirmed.

@@ -53,11 +53,7 @@ def find_terraform() -> Path:
 
 
 def module_folder() -> Path:
-    """The Terraform module: inside an installed hvdcloud, or in the repository it runs from.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The Terraform module: in an installed hvdcloud, or the repository it runs from. Raises UsageError: none."""
     for folder in (PACKAGE / "setup/module", PACKAGE.parent / "terraform"):
         if next(folder.glob("*.tf"), None) is not None:
             return folder
@@ -205,11 +201,7 @@ class Terraform:
         self._run(["apply", "-json", PLAN_FILE], doing="set up the project", on_event=on_event)
 
     def take_up(self, address: str, identity: str) -> None:
-        """Add an existing object to the state, as if it had been made from here.
-
-        Raises:
-            HvdcloudError: it is not there, or may not be looked at.
-        """
+        """Add an existing object to the state. Raises HvdcloudError: it does not exist, or may not be read."""
         arguments = ["import", "-no-color", f"-var-file={VARIABLES_FILE}", address, identity]
         self._run(arguments, doing=f"take up {identity}")
 

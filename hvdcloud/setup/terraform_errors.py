@@ -28,11 +28,7 @@ class ApiOffError(CredentialsError):
 
 
 class AlreadyThereError(UsageError):
-    """What was to be made exists already, and is not in Terraform's state.
-
-    Args:
-        addresses: Terraform's, of all of them.
-    """
+    """What was to be made, at these Terraform addresses, exists already, and is not in Terraform's state."""
 
     def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)
@@ -105,7 +101,7 @@ _RULES = (
     _Rule(
         words=r"requested bucket name is not available|bucket name.*already (?:in use|taken)",
         error=UsageError,
-        cause="somebody else in the world has a bucket of this name",
+        cause="another user has a bucket of this name, which is unique in the world",
         hint="hvdcloud setup --bucket OTHER-NAME",
     ),
     _Rule(
@@ -117,7 +113,7 @@ _RULES = (
     _Rule(
         words=r"Error 409|alreadyExists|ALREADY_EXISTS|already exists|you already own it",
         error=AlreadyThereError,
-        cause="something of this name is there already: project {project} was set up from another machine, or by hand",
+        cause="something of this name exists already: project {project} was set up from another machine, or by hand",
         hint="hvdcloud setup --adopt takes it up, if it is yours",
     ),
     _Rule(

@@ -86,7 +86,7 @@ class SetupPlan:
 
     Attributes:
         names: address → name for people, of everything that there will be or was.
-        import_ids: address → what `terraform import` calls it, of everything that is to be made and has a name of ours.
+        import_ids: address → what `terraform import` calls it, of everything that is to be made and has a known name.
         outputs: those that are known before it is done.
         there: what is in the state now, after asking the cloud.
     """
@@ -163,7 +163,7 @@ def describe(change: ResourceChange) -> str:
     """One line: `~ bucket lab-hvdcloud (lifecycle_rule; changed by somebody since)`."""
     notes = [", ".join(change.fields)] if change.fields else []
     notes += ["changed by somebody since"] if change.drifted and change.action is Action.CHANGE else []
-    notes += ["somebody deleted it"] if change.drifted and change.action is Action.CREATE else []
+    notes += ["deleted since"] if change.drifted and change.action is Action.CREATE else []
     return f"{change.action.sign} {change.name}" + (f" ({'; '.join(notes)})" if notes else "")
 
 

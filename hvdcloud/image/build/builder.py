@@ -36,11 +36,8 @@ class BuildResult:
     """An image that is in the engine.
 
     Attributes:
-        plan: what was carried out.
-        image_id: the engine's id.
         digest: the registry's (`sha256:…`), if this very image was pushed to or pulled from `image.repository`.
-        cached: nothing was built, because the image was there.
-        seconds: how long it took.
+        cached: nothing was built, because the image existed.
         steps: Dockerfile steps that the engine went through, those that it had in its cache included.
     """
 
@@ -120,8 +117,7 @@ def carry_out(
     """Builds what a plan says, as far as neither the engine nor a cache has it.
 
     Args:
-        source: where images are taken from instead of built.
-        target: where images are sent.
+        source, target: where images are taken from instead of built, and where they are sent.
         repository: where the result's digest is looked for.
         labels: more labels for a project's own image; asked for when it is built. No part of its content.
 
@@ -169,10 +165,7 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
 def _locked(progress: Progress) -> Iterator[None]:
     """Keeps this user's other processes from building on the same engine; they then find the image built.
 
-    A killed process leaves no lock behind.
-
-    Raises:
-        ImageError: another build took longer than `_LOCK_SECONDS`.
+    A killed process leaves no lock behind. Raises ImageError: another build took longer than `_LOCK_SECONDS`.
     """
     from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 

@@ -52,11 +52,7 @@ def cache_from(text: str | None) -> Cache | None:
 
 
 def cache_to(text: str | None) -> Cache | None:
-    """What `--cache-to HOST/PATH` names.
-
-    Raises:
-        UsageError: that is no repository, or it has a tag: there are as many tags as images.
-    """
+    """What `--cache-to HOST/PATH` names. Raises UsageError: no repository, or with a tag: each image has its own."""
     cache = None if text is None else _parsed(text, option="--cache-to")
     if cache and cache.tag:
         message = f"--cache-to {text} names a tag, but a cache has one for each image"

@@ -35,14 +35,12 @@ class RemoteResult:
     Attributes:
         reference: `HOST/PATH:TAG`.
         digest: the registry's (`sha256:…`).
-        cached: nothing was built, because it was there.
-        log_url: the build in Google's console; "" if there was none.
+        cached: nothing was built, because it existed.
     """
 
     reference: str
     digest: str
     cached: bool
-    log_url: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,10 +63,7 @@ class RemoteBuilder:
     """Tag of the build that this command has asked for."""
 
     def build(self, plan: ImagePlan, *, repository: str) -> RemoteResult:
-        """Builds and pushes the plan's image, unless it is at the registry.
-
-        Args:
-            repository: `image.repository`.
+        """Builds and pushes the plan's image, unless it is at the registry, `image.repository`.
 
         Raises:
             UsageError, CapacityError: the configuration does not suit the project.
@@ -88,8 +83,6 @@ class RemoteBuilder:
         except KeyboardInterrupt:
             raise self._interrupted(plan) from None
         return self._result(ended, names)
-
-    # -- before ------------------------------------------------------------------------------------------------------
 
     def _there(self, tags: Sequence[str]) -> str | None:
         """The digest, if all tags stand for the same image at the registry."""
@@ -142,13 +135,8 @@ class RemoteBuilder:
     def _logs(self) -> str:
         return f"{self.bucket.url}/{FOLDER}"
 
-    # -- meanwhile ---------------------------------------------------------------------------------------------------
-
     def _followed(self, build: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str, Any]:
-        """Shows the log until the build has ended; returns it as it is then.
-
-        Args:
-            steps: by their ids in the build.
+        """Shows the log until the build, with its steps by id, has ended; returns the build as it is then.
 
         Raises:
             ImageError, CredentialsError: it has not succeeded.
@@ -191,16 +179,13 @@ class RemoteBuilder:
             return InterruptedByUserError(f"build {build['id']} of {plan.reference} is cancelled", hint=again)
         return InterruptedByUserError("interrupted; no build was started from here", hint=again)
 
-    # -- afterwards --------------------------------------------------------------------------------------------------
-
     def _result(self, build: Mapping[str, Any], names: Names) -> RemoteResult:
         pushed = {image["name"]: image["digest"] for image in build.get("results", {}).get("images", [])}
         digest = pushed.get(names.wanted[0]) or self._there(names.wanted[:1])
         if digest is None:
             message = f"build {build['id']} succeeded, but {names.wanted[0]} is not at the registry"
             raise ImageError(message, hint="hvdcloud build --remote builds it again")
-        url = str(build.get("logUrl", ""))
-        return RemoteResult(reference=names.wanted[0], digest=digest, cached=False, log_url=url)
+        return RemoteResult(reference=names.wanted[0], digest=digest, cached=False)
 
     def _say(self, text: str) -> None:
         self.progress(BuildEvent(kind="image", text=text))

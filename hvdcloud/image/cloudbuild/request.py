@@ -50,10 +50,9 @@ class Names:
 
 
 def names_of(plan: ImagePlan, repository: str) -> Names:
-    """Every image of a plan has a tag in the same repository, so that no layer is stored twice.
+    """The names of a plan's images: tags of one repository, so that no layer is stored twice.
 
-    Args:
-        repository: `image.repository`; a tag of its own is given to the image that is wanted, beside the usual one.
+    A tag of `image.repository` itself is given to the image that is wanted, beside the usual one.
     """
     path = registry.target_of("x:x", repository).rpartition(":")[0]
     ids: dict[str, str] = {}

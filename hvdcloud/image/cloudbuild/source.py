@@ -25,12 +25,7 @@ _LEVEL = 1
 
 
 def merged(contexts: Mapping[str, Context], *, keep_ca_bundle: bool) -> Context:
-    """One context with a folder for each.
-
-    Args:
-        contexts: folder → what is in it.
-        keep_ca_bundle: False: certificates that only this machine's network needs stay here.
-    """
+    """One context with a folder for each; without certificates that only this machine's network needs, if so asked."""
     entries = []
     for folder, context in contexts.items():
         for entry in (*context.hashed, *context.unhashed):
@@ -53,7 +48,7 @@ def send(bucket: Bucket, context: Context, *, progress: Progress) -> ObjectInfo:
     name = f"{FOLDER}/source-{total.hexdigest()[:32]}.tar.gz"
     found = bucket.stat(name)
     if found is not None:
-        progress(BuildEvent(kind="image", text=f"{bucket.url}/{name} is there already"))
+        progress(BuildEvent(kind="image", text=f"{bucket.url}/{name} exists already"))
         return found
     with tempfile.NamedTemporaryFile(prefix="hvdcloud-build-", suffix=".tar.gz") as file:
         try:

@@ -1,4 +1,4 @@
-"""`image.base`: an image that is not ours, and what is sent to the engine to make a node of it.
+"""`image.base`: the user's own base image, and what is sent to the engine to make a node of it.
 
 Its content is not known before it is built from, so what depends on that (its Python, its framework's version, whether
 it has Horovod and Open MPI) is found out inside the build: dockerfiles/own/.
@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """An image that is not ours.
+    """The user's own base image.
 
     Attributes:
         reference: as hvdcloud.yaml names it.
@@ -42,7 +42,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What an image that is not ours has to be able to do; hvdcloud's own images are known to.
+    """What the user's own base image has to be able to do; hvdcloud's own images are known to.
 
     Attributes:
         controller: `run.controller`: what Horovod has to work with.
@@ -54,11 +54,7 @@ class Needs:
 
 
 def pinned(reference: str) -> Base:
-    """The image of a reference that says which bytes it means; no engine is asked.
-
-    Raises:
-        UsageError: it is a tag, which may stand for something else tomorrow.
-    """
+    """The image of a reference with a digest; no engine is asked. Raises UsageError: it is a tag, which may move."""
     digest = _DIGEST.search(reference)
     if digest is None:
         message = f"image.base is {reference}, a tag: only an engine that has the image knows what is in it"
@@ -129,9 +125,6 @@ def _not_pulled(reference: str, why: str) -> ImageError:
     )
 
 
-# --- what is sent -------------------------------------------------------------------------------------------------
-
-
 def builder_context(base: Base, sources: Sources, *, framework: str, device: str) -> context.Context:
     """For the copy of the image that has compilers."""
     names = [BUILDER_DOCKERFILE, "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
@@ -154,11 +147,7 @@ def node_context(base: Base, *, builder: str, needs: Needs) -> context.Context:
 
 
 def project_context(sources: Sources, *, project_dir: Path, requirements: str, node: str) -> context.Context:
-    """For the layer with a project's requirements.
-
-    Raises:
-        UsageError: a file is not there, or not below `project_dir`.
-    """
+    """For the layer with a project's requirements. Raises UsageError: a file is missing, or not in the project."""
     return context.requirements_context(
         sources,
         project_dir=project_dir,

@@ -115,9 +115,6 @@ def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Cont
     return context.Context(hashed=files, salt=(image, *controllers))
 
 
-# --- the Dockerfile -----------------------------------------------------------------------------------------------
-
-
 def _instructions(text: str) -> Iterator[Instruction]:
     """The instructions, each as one line: without comments and line ends, and without the text of here-documents."""
     escape = _ESCAPE.match(text)
@@ -232,9 +229,6 @@ def _fixed_part(source: str) -> str:
         else:
             parts.append(part)
     return "/".join(parts) or "."
-
-
-# --- the files ----------------------------------------------------------------------------------------------------
 
 
 def _sent(root: Path, sources: set[str]) -> Iterator[str]:

@@ -61,7 +61,7 @@ class ImagePlan:
     Attributes:
         reference: the image's name: `hvdcloud/project:HASH`.
         digest: HASH, which stands for the content.
-        row: its versions; None for an image that is not ours (`image.base`), whose versions are its own.
+        row: its versions; None for the user's own base image (`image.base`), whose versions are its own.
         steps: in the order in which they are built. The last one's image is the one wanted, maybe under another name.
     """
 
@@ -96,7 +96,7 @@ def plan_image(
         image_config: its paths are relative to `project_dir`.
         machine: the processor that it is for, as in wheel names. None: this machine's.
         base: what `image.base` is in the engine. None: its reference says so, with a digest.
-        needs: what an image that is not ours has to be able to do.
+        needs: what the user's own base image has to be able to do.
 
     Raises:
         UsageError: no such framework, device and version, or a file that the configuration names is not there or will

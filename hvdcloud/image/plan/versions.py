@@ -197,8 +197,7 @@ def check_fits(row: Row, *, gpu: str, capability: str) -> None:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
 
     Args:
-        gpu: its name, for messages.
-        capability: its compute capability: "7.5".
+        capability: the GPU's compute capability: "7.5".
 
     Raises:
         UsageError: it does not; the hint names the row that does.

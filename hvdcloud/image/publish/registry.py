@@ -24,10 +24,9 @@ def host_of(reference: str) -> str:
 
 
 def auth_config(host: str) -> dict[str, str] | None:
-    """Credentials for docker-py, with a token that is new: it lasts for an hour. Nothing is written anywhere.
+    """Credentials for docker-py, with a new token, which lasts for an hour. Nothing is written anywhere.
 
-    Returns:
-        None for a registry that is not Google's: docker-py then takes those of `docker login`.
+    None for a registry that is not Google's: docker-py then takes those of `docker login`.
 
     Raises:
         CredentialsError: there are no Google credentials, or they give no token.
@@ -59,12 +58,7 @@ def unreadable_credentials(host: str, error: Exception) -> CredentialsError:
 
 
 def target_of(reference: str, repository: str) -> str:
-    """Where an image of the engine goes: `HOST/PATH:TAG`.
-
-    Args:
-        reference: the image, with its tag.
-        repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
-    """
+    """Where an image of the engine goes: `HOST/PATH:TAG`; a tag that `repository` has comes before the reference's."""
     from docker.utils import parse_repository_tag
 
     path, own_tag = parse_repository_tag(repository)
@@ -79,13 +73,7 @@ def pinned(reference: str, digest: str) -> str:
 
 
 def digest_at_registry(reference: str) -> str | None:
-    """The digest that a tag stands for now, as the engine learns it from the registry.
-
-    Args:
-        reference: `HOST/PATH:TAG`.
-
-    Returns:
-        None if there is no such tag.
+    """The digest of a tag (`HOST/PATH:TAG`) now, as the engine learns it from the registry; None: no such tag.
 
     Raises:
         CredentialsError: the registry refused.
@@ -117,12 +105,7 @@ def digest_at_registry(reference: str) -> str | None:
 def published(reference: str, repository: str) -> str | None:
     """The digest under which nodes can run an image of the engine, if the registry still has what was pushed from here.
 
-    Args:
-        reference: the image in the engine.
-        repository: as for `push`.
-
-    Returns:
-        None if it has to be pushed first: never pushed from here, or not at the registry any more.
+    None if it has to be pushed first: never pushed from here, or not at the registry any more.
 
     Raises:
         ImageError: the tag at the registry stands for something else than what this engine pushed last.

@@ -52,13 +52,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in an image of the engine.
-
-    Attributes:
-        image_id: the engine's id.
-        created: the image's own time, UTC.
-        packages: sorted by name and version.
-    """
+    """What is in an image of the engine: its own time, UTC, and its packages, sorted by name and version."""
 
     image_id: str
     created: datetime
@@ -69,9 +63,6 @@ def contents(reference: str) -> Contents:
     """Asks an image which Python packages are on its disk.
 
     A container without network, rights or a writable disk walks through it; nothing of the packages' code is run.
-
-    Args:
-        reference: an image of the engine that has Python.
 
     Raises:
         NodeError, CredentialsError: the engine, see `engine.connect`.
@@ -142,10 +133,9 @@ def _run(api: Any, image_id: str) -> tuple[bytes, bytes]:
 
 
 def packages_of(headers: Mapping[str, str]) -> Iterator[Package]:
-    """The packages that metadata files speak of; those of one name and version are one package.
+    """The packages that metadata files speak of, by their path; those of one name and version are one package.
 
-    Args:
-        headers: the fields of each file (https://packaging.python.org/en/latest/specifications/core-metadata/).
+    https://packaging.python.org/en/latest/specifications/core-metadata/
     """
     found: dict[tuple[str, str], Package] = {}
     for place in sorted(headers):
@@ -187,7 +177,6 @@ def document(found: Contents, *, name: str, digest: str | None = None) -> bytes:
     """The SBOM: CycloneDX 1.6, JSON (https://cyclonedx.org/docs/1.6/json/).
 
     Args:
-        found: the image's contents.
         name: the image's, without tag or digest: `HOST/PATH` if it is at a registry.
         digest: at that registry; None if it is not pushed.
     """

@@ -26,7 +26,6 @@ class Vulnerabilities:
     """What a scanner found.
 
     Attributes:
-        scanner: `trivy` or `grype`.
         counts: how many of each severity, every severity included.
         report: the scanner's own JSON.
     """
@@ -71,14 +70,7 @@ _SCANNERS = (
 
 
 def scan(sbom: Path, *, report: Path) -> Vulnerabilities | None:
-    """Lets the first scanner on PATH read an SBOM.
-
-    Args:
-        sbom: a CycloneDX file.
-        report: where the scanner's own report goes.
-
-    Returns:
-        None if there is no scanner.
+    """What the first scanner on PATH finds in an SBOM in CycloneDX, and writes to `report`; None: no scanner.
 
     Raises:
         ImageError: the scanner failed; `details` has its last lines. A report from before stays as it is.
