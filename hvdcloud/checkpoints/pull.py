@@ -176,7 +176,7 @@ def _pull(
             report()
 
         def announced_done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
-            """Counts what has the announced bytes; the rest is still being uploaded or lost with its node."""
+            # What does not have the announced bytes is still being uploaded, or was lost with its node: no failure.
             if error is None:
                 tally.failed.pop(entry.name, None)
                 done(entry, path, None)

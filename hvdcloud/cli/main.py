@@ -86,7 +86,7 @@ def hoist_globals(argv: list[str]) -> list[str]:
 
 
 def _run(argv: list[str]) -> ExitCode:
-    # What the parser itself refuses comes before the options are known, and is reported the same way.
+    # The parser refuses some things before the options are known; they are reported the same way.
     invocation = Invocation(console=Console(as_json="--json" in argv))
     try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")

@@ -1,4 +1,4 @@
-"""hvdcloud.yaml → models (config.py).
+"""hvdcloud.yaml → models (model.py).
 
 Flags beat environment (`HVDCLOUD_…`) beat file beat defaults. An unknown key, a wrong type or a value out of range is
 refused with the place it came from and, for a typo, the key that was meant.

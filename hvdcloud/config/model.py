@@ -1,4 +1,4 @@
-"""The models of hvdcloud.yaml: every key, its type, default and meaning. config_file.py reads them from the file."""
+"""The models of hvdcloud.yaml: every key, its type, default and meaning. file.py reads them from the file."""
 
 from __future__ import annotations
 

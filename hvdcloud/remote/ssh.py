@@ -111,7 +111,7 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
-        self._heard = 0.0  # When sshd last proved that it is there, by `time.monotonic()`.
+        self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
     def open(self) -> None:
         """Connect now. Raises NodeError: the node does not answer, or it is not the one whose host key was pinned."""
@@ -263,9 +263,9 @@ class Session:
         return Answer(exit_code=exit_code(channel), stdout=bytes(output), stderr=bytes(errors))
 
     def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
-        """Block until the channel has something to say; it reports its end that way too.
+        """Block until the channel has output or reports its end.
 
-        Raises NodeError: it said nothing until `deadline` (`time.monotonic()`), or it is not there any more.
+        Raises NodeError: it had none until `deadline` (`time.monotonic()`), or the node does not answer any more.
         """
         left = deadline - time.monotonic()
         if left > ANSWER_SECONDS and time.monotonic() - self._heard > CHECK_SECONDS:
@@ -358,6 +358,6 @@ class Fleet:
         return side_by_side(settled, self.sessions, on_abort=self.close)
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close every connection."""
         for session in self.sessions:
             session.close()

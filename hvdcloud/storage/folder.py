@@ -304,7 +304,7 @@ class FolderBucket:
                 os.close(descriptor)
 
     def _give(self, descriptor: int) -> None:
-        """Root in a container writes into a folder of the laptop's user, who must be able to delete it all."""
+        """Give it to the folder's owner: the laptop's user must be able to delete what root in a container wrote."""
         if os.geteuid() == 0:
             owner = self._root.stat()
             os.fchown(descriptor, owner.st_uid, owner.st_gid)

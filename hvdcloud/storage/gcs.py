@@ -369,7 +369,7 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
 
 
 def _credentials(file: Path) -> tuple[Any, str | None]:
-    """What a file of Google credentials stands for, and its project if it names one."""
+    """The credentials in a file, and their project if the file names one."""
     import google.auth
     from google.auth import compute_engine
     from google.auth.credentials import DEFAULT_UNIVERSE_DOMAIN
