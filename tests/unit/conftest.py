@@ -6,10 +6,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import urllib3.util.connection
 
 PROCESSES = frozenset(
     {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system", "pty.spawn"}
 )
+# urllib3 binds a socket while it is imported, to learn whether there is IPv6: it is imported here, before any test.
+assert urllib3.util.connection.HAS_IPV6 is not None
 FORBIDDEN = PROCESSES | {"socket.connect", "socket.bind"}
 _of_running_test: list[list[str]] = []
 
