@@ -59,6 +59,18 @@ class Wire:
 Program = Callable[[paramiko.Channel], None]
 
 
+class Server(paramiko.Transport):
+    """Starts a program after its request is answered, as OpenSSH does: a channel that closes before is a refusal."""
+
+    begin: Callable[[], None] | None = None
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        super()._send_user_message(data)
+        if threading.current_thread() is self and self.begin is not None:
+            begin, self.begin = self.begin, None
+            begin()
+
+
 class Vm(paramiko.ServerInterface):
     """A node's sshd, with programs by the first words of the command."""
 
@@ -106,7 +118,7 @@ class Vm(paramiko.ServerInterface):
             if self._gone.is_set():
                 connection.close()
                 continue
-            transport = paramiko.Transport(Wire(connection, self._gone))
+            transport = Server(Wire(connection, self._gone))
             transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
             transport.start_server(event=threading.Event(), server=self)
             self._transports.append(transport)
@@ -119,7 +131,7 @@ class Vm(paramiko.ServerInterface):
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         program = next(run for words, run in self._programs.items() if command.decode().startswith(words))
-        threading.Thread(target=self._run, args=(program, channel), daemon=True).start()
+        channel.transport.begin = threading.Thread(target=self._run, args=(program, channel), daemon=True).start
         return True
 
     def _run(self, program: Program, channel: paramiko.Channel) -> None:
