@@ -87,7 +87,7 @@ def down(
     \b
     Example:
       $ hvdcloud down
-      $ hvdcloud down --all --provider gce    # whoever made them
+      $ hvdcloud down --all --provider gce    # of every owner
     """
     from hvdcloud.lifecycle import down as lifecycle
 
@@ -175,7 +175,7 @@ def status(
 ) -> None:
     """The cluster's nodes and runs.
 
-    With `--watch` it is drawn anew in place on a terminal; elsewhere it is printed again whenever something changes.
+    With `--watch` it is redrawn in place on a terminal; elsewhere it is printed again whenever something changes.
 
     \b
     Example:
@@ -271,7 +271,7 @@ def resize(
 ) -> None:
     """Add nodes to the cluster or take the last ones away, between runs or during an elastic run.
 
-    With the number that it has, nodes that are gone or stopped are made anew. The head always stays.
+    With the number that it has, nodes that are gone or stopped are replaced. The head always stays.
 
     \b
     Example:

@@ -56,7 +56,7 @@ def doctor(
 ) -> None:
     """Check everything that a run needs, before money is spent. Nothing is changed.
 
-    ✓ is as it should be, ! is good enough, ✗ has to be mended (the next line says how), ? could not be found out.
+    ✓ is as it should be, ! is good enough, ✗ has to be fixed (the next line says how), ? could not be found out.
     It exits with 0 if a run is possible, else with the code of the first ✗: 2 configuration, 3 credentials,
     permissions or an API, 4 quota, 5 engine or network, 6 image.
 
@@ -95,8 +95,8 @@ def _show_checks(console: Console, result: Examination) -> None:
             arrow = f"{_ARROW if fancy else _PLAIN_ARROW} "
             _print(console, indent + arrow, check.hint, indent=indent + " " * len(arrow), style="36")
     counts = {status: sum(check.status.value == status for check in result.checks) for status in _SIGNS}
-    words = {"ok": "fine", "warning": "to know about", "failed": "to mend", "unknown": "not found out"}
-    said = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
+    words = {"ok": "passed", "warning": "warnings" if counts["warning"] > 1 else "warning"}
+    said = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)
     console.answer(f"{len(result.checks)} checks in {result.seconds:.1f} s: {said}")
 
 

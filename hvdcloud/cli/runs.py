@@ -143,7 +143,7 @@ def logs(
 ) -> None:
     """Print a run's output, from any terminal.
 
-    In an elastic run a line carries the rank that its worker had first, which stays when ranks are given out anew; a
+    In an elastic run a line carries the rank that its worker had first, which stays when ranks are assigned again; a
     node that joins later may bring a number that is there already.
 
     \b

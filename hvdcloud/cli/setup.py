@@ -51,7 +51,7 @@ def setup(
         bool | None,
         typer.Option(
             "--self-replace/--no-self-replace",
-            help="This cluster's head may make lost nodes of an elastic run anew while nobody follows it; default: no.",
+            help="This cluster's head replaces lost nodes of an elastic run while no client is attached; default: no.",
         ),
     ] = None,
     plan_only: Annotated[

@@ -143,7 +143,7 @@ def _give_up(context: Context) -> None:
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
     message = f"launch of {context.name} was interrupted; everything that it had made is deleted"
-    raise InterruptedByUserError(message, hint="hvdcloud launch starts anew")
+    raise InterruptedByUserError(message, hint="hvdcloud launch starts again")
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:

@@ -184,7 +184,7 @@ def _grow(
             raise InterruptedByUserError(
                 f"resize of {cluster.name} was interrupted; what it had made is deleted, and the other nodes are as "
                 "they were",
-                hint=f"hvdcloud resize {nodes} --name {cluster.name} starts anew",
+                hint=f"hvdcloud resize {nodes} --name {cluster.name} starts again",
             ) from None
 
 

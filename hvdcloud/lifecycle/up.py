@@ -233,7 +233,7 @@ def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedByUserError(
                 f"up of {context.name} was interrupted; everything that it had made is deleted",
-                hint="hvdcloud up starts anew",
+                hint="hvdcloud up starts again",
             ) from None
         raise
     return nodes

@@ -228,7 +228,7 @@ class FolderBucket:
             if if_generation not in (None, current):
                 raise PreconditionError(
                     f"{name} in {self.url} is at generation {current}, not {if_generation}",
-                    hint="somebody else wrote it; look at hvdcloud status",
+                    hint="another process wrote it; look at hvdcloud status",
                 )
             for step in _GENERATION_STEPS_NS:
                 generation = max(time.time_ns(), current + step)

@@ -271,7 +271,7 @@ class GcsBucket:
                 if there is None or (there.metadata or {}).get(_TOKEN) != token:
                     raise PreconditionError(
                         f"{name} in {self.url} is not at generation {if_generation}",
-                        hint="somebody else wrote it; look at hvdcloud status",
+                        hint="another process wrote it; look at hvdcloud status",
                     ) from error
                 blob = there
             return self._info(blob)
@@ -327,7 +327,7 @@ class GcsBucket:
         if code == 404:
             return ObjectMissingError(f"{what} failed: there is no such object", hint="hvdcloud pull")
         if code == 412:
-            return PreconditionError(f"{what} failed: somebody else wrote it", hint="look at hvdcloud status")
+            return PreconditionError(f"{what} failed: another process wrote it", hint="look at hvdcloud status")
         network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TransportError)
         # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
         away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1

@@ -119,7 +119,7 @@ def test_the_table_has_a_line_for_each_check_and_below_it_what_mends_it(cloud: R
         "→ gcloud services enable iam.googleapis.com --project=test-project; then wait a minute"
     )
     assert out[0].startswith("✓  configuration ")
-    assert "1 to mend" in out[-1]
+    assert "1 failed" in out[-1]
 
 
 def test_a_terminal_without_such_signs_gets_words(project: Project) -> None:

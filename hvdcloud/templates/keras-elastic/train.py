@@ -10,7 +10,7 @@ that the weights stay the same everywhere. Only rank 0 prints and writes checkpo
 Processes may come and go. Every few steps all ranks commit: they keep a copy of their state in memory. When a rank is
 lost, the others go back to the last commit and go on without it. When others have come, they get the state of rank 0 at
 the next commit. Both times `train` starts again from its top; an image that has been counted is not taken again in that
-epoch. Ranks are numbered anew, so any process may become rank 0.
+epoch. Ranks are numbered again, so any process may become rank 0.
 
 A run that finds checkpoints in its folder goes on after the newest one. Before hvdcloud starts a run it puts the files
 of the cluster's previous run into that folder, so a second `hvdcloud run` goes on where the first one ended.
@@ -149,7 +149,7 @@ class State(KerasState):
             super().check_host_updates()
         except HostsUpdatedInterrupt as change:
             # Where ranks have only left, Horovod would skip the sync: a rank that comes at that moment would wait for
-            # it for ever.
+            # it forever.
             raise HostsUpdatedInterrupt(skip_sync=False) from change
 
 
