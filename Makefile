@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Two processes for the tests that use the engine, one for the rest.
-PYTEST_PARALLEL ?= -n 3 --dist loadscope
+# Processes for the tests that use the engine (two from four cores on), and one for the rest.
+PYTEST_PARALLEL ?= -n $(shell [ "$$(nproc)" -ge 4 ] && echo 3 || echo 2) --dist loadscope
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list

@@ -175,11 +175,9 @@ def events(engine: Any, project: Project) -> list[dict[str, Any]]:
 
 
 def members(engine: Any, project: Project) -> dict[str, dict[str, Any]]:
-    """The newest run's members by node; the newest record of each."""
-    found = (run_state(engine, project).get("elastic") or {}).get("members") or run_state(engine, project).get(
-        "members"
-    )
-    return {each["name"]: each for each in found or ()}
+    """The newest run's members by node; waits while a busy engine does not show the head's file."""
+    state = until(lambda: run_state(engine, project), seconds=20, what="the state of the newest run")
+    return {each["name"]: each for each in state.get("members") or ()}
 
 
 def finish_soon(engine: Any, project: Project) -> None:

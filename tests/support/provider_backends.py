@@ -31,6 +31,9 @@ class Workshop(Protocol):
 
     provider: Provider
 
+    def another_provider(self) -> Provider:
+        """One that has asked nothing yet."""
+
     def spec(self) -> ClusterSpec:
         """Two nodes under a name of their own."""
 
@@ -73,7 +76,10 @@ class LocalWorkshop:
         self._engine = engine
         self._image = image
         self._folder = folder
-        self.provider: Provider = LocalProvider(engine)
+        self.provider: Provider = self.another_provider()
+
+    def another_provider(self) -> Provider:
+        return LocalProvider(self._engine)
 
     def spec(self) -> ClusterSpec:
         return _spec(image=self._image, bucket=(self._folder / "bucket").as_uri())
@@ -128,8 +134,11 @@ class GceWorkshop:
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
+        self.provider: Provider = self.another_provider()
+
+    def another_provider(self) -> Provider:
         config = GceConfig(zones=[ZONE], ssh=SshConfig(source="198.51.100.7/32"))
-        self.provider: Provider = GceProvider(config, LimitsConfig(), client=self._client)
+        return GceProvider(config, LimitsConfig(), client=self._client)
 
     def _client(self) -> ComputeClient:
         from google.oauth2 import service_account
