@@ -30,7 +30,7 @@ if what == "upload":
     up = Uploader(bucket, cluster=cluster, run=run, node=0, directory=Path(source), quiet_seconds=0)
     result = up.finish(time.monotonic() + 300)
     assert not result.pending and not result.errors, result
-    files = len(result.uploaded)
+    files = result.files
 else:
     record = VerifiedFiles(Path(ledger))
     files = pull(bucket, cluster=cluster, run=run, target=Path(target), verified_files=record).fetched

@@ -112,7 +112,7 @@ def test_looking_for_clusters_does_not_load_googles_library(emulator: Emulator) 
     """It takes more than a second to load."""
     program = f"""
 import sys
-from hvdcloud.config import GceConfig, LimitsConfig
+from hvdcloud.config.model import GceConfig, LimitsConfig
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
 client = lambda: connect_client(project="test-project", endpoint={emulator.url!r})

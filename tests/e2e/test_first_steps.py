@@ -45,7 +45,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
     allow_what_was_granted(cloud, tmp_path / "google")
 
     doctor = project.hvdcloud("doctor")
-    assert re.search(r"checks in [\d.]+ s: \d+ fine", doctor.out)
+    assert re.search(r"checks in [\d.]+ s: \d+ passed", doctor.out)
     assert not re.search(r"^(✗|FAILED)", doctor.out, re.MULTILINE), doctor.out
 
     offers = project.hvdcloud("offers", "--hours", "2", "--json").json["result"]
