@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine
 from hvdcloud.node.elastic.probe import worker_problem
 from hvdcloud.node.files import Lock, lock_holder, write_json
 from hvdcloud.node.mesh import hosts, join

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine, paths
+from hvdcloud.node.boot import activity
 
 LIMIT_VARIABLE = "HVDCLOUD_IDLE"
 CHECK_SECONDS = 15.0

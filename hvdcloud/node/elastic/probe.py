@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths
 from hvdcloud.node.run.launcher import launcher_environment
 from hvdcloud.node.run.rank import environment_of_rank, which
 from hvdcloud.node.run.secrets_file import read_environment

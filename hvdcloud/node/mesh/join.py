@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine
+from hvdcloud.node.boot import activity
 from hvdcloud.node.files import read_json, replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh

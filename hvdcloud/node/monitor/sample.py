@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine, paths
+from hvdcloud.node.boot import activity
 
 Sample = dict[str, Any]
 

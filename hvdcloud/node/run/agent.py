@@ -26,12 +26,12 @@ import time
 from dataclasses import replace
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
-from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
+from hvdcloud.node.run import state
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import drain

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import ask_agent
+from hvdcloud.node.run import state
 from hvdcloud.node.run.secrets_file import forget
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.uploads import archive

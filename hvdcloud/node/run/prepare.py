@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths
 from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.state import active_run, live_agents

@@ -19,11 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths, processes
+from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import processes
-from hvdcloud.node.run.channel import ask_agent
 from hvdcloud.node.run.state import live_agents
 from hvdcloud.runs.state import UploadReport
 
