@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 
 
 def mark() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import channel, paths
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 
 SECONDS = 600.0
 """How long the checkpoints of nodes that leave may take."""

@@ -30,11 +30,11 @@ from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.files import replace
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.mesh import hosts, ssh
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
 

@@ -31,9 +31,9 @@ from hvdcloud.node.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
-from hvdcloud.node.run import state
-from hvdcloud.node.run.secrets_file import forget
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import forget
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.state import RankRecord, UploadReport

@@ -11,9 +11,9 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import state
-from hvdcloud.node.run.secrets_file import forget
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import forget
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.loop import UploadLoop, is_complete
 from hvdcloud.runs.state import UploadReport

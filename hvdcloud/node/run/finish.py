@@ -9,7 +9,7 @@ import sys
 import time
 
 from hvdcloud.node.boot import poweroff
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
 from hvdcloud.runs.state import RunState

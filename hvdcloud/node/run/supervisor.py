@@ -19,7 +19,7 @@ from typing import Any
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, turn
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent

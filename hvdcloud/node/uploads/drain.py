@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run.state import live_agents
+from hvdcloud.node.records.state import live_agents
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
