@@ -69,7 +69,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         return prepare.main(sys.stdin.buffer, sys.stdout.buffer)
     if verb == "launch":
-        from hvdcloud.node.run import launch
+        from hvdcloud.node import launch
 
         return launch.main(_one(verb, rest), _request(verb))
     if verb in ("admit", "dismiss"):

@@ -126,7 +126,7 @@ def answer() -> dict[str, Any]:
 
 def end_if_idle() -> int:
     """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
-    from hvdcloud.node.boot import poweroff
+    from hvdcloud.node.vms import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])
     names, me = activity.mesh(), machine.name()
@@ -161,8 +161,8 @@ def _incomplete() -> list[str]:
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:
-    from hvdcloud.node.boot import poweroff
     from hvdcloud.node.run import control
+    from hvdcloud.node.vms import poweroff
 
     answers = control.flush()["runs"]
     errors = [error for report in answers.values() for error in report["errors"]]

@@ -118,7 +118,7 @@ class Agent:
         self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
 
     def _try_worker(self) -> None:
-        from hvdcloud.node.elastic.probe import worker_problem
+        from hvdcloud.node.run.probe import worker_problem
 
         if problem := worker_problem(self._spec):
             self._mailbox.post(lambda: self._lease.send({"error": problem}))

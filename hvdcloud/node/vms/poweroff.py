@@ -85,7 +85,7 @@ def write_line(text: str) -> None:
 def _delete(nodes: Sequence[str]) -> dict[str, str]:
     try:
         # It imports HTTP and TLS, and most processes that import this module delete nothing.
-        from hvdcloud.node.boot.compute import Compute
+        from hvdcloud.node.vms.compute import Compute
 
         return Compute().delete_vms(nodes)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money are then switched off
