@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from hvdcloud.node import machine, paths
 from hvdcloud.node.boot import activity
+from hvdcloud.node.mesh.nodes import node_names
 
 LIMIT_VARIABLE = "HVDCLOUD_IDLE"
 CHECK_SECONDS = 15.0
@@ -129,7 +130,7 @@ def end_if_idle() -> int:
     from hvdcloud.node.vms import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])
-    names, me = activity.mesh(), machine.name()
+    names, me = node_names(), machine.name()
     head = not names or me == names[0]
     for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"
     if left := _incomplete():
