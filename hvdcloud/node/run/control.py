@@ -1,8 +1,7 @@
-"""`state`, `stop`, `flush`, `poweroff`: what is asked of a node from outside a run."""
+"""`state`, `stop`, `flush`: what is asked of a node from outside a run."""
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import Any
@@ -115,9 +114,3 @@ def _wait_for_agent(run: str, *, seconds: float) -> None:
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)
-
-
-def poweroff() -> dict[str, Any]:
-    """End the container; its entrypoint ends everything in it."""
-    os.kill(1, signal.SIGTERM)
-    return {"ok": True}
