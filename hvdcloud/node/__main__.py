@@ -69,7 +69,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         return prepare.main(sys.stdin.buffer, sys.stdout.buffer)
     if verb == "launch":
-        from hvdcloud.node.run import launch
+        from hvdcloud.node import launch
 
         return launch.main(_one(verb, rest), _request(verb))
     if verb in ("admit", "dismiss"):
@@ -81,14 +81,18 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         offset, rest = _offset(verb, rest)
         return snapshot.main(offset=offset)
-    if verb in ("state", "stop", "flush", "poweroff"):
+    if verb in ("state", "stop", "flush"):
         from hvdcloud.node.run import control
 
         if verb == "state":
             return control.show(rest[0] if rest else None)
         if verb == "stop":
             return control.stop(_one(verb, rest))
-        return control.flush() if verb == "flush" else control.poweroff()
+        return control.flush()
+    if verb == "poweroff":
+        from hvdcloud.node.vms import poweroff
+
+        return poweroff.switch_off()
     if verb == "leave":
         from hvdcloud.node.uploads import drain
 

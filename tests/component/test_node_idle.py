@@ -16,6 +16,7 @@ from hvdcloud.node.boot import activity, idle
 from hvdcloud.node.boot.idle import Answer, Verdict, Watch, verdict
 from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh import tcp
+from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
@@ -99,7 +100,7 @@ def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path, tmp
     for name, text in zip(tables, (TCP, TCP6), strict=False):
         Path(name).write_text(text)
     assert activity.now(tables) == "an SSH connection from 172.17.0.1"
-    activity.remember_mesh(["n0", "n1"], {"n0": "172.17.0.2", "n1": "172.17.0.1"})
+    remember_nodes(["n0", "n1"], {"n0": "172.17.0.2", "n1": "172.17.0.1"})
     assert activity.now(tables[:1]) is None
     assert activity.now(tables) == "an SSH connection from 2001:db8::2"
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node.boot import machine
-from hvdcloud.node.elastic.probe import worker_problem
+from hvdcloud.node import machine
 from hvdcloud.node.files import Lock, lock_holder, write_json
 from hvdcloud.node.mesh import hosts, join
+from hvdcloud.node.records.secrets_file import write_private
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
+from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.run.rank import environment_of_rank
-from hvdcloud.node.run.secrets_file import write_private
-from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import silence_limit
 from tests.support.nodes import RUN, NodeCluster, entry, node_cluster, send_code
 

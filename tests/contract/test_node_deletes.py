@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from hvdcloud.node.boot.compute import Compute
+from hvdcloud.node.vms.compute import Compute
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.node.boot import poweroff
+from hvdcloud.node.vms import poweroff
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT

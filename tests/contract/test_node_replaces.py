@@ -16,7 +16,7 @@ from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node import paths
 from hvdcloud.node.elastic.replace import Replacer
-from hvdcloud.node.elastic.vm_templates import VmTemplates
+from hvdcloud.node.vms.templates import VmTemplates
 from hvdcloud.providers.gce.names import belongs_to, cluster_id_of
 from hvdcloud.providers.gce.plan.request import METADATA_AUTHORIZED_KEY, bulk_insert_bodies
 from hvdcloud.providers.gce.provider import GceProvider

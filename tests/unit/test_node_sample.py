@@ -17,7 +17,7 @@ from hvdcloud.node.monitor.sample import (
     samples_file,
 )
 from hvdcloud.node.monitor.sampler import Sampler, Series
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.storage.folder import FolderBucket
 from tests.support.proc_files import MEMINFO, NET, STAT

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node import paths
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import loop
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.state import UploadReport

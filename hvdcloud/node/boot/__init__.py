@@ -1,1 +1,1 @@
-"""A node from its first process to its end: entrypoint, machine, idleness, power off."""
+"""A node from its first process to its end: entrypoint, activity, idleness."""

@@ -7,14 +7,14 @@ activity; verbs that the laptop calls; and other nodes, which ask.
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
-from hvdcloud.node.run import state
+from hvdcloud.node.mesh.nodes import node_addresses
+from hvdcloud.node.records import state
 
 
 def mark() -> None:
@@ -38,25 +38,5 @@ def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
     if agents := state.live_agents():
         return f"the agent of run {min(agents)}"
     callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
-    strangers = callers - set(_mesh("addresses")) if callers else set()
+    strangers = callers - set(node_addresses()) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None
-
-
-def mesh() -> list[str]:
-    """The names of the cluster's nodes, head first; empty before `join`."""
-    return _mesh("nodes")
-
-
-def remember_mesh(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
-    """Note the cluster's nodes, head first, and the IPv4 addresses of those that are known: they are not from outside.
-    Addresses are resolved now: the entrypoint, which needs them later, must not wait for a name service."""
-    found = []
-    for name in nodes:
-        with contextlib.suppress(OSError):
-            found.append(addresses.get(name) or socket.gethostbyname(name))
-    write_json(paths.mesh_file(), {"nodes": list(nodes), "addresses": found})
-
-
-def _mesh(key: str) -> list[str]:
-    value = (read_json(paths.mesh_file()) or {}).get(key)
-    return [str(each) for each in value] if isinstance(value, list) else []

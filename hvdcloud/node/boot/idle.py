@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine, paths
+from hvdcloud.node.boot import activity
+from hvdcloud.node.mesh.nodes import node_names
 
 LIMIT_VARIABLE = "HVDCLOUD_IDLE"
 CHECK_SECONDS = 15.0
@@ -126,10 +127,10 @@ def answer() -> dict[str, Any]:
 
 def end_if_idle() -> int:
     """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
-    from hvdcloud.node.boot import poweroff
+    from hvdcloud.node.vms import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])
-    names, me = activity.mesh(), machine.name()
+    names, me = node_names(), machine.name()
     head = not names or me == names[0]
     for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"
     if left := _incomplete():
@@ -161,8 +162,8 @@ def _incomplete() -> list[str]:
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:
-    from hvdcloud.node.boot import poweroff
     from hvdcloud.node.run import control
+    from hvdcloud.node.vms import poweroff
 
     answers = control.flush()["runs"]
     errors = [error for report in answers.values() for error in report["errors"]]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths
-from hvdcloud.node.run import channel, state
+from hvdcloud.node import channel, paths
+from hvdcloud.node.records import state
 
 SECONDS = 600.0
 """How long the checkpoints of nodes that leave may take."""

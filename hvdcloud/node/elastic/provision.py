@@ -18,8 +18,8 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import parse_object, read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.run.secrets_file import read_credentials, read_environment
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records.secrets_file import read_credentials, read_environment
+from hvdcloud.node.records.spec import Spec
 
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node.boot import poweroff
-from hvdcloud.node.boot.compute import BusyError, Compute, RefusedError
-from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.files import parse_object
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
+from hvdcloud.node.vms import poweroff
+from hvdcloud.node.vms.compute import BusyError, Compute, RefusedError
+from hvdcloud.node.vms.templates import VmTemplates
 from hvdcloud.runs.replacement import HEAD, Failure, Found, Pace, ReplacementPolicy
 
 OFF = {"STOPPED", "TERMINATED"}

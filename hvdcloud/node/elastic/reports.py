@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.runs.state import Member, RunState
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node import paths
-from hvdcloud.node.boot.machine import outward_interface
+from hvdcloud.node.channel import Mailbox, accept, listen
 from hvdcloud.node.elastic import control_socket
 from hvdcloud.node.elastic.admission import Admission
 from hvdcloud.node.elastic.control_socket import Caller
@@ -28,13 +28,13 @@ from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.files import replace
+from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.mesh import hosts, ssh
-from hvdcloud.node.run import state
-from hvdcloud.node.run.channel import Mailbox, accept, listen
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.run.secrets_file import write_private
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
 

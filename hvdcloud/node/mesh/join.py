@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine
 from hvdcloud.node.files import read_json, replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
+from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import SSH_PORT, peers_file
 
 CONNECT_SECONDS = 10.0
@@ -65,7 +66,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     replace(key.with_name("config"), ssh.config(), mode=0o600)
     resolved = [host._replace(address=found.get(host.name, host.address)) for host in hosts]
     write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
-    activity.remember_mesh([host.name for host in hosts], found)
+    remember_nodes([host.name for host in hosts], found)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
     return {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdcloud.node.run.processes import family
+from hvdcloud.node.processes import family
 
 TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _PIDFD_GETFD = 438  # the same on every architecture: include/uapi/asm-generic/unistd.h

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import activity, machine
+from hvdcloud.node import machine, paths
+from hvdcloud.node.mesh.nodes import node_names
 
 Sample = dict[str, Any]
 
@@ -201,7 +201,7 @@ class Sensors:
 def _mesh_interface() -> str:
     own = machine.name()
     try:
-        return machine.mesh_interface([name for name in activity.mesh() if name != own])
+        return machine.mesh_interface([name for name in node_names() if name != own])
     except OSError:
         return "lo"
 

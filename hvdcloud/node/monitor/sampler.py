@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
-from hvdcloud.node.run import state
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
 
 if TYPE_CHECKING:
     from hvdcloud.node.uploads.loop import UploadLoop

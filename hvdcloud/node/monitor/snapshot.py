@@ -9,7 +9,7 @@ from typing import Any
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json
 from hvdcloud.node.monitor.sample import GpuReader, Sample, Sensors, newest_file
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 
 _FRESH_SECONDS = 15.0
 """A sample that is older is of a run that has ended."""

@@ -1,1 +1,1 @@
-"""One run on the nodes: prepared, launched, supervised and ended."""
+"""One run on the nodes: prepared, supervised and ended."""

@@ -26,14 +26,14 @@ import time
 from dataclasses import replace
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
-from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
-from hvdcloud.node.run.secrets_file import forget
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import forget
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.state import RankRecord, UploadReport
@@ -118,7 +118,7 @@ class Agent:
         self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
 
     def _try_worker(self) -> None:
-        from hvdcloud.node.elastic.probe import worker_problem
+        from hvdcloud.node.run.probe import worker_problem
 
         if problem := worker_problem(self._spec):
             self._mailbox.post(lambda: self._lease.send({"error": problem}))

@@ -1,19 +1,18 @@
-"""`state`, `stop`, `flush`, `poweroff`: what is asked of a node from outside a run."""
+"""`state`, `stop`, `flush`: what is asked of a node from outside a run."""
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import ask_agent
-from hvdcloud.node.run.secrets_file import forget
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import forget
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.loop import UploadLoop, is_complete
 from hvdcloud.runs.state import UploadReport
@@ -115,9 +114,3 @@ def _wait_for_agent(run: str, *, seconds: float) -> None:
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)
-
-
-def poweroff() -> dict[str, Any]:
-    """End the container; its entrypoint ends everything in it."""
-    os.kill(1, signal.SIGTERM)
-    return {"ok": True}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-from hvdcloud.node.boot import poweroff
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
+from hvdcloud.node.vms import poweroff
 from hvdcloud.runs.state import RunState
 
 GRACE_SECONDS = 5.0

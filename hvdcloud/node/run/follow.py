@@ -15,7 +15,7 @@ from typing import IO
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
 from hvdcloud.runs.state import RunState
 
 _POLL_SECONDS = 0.02

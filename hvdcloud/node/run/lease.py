@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.run.channel import Channel
 from hvdcloud.runs.state import UploadReport
 
 _ERROR_TAIL = 2000

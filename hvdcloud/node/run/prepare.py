@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
-from hvdcloud.node.run.secrets_file import write_private
-from hvdcloud.node.run.spec import Spec
-from hvdcloud.node.run.state import active_run, live_agents
+from hvdcloud.node import machine, paths
+from hvdcloud.node.records.secrets_file import write_private
+from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.records.state import active_run, live_agents
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
 

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
-from hvdcloud.node.run import keras_check, processes
-from hvdcloud.node.run.channel import Channel
-from hvdcloud.node.run.secrets_file import read_environment
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node import machine, paths, processes
+from hvdcloud.node.channel import Channel
+from hvdcloud.node.records.secrets_file import read_environment
+from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.run import keras_check
 from hvdcloud.runs.state import RankRecord
 
 AGENT_SECONDS = 15.0

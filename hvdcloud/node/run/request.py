@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hvdcloud.node.elastic.vm_templates import VmTemplates
+from hvdcloud.node.vms.templates import VmTemplates
 
 
 class Host(NamedTuple):

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import BEAT_SECONDS, turn
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
-from hvdcloud.node.run import processes, state
-from hvdcloud.node.run.channel import BEAT_SECONDS, turn
+from hvdcloud.node.records import state
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
 from hvdcloud.errors import NodeError
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths
 from hvdcloud.node.files import write_json
-from hvdcloud.node.run import state
-from hvdcloud.node.run.secrets_file import METADATA
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import METADATA
+from hvdcloud.node.records.spec import Spec
 
 KEEP_SECONDS = 120.0
 _POLL_SECONDS = 0.05

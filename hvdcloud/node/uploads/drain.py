@@ -19,12 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths, processes
+from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.run import processes
-from hvdcloud.node.run.channel import ask_agent
-from hvdcloud.node.run.state import live_agents
+from hvdcloud.node.records.state import live_agents
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:
@@ -267,7 +265,7 @@ def _ask(run: str, why: str, *, ending: bool, deadline: float) -> Saved | None:
 
 def main(words: Sequence[str]) -> dict[str, Any]:
     """`leave [WHY]`: this node is about to go; says how far its checkpoints are once they are in the bucket."""
-    from hvdcloud.node.boot import poweroff
+    from hvdcloud.node.vms import poweroff
 
     why = " ".join(words) or SHUT_DOWN
     found = drain(why, ending=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.node.run.spec import Spec
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.runs.state import UploadReport
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdcloud.node import paths
-from hvdcloud.node.boot.machine import image_environment
+from hvdcloud.node.machine import image_environment
 
 PROGRAM = "horovodrun"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine
 
 ENDPOINT = "https://compute.googleapis.com"
 DELETE_SECONDS = 60.0

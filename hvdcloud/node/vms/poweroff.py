@@ -6,17 +6,17 @@ A VM that is switched off costs its disk until it is deleted.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.run import control
 
 GONE_SECONDS = 300.0
 """A VM whose deletion was granted and that still runs after so long switches itself off."""
@@ -70,7 +70,13 @@ def wait_for_the_end(refusal: Refusal | None, *, seconds: float = GONE_SECONDS) 
     if is_vm() and refusal is None:
         time.sleep(seconds)
         write_line(f"still here {seconds:.0f} s after the deletion was granted; switching off")
-    control.poweroff()
+    switch_off()
+
+
+def switch_off() -> dict[str, Any]:
+    """`poweroff`: end the container; its entrypoint ends everything in it."""
+    os.kill(1, signal.SIGTERM)
+    return {"ok": True}
 
 
 def write_line(text: str) -> None:
@@ -86,7 +92,7 @@ def write_line(text: str) -> None:
 def _delete(nodes: Sequence[str]) -> dict[str, str]:
     try:
         # It imports HTTP and TLS, and most processes that import this module delete nothing.
-        from hvdcloud.node.boot.compute import Compute
+        from hvdcloud.node.vms.compute import Compute
 
         return Compute().delete_vms(nodes)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money are then switched off

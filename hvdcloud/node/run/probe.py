@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 
-from hvdcloud.node import paths
-from hvdcloud.node.boot import machine
+from hvdcloud.node import machine, paths
+from hvdcloud.node.records.secrets_file import read_environment
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
 from hvdcloud.node.run.rank import environment_of_rank, which
-from hvdcloud.node.run.secrets_file import read_environment
-from hvdcloud.node.run.spec import Spec
 
 SECONDS = 120.0
 """The imports of a framework on a machine that has just started."""

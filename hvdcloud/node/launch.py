@@ -12,14 +12,14 @@ from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.elastic.vm_templates import VmTemplates
 from hvdcloud.node.files import Lock
-from hvdcloud.node.run import state
+from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.prepare import ActiveRunError
 from hvdcloud.node.run.request import Elastic, Host, Request
-from hvdcloud.node.run.spec import Spec
 from hvdcloud.node.run.supervisor import Supervisor
+from hvdcloud.node.vms.templates import VmTemplates
 from hvdcloud.runs.state import RunState
 
 START_SECONDS = 15.0
