@@ -57,6 +57,10 @@ class UsageError(HvdcloudError):
     code = ExitCode.USAGE
 
 
+class NameTakenError(UsageError):
+    """Something of the wanted name exists: another command made it, or a user started it again."""
+
+
 class CredentialsError(HvdcloudError):
     """Credentials, a permission or an API that is switched off."""
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import CredentialsError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import STATE_SECONDS
 from hvdcloud.lifecycle.resize import Change, add_nodes
@@ -84,8 +84,9 @@ class Replacer:
             except _AbandonedError:
                 return
             except HvdcloudError as error:
-                # A limit of the user's, or a right that is missing: waiting changes neither.
-                hopeless = isinstance(error, (UsageError, CredentialsError))
+                # A limit of the user's, or a right that is missing: waiting changes neither. But a name may be taken
+                # because the user has just started the lost node again.
+                hopeless = isinstance(error, (UsageError, CredentialsError)) and not isinstance(error, NameTakenError)
                 self._note_failure(Failure.RUN if hopeless else Failure.PASSING, error.message.splitlines()[0], error)
             except Exception as error:  # noqa: BLE001 - the run is followed all the same; this line says what is missing
                 self._note_failure(Failure.RUN, f"{type(error).__name__}: {error}", error)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
-from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError, TeardownError, UsageError
+from hvdcloud.errors import (
+    CheckpointError,
+    InterruptedByUserError,
+    NameTakenError,
+    NodeError,
+    TeardownError,
+    UsageError,
+)
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import OnProgress
@@ -209,7 +216,7 @@ def add_nodes(
     """
     provider = context.provider
     names = [spec.node_name(index) for index in change.make]
-    before = context.record(spec).size
+    before = context.record(spec)
     context.state.journal.record("grow", cluster_id=spec.id, cluster=spec.name, nodes=names)
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))
@@ -232,10 +239,14 @@ def add_nodes(
         )
         if run:
             admit(context, spec, run, names)
+    except NameTakenError:
+        # What exists is not ours to delete, and may hold checkpoints; of what it made, `grow` leaves nothing.
+        context.state.update(lambda now: replace(now, nodes=before.nodes))
+        raise
     except BaseException as error:
         with uninterrupted():
             left = provider.shrink(spec.name, change.make)
-            context.state.update(lambda now: replace(now.without(names), size=before))
+            context.state.update(lambda now: replace(now.without(names), size=before.size))
         if left:
             raise TeardownError(
                 f"{', '.join(names)} did not come up, and {len(left)} object(s) of them could not be deleted",

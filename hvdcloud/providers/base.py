@@ -174,7 +174,7 @@ class Provider(Protocol):
         call made is deleted before it raises; what others made under the same name is not touched.
 
         Raises:
-            UsageError: a name is taken.  CapacityError: no room.  ImageError: the image is missing.
+            NameTakenError: a node's.  CapacityError: no room.  ImageError: the image is missing.
             NodeError: a node was made but does not start.
         """
 
@@ -205,7 +205,7 @@ class Provider(Protocol):
             spec: the cluster's own name, id and so on; `nodes`: how many it will have.
 
         Raises:
-            As `create` and `plan_growth`; UsageError also: there is a node of this name, and it is not stopped.
+            As `create` and `plan_growth`; NameTakenError also: a node of this name is not stopped.
             TeardownError: a stopped one could not be deleted.
         """
 

@@ -16,7 +16,6 @@ from google.protobuf.json_format import ParseError
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google import http
 from hvdcloud.google.errors import Action, ApiError, operation_errors
-from hvdcloud.providers.gce.api import client as client_module
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from tests.support.scripted_api import Call, Reply, Script, refusal
 
@@ -281,16 +280,13 @@ def test_waiting_ends_at_the_deadline_even_if_the_server_is_silent(script: Scrip
     assert time.monotonic() - began < 3
 
 
-def test_waiting_ends_soon_after_it_is_told_to_stop(
-    script: Script, client: ComputeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "_STOP_SECONDS", 0.2)
+def test_waiting_ends_soon_after_it_is_told_to_stop(script: Script, client: ComputeClient) -> None:
     script.handler = lambda _: Reply({}, delay=5)
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
     with pytest.raises(ApiError, match="op-1 is still RUNNING") as raised:
-        client.wait(operation("RUNNING").content, deadline=began + 60, stop=stop)
+        client.wait(operation("RUNNING").content, deadline=began + 60, stop=stop, stop_seconds=0.2)
     assert raised.value.reason == "stopped"
     assert time.monotonic() - began < 2
 

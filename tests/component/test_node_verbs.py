@@ -158,10 +158,9 @@ def test_where_names_are_addresses_the_hosts_file_stays_as_it_is(cluster: NodeCl
     assert file.read_text() == "127.0.0.1 localhost\n"
 
 
-def test_a_peer_that_no_name_service_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.2)
+def test_a_peer_that_no_name_service_knows_is_named() -> None:
     with pytest.raises(NodeError, match=r"the peer digits-1 cannot be found: digits-1\.invalid: ") as raised:
-        hosts.resolve({"digits-0": "digits-0", "digits-1": "digits-1.invalid"})
+        hosts.resolve({"digits-0": "digits-0", "digits-1": "digits-1.invalid"}, seconds=0.2)
     assert "internal DNS" in raised.value.hint
 
 

@@ -67,6 +67,12 @@ def wait_finishing(cluster: NodeCluster) -> None:
     until(lambda: json.loads(file.read_text())["state"] == "finishing", seconds=20, what="the end's begin")
 
 
+def wait_ended(cluster: NodeCluster, name: str, rank: int) -> None:
+    """Until a rank has recorded its end on its node."""
+    record = cluster.run_dir(name) / f"ranks/{rank}.json"
+    until(lambda: json.loads(record.read_text())["exit_code"] is not None, seconds=10, what=f"the end of rank {rank}")
+
+
 def launcher(cluster: NodeCluster) -> int:
     """Process id of horovodrun."""
     supervisor = cluster.supervisor()
@@ -155,11 +161,38 @@ def test_what_the_end_of_the_run_does_to_a_rank_is_not_its_failure(cluster: Node
     wait_finishing(cluster)
     # The peer's agent has not been able to end it yet.
     tell(cluster)
-    record = cluster.run_dir("n1") / "ranks/1.json"
-    until(lambda: json.loads(record.read_text())["exit_code"] is not None, seconds=10, what="the end of rank 1")
+    wait_ended(cluster, "n1", 1)
     send([slow], signal.SIGCONT)
 
     assert verdict(cluster.wait_done()) == ("stopped", None, "stopped on request")
+
+
+def test_ranks_that_exit_with_0_because_the_launcher_was_ended_have_not_finished(cluster: NodeCluster) -> None:
+    cluster.start_run(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('at work', flush=True)\n"
+        "time.sleep(600)"
+    )
+    cluster.wait_for_log("at work", times=2)
+    send([launcher(cluster)], signal.SIGTERM)
+
+    state = cluster.wait_done()
+    assert verdict(state) == ("failed", None, "horovodrun ended its ranks although none had failed")
+    assert [(rank["rank"], rank["exit_code"]) for rank in state["ranks"]] == [(0, 0), (1, 0)]
+
+
+def test_a_launcher_that_is_killed_when_its_ranks_have_finished_does_not_matter(cluster: NodeCluster) -> None:
+    start(cluster, then="")
+    horovodrun = launcher(cluster)
+    send([horovodrun], signal.SIGSTOP)
+
+    tell(cluster)
+    for rank, name in enumerate(cluster.names):
+        wait_ended(cluster, name, rank)
+    send([horovodrun], signal.SIGKILL)
+
+    assert verdict(cluster.wait_done()) == SUCCEEDED
 
 
 def test_an_agent_that_is_told_to_end_the_run_tells_first_who_had_ended_before(cluster: NodeCluster) -> None:

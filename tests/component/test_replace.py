@@ -14,7 +14,15 @@ import pytest
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.cluster.state import as_known_here
-from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.errors import (
+    CapacityError,
+    CheckpointError,
+    HvdcloudError,
+    NameTakenError,
+    NodeError,
+    TeardownError,
+    UsageError,
+)
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
@@ -39,6 +47,8 @@ class Cloud:
     size: int = 3
     errors: list[HvdcloudError] = field(default_factory=list)
     """Instead of making nodes, one after the other."""
+    started_again: set[int] = field(default_factory=set)
+    """By the user, just before they are made anew."""
     said: list[str] = field(default_factory=list)
     slow: bool = False
     """New nodes do not get ready before they are deleted."""
@@ -71,6 +81,9 @@ class Cloud:
         self.said.append(f"grow {[*indices]} of {spec.nodes}")
         if self.errors:
             raise self.errors.pop(0)
+        if again := self.started_again & {*indices}:
+            self.there |= {index: replace(self.there[index], state=NodeState.RUNNING) for index in again}
+            raise NameTakenError(f"node digits-{min(again)} is there", hint="-")
         for index in indices:
             self.there[index] = replace(self.new_vm().node(index), id=f"new-{index}")
         return [self.there[index] for index in indices]
@@ -230,6 +243,19 @@ def test_a_limit_of_the_users_ends_the_attempts(scene: Scene, replacer: Replacer
     replacer._thread.join(5)
     assert not replacer._thread.is_alive()
     assert [each for each in scene.cloud.said if each.startswith("grow")] == ["grow [2] of 3"]
+
+
+def test_a_node_that_the_user_starts_again_meanwhile_is_left_alone_and_others_are_still_replaced(
+    scene: Scene, replacer: Replacer
+) -> None:
+    scene.cloud.started_again = {2}
+    scene.cloud.there[2] = replace(scene.cloud.there[2], state=NodeState.STOPPED)
+    until(lambda: "node digits-2 is there; trying again" in scene.printed, seconds=30, what="a word about it")
+    scene.cloud.there.pop(1)
+    until(lambda: "node digits-1 is back" in scene.printed, seconds=30, what="digits-1")
+    assert scene.cloud.said == ["grow [2] of 3", "grow [1] of 3"]
+    assert scene.cloud.there[2].id == "2"
+    assert member_names(scene) == ["digits-0", "digits-1", "digits-2"]
 
 
 def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer) -> None:

@@ -24,7 +24,6 @@ from hvdcloud.errors import (
 )
 from hvdcloud.google import http
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
-from hvdcloud.image.cloudbuild import build as remote
 from hvdcloud.image.cloudbuild.build import RemoteBuilder, RemoteResult
 from hvdcloud.image.cloudbuild.client import CloudBuild
 from hvdcloud.image.cloudbuild.source import send
@@ -78,7 +77,12 @@ class Laptop:
         )
         buckets = [self.bucket(seconds) for seconds in (10.0, 0.2)]
         return RemoteBuilder(
-            client=client, bucket=buckets[0], log_bucket=buckets[1], config=self.config, progress=progress
+            client=client,
+            bucket=buckets[0],
+            log_bucket=buckets[1],
+            config=self.config,
+            progress=progress,
+            poll_seconds=0.05,
         )
 
     def bucket(self, seconds: float = 10.0) -> GcsBucket:
@@ -117,7 +121,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     for name, value in shared.environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(remote, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(http, "RETRY_BASE_SECONDS", 0.01)
     shared.server._builds.clear()
     shared.server.entries.clear()

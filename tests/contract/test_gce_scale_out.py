@@ -12,7 +12,7 @@ import pytest
 
 from hvdcloud.cluster.model import LABEL_NODES, ClusterSpec
 from hvdcloud.config.model import LimitsConfig
-from hvdcloud.errors import CapacityError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce.provider import GceProvider
 from tests.standins.compute import Emulator
@@ -131,7 +131,7 @@ def test_of_two_that_grow_at_the_same_moment_the_loser_touches_nothing_of_the_wi
     bench.another(zones=[ZONE]).grow(larger(spec, 3), [2], journal=bench.journal)
     before = {name: vm["id"] for name, vm in vms(bench).items()}
     assert sorted(before) == ["0", "1", "2"]
-    with pytest.raises(UsageError, match=f"the name {spec.node_name(2)} is taken"):
+    with pytest.raises(NameTakenError, match=f"the name {spec.node_name(2)} is taken"):
         provider.create(late, journal=bench.journal)
     assert {name: vm["id"] for name, vm in vms(bench).items()} == before
     assert bench.calls()[DELETE] == 0

@@ -15,7 +15,7 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, NodeState
-from hvdcloud.errors import HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
@@ -288,7 +288,7 @@ def test_grow_touches_no_node_that_runs(
     workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
 ) -> None:
     before = workshop.left(pair.name)
-    with pytest.raises(UsageError, match=r"is there|is taken"):
+    with pytest.raises(NameTakenError, match=r"is there|is taken"):
         provider.grow(dataclasses.replace(pair, nodes=3), [1, 2], journal=journal)
     assert workshop.left(pair.name) == before
     found = provider.cluster(pair.name)
@@ -300,7 +300,7 @@ def test_grow_makes_all_or_none_and_leaves_the_others_alone(
     workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
 ) -> None:
     with workshop.stranger(pair.node_name(3)):
-        with pytest.raises(UsageError, match="taken"):
+        with pytest.raises(NameTakenError, match="taken"):
             provider.grow(dataclasses.replace(pair, nodes=4), [2, 3], journal=journal)
         assert names(provider, pair) == ["0", "1"]
     found = provider.cluster(pair.name)

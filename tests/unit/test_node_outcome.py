@@ -78,6 +78,16 @@ def evidence(**seen: Any) -> Evidence:
             {"launcher": -9, "ended": [ended(0, 143, signal=15)]},
             Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)"),
         ),
+        # Ranks that were asked to end may exit with 0, and have not finished.
+        (
+            {"launcher": -15, "ended": [ended(0, 0), ended(1, 0, terminated=True)]},
+            Outcome("failed", 143, "horovodrun was killed by signal 15 (SIGTERM)"),
+        ),
+        (
+            {"launcher": 0, "ended": [ended(0, 0, terminated=True), ended(1, 0, terminated=True)]},
+            Outcome("failed", None, "horovodrun ended its ranks although none had failed"),
+        ),
+        ({"launcher": -15, "ended": [ended(0, 0), ended(1, 0)]}, Outcome("succeeded", 0, "")),
         (
             {"launcher": 1},
             Outcome("failed", 1, "horovodrun exited with 1 before its ranks had; the last lines of the log say why"),
@@ -174,6 +184,13 @@ EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were t
             Outcome("lost", None, "of n0, n1 nothing was heard, and fewer than 2 node(s) were left"),
         ),
         ([worker(0)], {"launcher": -9}, Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)")),
+        # Its workers are asked to end, and may exit with 0.
+        (
+            [worker(0, 0, terminated=True), worker(1, 0, terminated=True)],
+            {"launcher": -9},
+            Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)"),
+        ),
+        ([worker(0, 0), worker(1, 0, terminated=True)], {"launcher": 0}, Outcome("succeeded", 0, "")),
         (
             [],
             {"launcher": 1},

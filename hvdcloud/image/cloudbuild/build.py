@@ -52,6 +52,7 @@ class RemoteBuilder:
         log_bucket: the same, with little patience.
         config: the `image` section of hvdcloud.yaml.
         progress: called for every step and every line of output; `image` events are for people who wait.
+        poll_seconds: between two questions about the build.
     """
 
     client: CloudBuild
@@ -59,6 +60,7 @@ class RemoteBuilder:
     log_bucket: GcsBucket
     config: ImageConfig
     progress: Progress
+    poll_seconds: float = POLL_SECONDS
     _attempt: str = ""
     """Tag of the build that this command has asked for."""
 
@@ -153,10 +155,10 @@ class RemoteBuilder:
             readable = readable and self._polled(log)
             if now["status"] not in RUNNING:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(self.poll_seconds)
         deadline = time.monotonic() + LATE_LOG_SECONDS
         while readable and not log.complete and now["status"] == "FAILURE" and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 4)
+            time.sleep(self.poll_seconds / 4)
             self._polled(log)
         if now["status"] != "SUCCESS":
             raise _failure(now, steps, log)

@@ -100,12 +100,12 @@ def _next_signal(watch: Watch | None) -> int | None:
     return received.si_signo if received is not None else None
 
 
-def publish(status: dict[str, Any]) -> None:
+def publish(status: dict[str, Any], *, seconds: float = PUBLISH_SECONDS) -> None:
     """Print the node's status as one line, and set the VM's guest attribute if this is a VM. Raises _StepError: the
-    metadata server did not take it, so the laptop cannot know."""
+    metadata server did not take it within `seconds`, so the laptop cannot know."""
     _print(status)
     if server := os.environ.get(METADATA_VARIABLE):
-        _put(server, json.dumps(status).encode())
+        _put(server, json.dumps(status).encode(), deadline=time.monotonic() + seconds)
 
 
 def _print(status: dict[str, Any]) -> None:
@@ -113,13 +113,12 @@ def _print(status: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _put(server: str, body: bytes) -> None:
+def _put(server: str, body: bytes, *, deadline: float) -> None:
     """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
     refused, or the time is up."""
     import http.client
     from urllib.parse import urlsplit
 
-    deadline = time.monotonic() + PUBLISH_SECONDS
     pause = 0.1
     while True:
         connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)

@@ -26,10 +26,10 @@ _NODES = "the nodes of this cluster"
 _ALIASES = "other names"
 
 
-def resolve(addresses: Mapping[str, str]) -> dict[str, str]:
+def resolve(addresses: Mapping[str, str], *, seconds: float = RESOLVE_SECONDS) -> dict[str, str]:
     """The IPv4 address of every node that has another address (IP or DNS) than its name. Raises NodeError: the name
-    service does not know one."""
-    deadline = time.monotonic() + RESOLVE_SECONDS
+    service does not know one within `seconds`."""
+    deadline = time.monotonic() + seconds
     return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
 
 

@@ -62,7 +62,9 @@ def judge(evidence: Evidence) -> Outcome:
     """How the run ended, and what ended it: what came first counts, since a rank's failure or a lost node makes others
     fail."""
     codes = {ended.record.rank: ended.record.exit_code for ended in evidence.ended}
-    if len(codes) >= evidence.np and not any(codes.values()):
+    # The launcher ends ranks when one has failed, or when it is itself told to end; then their 0 says nothing.
+    terminated = any(ended.record.terminated for ended in evidence.ended)
+    if len(codes) >= evidence.np and not any(codes.values()) and not terminated:
         return Outcome("succeeded", 0, "")
     failure = _first_failure(evidence.ended)
     loss = min(evidence.lost, key=lambda each: each.at, default=None)
@@ -80,6 +82,8 @@ def judge(evidence: Evidence) -> Outcome:
         return Outcome("lost" if evidence.trouble_is_loss else "failed", None, evidence.trouble)
     if evidence.launcher is None:
         return Outcome("lost", None, "the run was ended for no known reason")
+    if evidence.launcher == 0 and terminated:
+        return Outcome("failed", None, "horovodrun ended its ranks although none had failed")
     if evidence.launcher == 0:
         return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
     why = f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why"
@@ -151,7 +155,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
     horovodrun exits with 0 as soon as one worker has, whatever the others did (registration.py): only where all that
     were training with it ended well too, or were lost with their nodes, has the training ended well.
     """
-    done = [worker for worker in evidence.workers if worker.succeeded]
+    done = [each for each in evidence.workers if each.succeeded and each.ended and not each.ended.record.terminated]
     if done:
         first = min(worker.ended.at for worker in done if worker.ended)
         unfinished = [

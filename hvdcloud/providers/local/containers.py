@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
-from hvdcloud.errors import CapacityError, ImageError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
 from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.local import view
 
@@ -22,13 +22,13 @@ class Maker:
         self._made: list[tuple[str, str]] = []
 
     def network(self, request: Request) -> None:
-        """Make a network. UsageError: its name is taken. CapacityError: no subnet is free. NodeError: refused."""
+        """Make a network. NameTakenError: its name. CapacityError: no subnet is free. NodeError: refused."""
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
         """Make a container and start it; returns its id.
 
-        Raises UsageError: its name is taken. ImageError: its image is missing. CapacityError: the disk is full.
+        Raises NameTakenError: its name. ImageError: its image is missing. CapacityError: the disk is full.
         NodeError: the engine refuses.
         """
         name = request.body["name"]
@@ -66,7 +66,7 @@ class Maker:
             if error.status_code == 409 or "already exists" in text:
                 down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
                 hint = f"{down} deletes it if it is ours; else take another --name"
-                raise UsageError(f"the network {body['name']} exists already", hint=hint) from None
+                raise NameTakenError(f"the network {body['name']} exists already", hint=hint) from None
             if "address pool" in text or "overlaps" in text:
                 message = f"the engine has no free subnet for the network {body['name']}: {text}"
                 hint = "docker network prune deletes networks that no container uses"
@@ -103,7 +103,7 @@ class Maker:
             if error.status_code == 409:
                 down = f"hvdcloud down --name {body['labels'][LABEL_CLUSTER]}"
                 hint = f"hvdcloud list shows whose it is; {down} deletes a cluster of ours; else take another --name"
-                raise UsageError(f"the container name {body['name']} is taken", hint=hint) from None
+                raise NameTakenError(f"the container name {body['name']} is taken", hint=hint) from None
             raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
 

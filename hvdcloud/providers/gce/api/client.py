@@ -156,12 +156,17 @@ class ComputeClient:
     # --- operations -----------------------------------------------------------------------------------------------
 
     def wait(
-        self, operation: Mapping[str, Any], *, deadline: float, stop: threading.Event | None = None
+        self,
+        operation: Mapping[str, Any],
+        *,
+        deadline: float,
+        stop: threading.Event | None = None,
+        stop_seconds: float = _STOP_SECONDS,
     ) -> dict[str, Any]:
         """Wait until an operation is DONE; whether it succeeded is for `operation_errors` to say.
 
         Raises ApiError if it is not DONE by `deadline` (a `time.monotonic()` value; its reason is `deadline`), or
-        seconds after `stop` is set (`stopped`).
+        `stop_seconds` after `stop` is set (`stopped`).
         """
         current = dict(operation)
         service, fields = _operation_place(operation)
@@ -175,7 +180,7 @@ class ComputeClient:
                     project=self.project,
                 )
             asked = time.monotonic()
-            seconds = min(http.WAIT_SECONDS if stop is None else _STOP_SECONDS, left + 1)
+            seconds = min(http.WAIT_SECONDS if stop is None else stop_seconds, left + 1)
             patience = http.Patience(seconds=left, timeouts=False, stop=stop)
             try:
                 current = self.transport.call(service, "wait", fields, read_seconds=seconds, patience=patience)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
-from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
@@ -102,7 +102,7 @@ class Creation:
         """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
 
         Raises:
-            CapacityError: no zone has room.  UsageError: a name is taken, or the request is refused.
+            CapacityError: no zone has room.  NameTakenError: a node's.  UsageError: the request is refused.
             CredentialsError: not allowed.  NodeError: the API does not do its part.
             TeardownError: something that was made in a zone that would not do could not be deleted.
         """
@@ -247,7 +247,7 @@ class Creation:
         taken = re.search(r"/instances/([-a-z0-9]+)", error.message)
         if error.rule.names & {"RESOURCE_ALREADY_EXISTS"} and taken:
             self._taken = True
-            return UsageError(f"the name {taken.group(1)} is taken by another VM in {zone}", hint=error.hint)
+            return NameTakenError(f"the name {taken.group(1)} is taken by another VM in {zone}", hint=error.hint)
         return error.as_user_error(doing=f"create {self._vms} in {zone}")
 
     def _nowhere(self, failed: Mapping[str, ApiError]) -> HvdcloudError:

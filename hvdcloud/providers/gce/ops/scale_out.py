@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import NameTakenError, NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import ComputeClient
@@ -119,12 +119,12 @@ def _share(
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
-    """Stopped VMs of the wanted names, and disks that they left. UsageError: one of these VMs is not stopped."""
+    """Stopped VMs of the wanted names, and disks that they left. NameTakenError: one of these VMs is not stopped."""
     ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
             hint = f"hvdcloud status --name {spec.name}"
-            raise UsageError(f"node {vm['name']} is there, in {zone_of(vm)}", hint=hint)
+            raise NameTakenError(f"node {vm['name']} is there, in {zone_of(vm)}", hint=hint)
     return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
 
 
