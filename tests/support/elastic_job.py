@@ -213,6 +213,8 @@ def result(state, dataset):
 def main():
     options = arguments()
     torch.set_num_threads(1)
+    # Ranks that ask each other every millisecond, the default, keep a core busy while they wait for the next step.
+    os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
     hvd.init()
     dataset = data()
     model = new_model()

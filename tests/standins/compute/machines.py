@@ -65,6 +65,7 @@ class Machines:
         self._network, subnet = _make_network(self._client, self.network, labels)
         self.subnet, self.gateway = str(subnet), str(subnet[1])
         self._addresses = itertools.cycle(str(address) for address in itertools.islice(subnet.hosts(), 1, 4000))
+        self._cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
         self._machines: dict[str, Machine] = {}
         self._rules: Sequence[Mapping[str, Any]] = ()
         self._lock = threading.Lock()
@@ -136,7 +137,9 @@ class Machines:
             if key not in self._machines:
                 used = {machine.address for machine in self._machines.values()}
                 address = next(free for free in self._addresses if free not in used)
-                self._machines[key] = Machine(self._site, instance, zone=zone_of(instance), address=address)
+                self._machines[key] = Machine(
+                    self._site, instance, zone=zone_of(instance), address=address, core=next(self._cores)
+                )
             return self._machines[key]
 
     def _guest(self, address: str) -> Guest | None:
