@@ -43,7 +43,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             ) from error
         if any(isinstance(cause, SSLError) for cause in causes):
             raise CredentialsError(
-                f"the Docker engine at {address} does not trust us, or we don't trust it: {causes[-1]}",
+                f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
         raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=START_HINT) from error
@@ -83,7 +83,7 @@ def _context() -> Any:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and whatever it wraps: requests and urllib3 hide the operating system's error three levels down."""
+    """The error and all that it wraps: requests and urllib3 hide the operating system's error three levels down."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:

@@ -2,7 +2,7 @@
 
     python -m tools.reference FILE
 
-Whatever the program itself says (help texts, defaults, descriptions) is taken from there. Only what stands nowhere in
+What the program itself says (help texts, defaults, descriptions) is taken from there. Only what is nowhere in
 it (labels, files, the variables of other programs) is written here.
 """
 
@@ -257,7 +257,7 @@ def meaning(code: ExitCode) -> str:
 
 def _configuration() -> Iterator[str]:
     yield from _text(
-        "YAML. An unknown key, a wrong type or a value out of range is refused with the place where it stands. Flags "
+        "YAML. An unknown key, a wrong type or a value out of range is refused with its location. Flags "
         "beat the environment, which beats the file, which beats the defaults. `hvdcloud config schema` prints all of "
         "it as JSON Schema. Durations are written `90s`, `30m`, `12h`, `1h30m`, or as a number of seconds."
     )

@@ -62,7 +62,7 @@ def check_horovod(needed: list[str]) -> None:
             other = "mpi" if controller == "gloo" else "gloo"
             refuse(
                 f"Horovod does not work with run.controller {controller}: {cause}",
-                f"leave Horovod and its framework as they are, or mend them; or try run.controller: {other}",
+                f"leave Horovod and its framework as they are, or fix them; or try run.controller: {other}",
             )
         sys.stdout.write(f"hvdcloud: this image is of no use with run.controller {controller}: {cause}\n")
 

@@ -44,7 +44,7 @@ def let_root_in() -> None:
 
 
 def find_driver() -> None:
-    """The GPU driver on Container-Optimized OS: the entrypoint looks there, and so does who comes in over SSH."""
+    """The GPU driver on Container-Optimized OS: the entrypoint looks there, and so do SSH sessions."""
     Path("/etc/ld.so.conf.d/hvdcloud-driver.conf").write_text("/usr/local/nvidia/lib64\n")
 
 

@@ -9,7 +9,7 @@ HOROVOD_SHA256   of it
 HOROVOD_PATCHES  versions of the framework, each with the patches that Horovod needs from there on: "2.1:a 2.9:a,b"
 """
 
-# Words for whoever watches the build.
+# Words for the build's output.
 # ruff: noqa: T201
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def horovod_version(framework: str, device: str) -> str:
         return ""
     code = f"import horovod, horovod.{framework} as hvd; print(horovod.__version__, int(hvd.nccl_built()))"
     found, complaint = answer(code)
-    command = "mend it in the image, or take it out: then hvdcloud compiles one"
+    command = "fix it in the image, or take it out: then hvdcloud compiles one"
     if complaint:
         refuse(f"its Horovod does not work with its {framework}: {complaint}", command)
     version, nccl = found.split()
@@ -181,7 +181,7 @@ def install_packages(packages: Sequence[str]) -> None:
 
 
 def lock(name: str) -> Path:
-    """A lock that fits this Python: pycparser has no one version for all of them."""
+    """A lock that fits this Python: pycparser has no single version for all of them."""
     path = OWN / "locks" / name
     if sys.version_info < (3, 11):
         path.write_text(re.sub(r"^pycparser==.*$", "pycparser<3.12", path.read_text(), flags=re.MULTILINE))

@@ -257,7 +257,11 @@ def _failure(bucket: Bucket, result: PullResult) -> PullError:
     count = len(result.failed)
     first = result.failed[0]
     unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in result.failed)
-    then = "goes on where this one ended" if unreachable else "tries again; what is right already is not fetched again"
+    then = (
+        "continues where this one ended"
+        if unreachable
+        else "tries again; files that are right already are not fetched again"
+    )
     return PullError(
         f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
         f" {first.error}",

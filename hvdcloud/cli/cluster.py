@@ -171,7 +171,7 @@ def status(
     seconds: Annotated[
         float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to look; default: 2.", min=0.5)
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on; Ctrl-C ends it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
 ) -> None:
     """The cluster's nodes and runs.
 
@@ -230,7 +230,7 @@ def _elastic(console: Console, run: RunResult) -> None:
 
     if run.state != "running" or not run.members:
         return
-    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} goes on"
+    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} continues"
     if run.world:
         said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
     console.answer(said + restarts_text(run.restarts))
@@ -263,7 +263,7 @@ def _reach(node: Node) -> str:
 
 def resize(
     context: typer.Context,
-    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster is to have.")],
+    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster should have.")],
     yes: Yes = False,
     force: Annotated[
         bool, typer.Option("--force", help="Delete nodes even if checkpoints of theirs are not in the bucket.")

@@ -48,7 +48,7 @@ class ClusterRecord:
     image: str = ""
     bucket: str = ""
     size: int = 0
-    """How many nodes the cluster is to have."""
+    """How many nodes the cluster should have."""
     nodes: tuple[MemberRecord, ...] = ()
     runs: tuple[str, ...] = ()
     """Those that were started from this machine, the newest last."""

@@ -91,7 +91,7 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
     if not image_id:
         raise ImageError(
             f"the build of {image} ended {tail.where}, without an image and without saying why",
-            hint="look into the Docker engine's own log: journalctl -u docker",
+            hint="see the Docker engine's own log: journalctl -u docker",
             details=tail.text(),
         )
     return image_id
@@ -187,7 +187,7 @@ def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: Tail) -> I
         raise
     except (RequestException, HTTPError, BrokenItemError, DockerException, OSError) as error:
         raise ImageError(
-            f"the Docker engine hung up during {what}{tail.where and ', ' + tail.where}: {error}",
+            f"the Docker engine closed the connection during {what}{tail.where and ', ' + tail.where}: {error}",
             hint="docker info shows whether it still runs; then try again",
             details=tail.text(),
         ) from error

@@ -33,7 +33,7 @@ class Listing:
         """The places that did not answer, as an error."""
         return UnseenError(
             f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+            hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
         )
 
 
@@ -62,7 +62,7 @@ class Problem:
 
 
 class Stage(Enum):
-    """How far a node or an object is, whatever its step is called."""
+    """How far a node or an object is."""
 
     WORKING = "working"
     DONE = "done"

@@ -310,7 +310,7 @@ class Session:
         if answer.exit_code != 0 or not isinstance(found, dict):
             raise NodeError(
                 f"node {self.node.name}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
-                hint=f"hvdcloud ssh {self.node.index} looks inside",
+                hint=f"hvdcloud ssh {self.node.index} opens a shell there",
                 details=(answer.stderr.decode(errors="replace") or said)[-2000:],
             )
         return found

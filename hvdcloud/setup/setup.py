@@ -208,13 +208,13 @@ def _apply_all(
                 raise
             with interrupted_once():
                 for address in there:
-                    console.say(f"taking up {plan.names[address]}, which is there already")
+                    console.say(f"adopting {plan.names[address]}, which already exists")
                     terraform.take_up(address, plan.import_ids[address])
                 plan = terraform.plan(variables_file=VARIABLES_FILE)
             _refuse_to_lose_the_bucket(plan)
             if any(change.action is not Action.CREATE for change in plan.changes):
                 _show(plan, terraform, console)
-                if not confirm("It is not as it should be. Do this?"):
+                if not confirm("What is there differs. Do this?"):
                     raise not_confirmed("setup") from None
         else:
             return

@@ -160,9 +160,9 @@ def read_plan(shown: Mapping[str, Any]) -> SetupPlan:
 
 
 def describe(change: ResourceChange) -> str:
-    """One line: `~ bucket lab-hvdcloud (lifecycle_rule; changed by somebody since)`."""
+    """One line: `~ bucket lab-hvdcloud (lifecycle_rule; changed outside hvdcloud)`."""
     notes = [", ".join(change.fields)] if change.fields else []
-    notes += ["changed by somebody since"] if change.drifted and change.action is Action.CHANGE else []
+    notes += ["changed outside hvdcloud"] if change.drifted and change.action is Action.CHANGE else []
     notes += ["deleted since"] if change.drifted and change.action is Action.CREATE else []
     return f"{change.action.sign} {change.name}" + (f" ({'; '.join(notes)})" if notes else "")
 

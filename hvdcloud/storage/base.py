@@ -45,7 +45,7 @@ class CorruptObjectError(CheckpointError):
 
 
 class BucketUnreachableError(CheckpointError):
-    """Network or service failures went on for as long as we retry."""
+    """Network or service failures lasted for as long as we retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

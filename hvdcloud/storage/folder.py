@@ -175,7 +175,7 @@ class FolderBucket:
             except FileNotFoundError as error:
                 raise ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back") from error
             if crc32c not in (None, crc.text()):
-                hint = "it is uploaded once it rests"
+                hint = "it is uploaded once it stops changing"
                 raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
             return crc
 
@@ -228,7 +228,7 @@ class FolderBucket:
             if if_generation not in (None, current):
                 raise PreconditionError(
                     f"{name} in {self.url} is at generation {current}, not {if_generation}",
-                    hint="another process wrote it; look at hvdcloud status",
+                    hint="another process wrote it; hvdcloud status shows the cluster",
                 )
             for step in _GENERATION_STEPS_NS:
                 generation = max(time.time_ns(), current + step)
@@ -252,7 +252,9 @@ class FolderBucket:
         try:
             target.hardlink_to(path)
         except FileExistsError as error:
-            raise PreconditionError(f"{name} in {self.url} exists already", hint="look at hvdcloud status") from error
+            raise PreconditionError(
+                f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
+            ) from error
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise

@@ -180,7 +180,7 @@ def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster:
     assert log.count("files are in the bucket") == 1, "said once, however often it uploads"
     found = [event for event in events(cluster) if event["event"] == "preempted"]
     assert [(event["node"], event["detail"]) for event in found] == [("n1", "preempted")]
-    assert cluster.state()["state"] == "running", "a static run goes on until the node is gone"
+    assert cluster.state()["state"] == "running", "a static run continues until the node is gone"
     cluster.verb("n0", "stop", RUN)
 
 
@@ -281,7 +281,7 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
         assert drain.drain("shut down", ending=True, seconds=float("inf")) == {}
 
 
-def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
+def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(cluster)

@@ -196,7 +196,7 @@ def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: Elasti
     assert cluster.events("lost a node") == []
 
 
-def test_why_a_node_cannot_be_made_ready_is_told(two_nodes: ElasticNodes) -> None:
+def test_why_a_node_cannot_be_made_ready_is_reported(two_nodes: ElasticNodes) -> None:
     cluster = two_nodes
     head, one = cluster.names
     cluster.begin()

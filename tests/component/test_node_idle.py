@@ -286,7 +286,7 @@ def test_the_watch_acts_once_the_limit_is_over_and_not_before(node_root: Path, m
     assert looks(15) == 2
     watch.ended({4711})
     activity.mark()
-    assert looks(105) == 2, "somebody came"
+    assert looks(105) == 2, "a user connected"
 
 
 def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: py
     assert started == ["one"]
 
 
-def test_a_watch_that_cannot_look_says_so_and_goes_on(
+def test_a_watch_that_cannot_check_says_so_and_continues(
     node_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watch = Watch(0.4)

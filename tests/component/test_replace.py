@@ -1,4 +1,4 @@
-"""Nodes of an elastic run that are lost are made anew while somebody follows it; and who refuses to resize when."""
+"""Nodes of an elastic run that are lost are replaced while a client follows it; and when a resize is refused."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Cloud:
 
 @dataclass
 class Scene:
-    """An elastic run that goes on with three nodes, as far as the head tells."""
+    """An elastic run that continues with three nodes, as far as the head tells."""
 
     context: Context
     cloud: Cloud
@@ -249,7 +249,7 @@ def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene,
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
 
 
-def test_what_is_half_made_when_nobody_follows_any_more_is_deleted(scene: Scene, replacer: Replacer) -> None:
+def test_what_is_half_made_when_the_client_detaches_is_deleted(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.slow = True
     scene.cloud.there.pop(2)
     assert scene.cloud.booting.wait(10)
@@ -271,10 +271,10 @@ def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene,
     until(lambda: "could not be deleted; gcloud delete" in scene.printed, seconds=30, what="a warning")
 
 
-# --- what the head has made anew meanwhile ---------------------------------------------------------------------------
+# --- what the head has replaced meanwhile ----------------------------------------------------------------------------
 
 
-def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
+def test_what_the_head_is_replacing_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
     scene.state["making"] = ["digits-2"]
     scene.cloud.there.pop(2)
     until(lambda: replacer._lost, seconds=30, what="a look")
@@ -286,7 +286,7 @@ def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Repl
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
 
 
-def test_a_node_that_the_head_made_anew_is_pinned_once_it_is_ready(scene: Scene) -> None:
+def test_a_node_that_the_head_replaced_is_pinned_once_it_is_ready(scene: Scene) -> None:
     context, cloud = scene.context, scene.cloud
     for index, node in cloud.there.items():
         cloud.there[index] = replace(node, made="before")
@@ -332,7 +332,7 @@ def test_resize_grows_an_elastic_run(scene: Scene) -> None:
     assert scene.admitted == [{"hosts": [{"name": "digits-3", "index": 3, "slots": 1}]}]
     assert scene.cloud.size == 4
     assert scene.context.cluster().whole
-    assert result.note == "hvdcloud.yaml has nodes: 3; write nodes: 4 there if it is to stay so"
+    assert result.note == "hvdcloud.yaml has nodes: 3; write nodes: 4 there to keep it that way"
     assert not resize(scene.context, 4).changed
 
 
@@ -417,7 +417,7 @@ def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
         resize(scene.context, 3)
 
 
-def test_a_node_that_never_joined_is_made_anew(scene: Scene) -> None:
+def test_a_node_that_never_joined_is_replaced(scene: Scene) -> None:
     scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
     change = plan_change(scene.context.cluster(), record(scene), 3)
     assert (change.make, change.clear, change.remove) == ((2,), (2,), ())

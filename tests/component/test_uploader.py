@@ -261,7 +261,7 @@ def test_nodes_and_our_own_names_stay_apart(bucket: Bucket, directory: Path) -> 
     assert bucket.read(PREFIX + "@node-1/x") == b"x"
 
 
-def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, directory: Path) -> None:
+def test_a_restarted_uploader_continues_from_the_manifest(bucket: Bucket, directory: Path) -> None:
     for name in ("same", "changed"):
         (directory / name).write_bytes(b"1")
     finish(uploader(bucket, directory))
@@ -471,7 +471,7 @@ def test_a_file_that_changes_before_it_is_read_is_pending(meddling: MeddlingBuck
     assert manifest_of(meddling).complete
 
 
-def test_a_file_that_is_opened_for_writing_after_the_first_look_is_pending(
+def test_a_file_that_is_opened_for_writing_after_the_first_check_is_pending(
     meddling: MeddlingBucket, directory: Path
 ) -> None:
     with contextlib.ExitStack() as writers:
@@ -526,7 +526,7 @@ assert not result.pending and not result.errors, result
 """
 
 
-def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
+def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues(
     bucket: Bucket, directory: Path, tmp_path: Path
 ) -> None:
     (directory / "latest.pt").write_bytes(b"good" * 1000)

@@ -351,7 +351,7 @@ def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: B
     bench.provider.destroy(spec.name)
 
 
-def test_an_operation_that_failed_for_a_passing_reason_is_asked_for_anew_in_the_same_zone(bench: Bench) -> None:
+def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the_same_zone(bench: Bench) -> None:
     bench.fail(
         {"operation_error": {"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": "scripted"}}, method=BULK_INSERT
     )

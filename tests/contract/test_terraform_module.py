@@ -218,7 +218,7 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
     }
 
 
-def test_what_somebody_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
+def test_what_was_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
     soft_delete = [{"retention_duration_seconds": 604800, "effective_time": None}]
     change(everything.folder, "google_storage_bucket", "test-project-hvdcloud", soft_delete_policy=soft_delete)
     change(everything.folder, "google_compute_firewall", "projects/test-project/global/firewalls/hvdcloud-iap")
@@ -236,7 +236,7 @@ def test_destroy_leaves_nothing_that_costs(everything: Workplace) -> None:
     assert resources(everything.folder).keys() == {"google_project_service"}
 
 
-def test_a_missing_permission_is_told_in_googles_words_and_apply_goes_on_later(place: Workplace) -> None:
+def test_a_missing_permission_is_reported_in_googles_words_and_apply_continues_later(place: Workplace) -> None:
     fail(place.folder, "google_compute_network")
     applied = place.apply()
     assert applied.returncode == 1

@@ -223,12 +223,12 @@ def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_
 
 
 @pytest.mark.parametrize("method", [BULK_INSERT, "compute.zoneOperations.wait", "batch"])
-def test_up_after_a_killed_up_clears_its_remains_and_begins_anew(
+def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     cloud: RecordsCloud, project: Project, method: str
 ) -> None:
     killed_at(cloud, project, "after", method, 0, "up")
     again = came_up(project.hvdcloud("up", expect=None))
-    assert "an earlier `up` of t-gce was cut off" in again.err
+    assert "an earlier `up` of t-gce was interrupted" in again.err
     assert cloud.left() == []
 
 
@@ -289,7 +289,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(
     assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
 
 
-def test_ctrl_c_ends_a_look_that_gets_no_answer_at_once(cloud: RecordsCloud, project: Project) -> None:
+def test_ctrl_c_ends_a_request_that_gets_no_answer_at_once(cloud: RecordsCloud, project: Project) -> None:
     cloud.fail({"hold": "before"}, method="compute.*", times=None)
     with project.started("list") as process:
         screen = Screen(process)

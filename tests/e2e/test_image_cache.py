@@ -127,7 +127,7 @@ def job(
         )
     finally:
         client.close()
-    # That somebody else builds on this engine is no matter here.
+    # That another process builds on this engine is no matter here.
     return result, [event for event in events if not event.text.startswith("waiting for another")]
 
 

@@ -1,6 +1,6 @@
 """The templates for torch really learn, with the image's torch and Horovod, in one container with slots on localhost.
 
-Here `torch-elastic` keeps its ranks: that it also gives the results of `torch`, whatever their number.
+Here `torch-elastic` keeps its ranks: that it also gives the results of `torch`, with any number of them.
 """
 
 from __future__ import annotations

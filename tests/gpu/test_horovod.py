@@ -115,4 +115,4 @@ def test_throughput_with_and_without_horovod(machine: Machine, capsys: pytest.Ca
     }
     with capsys.disabled():
         sys.stdout.write(f"\n{json.dumps(result)}\n")
-    assert share > 0.8, "one rank has nobody to wait for: Horovod may cost it a little, no more"
+    assert share > 0.8, "one rank has no other to wait for: Horovod may cost it a little, no more"

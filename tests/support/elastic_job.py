@@ -1,4 +1,4 @@
-"""A training whose result shows whether anything was lost or done twice, whatever happened to its nodes.
+"""A training whose result shows whether anything was lost or done twice when nodes were lost.
 
 Sent to the nodes as a project's train.py. Every step uses BATCH samples in all, shared evenly by however many ranks
 there are, and its gradient is their mean: which samples a step sees, and what it does to the weights, does not depend
@@ -43,7 +43,7 @@ def arguments():
 
 
 def say(what, state):
-    """A line for whoever measures: what happened, when, where in the training, in which world."""
+    """A line for the measurement: what happened, when, where in the training, with which ranks."""
     print(
         f"{what} t={time.time():.3f} epoch {state.epoch} batch {state.batch} world {hvd.size()} "
         f"rank {hvd.rank()} on {socket.gethostname()}",

@@ -196,7 +196,7 @@ class ElasticNodes(NodeCluster):
         return f"{folder}:"
 
     def end_everything(self) -> None:
-        """After a test, whatever became of it."""
+        """After a test, passed or failed."""
         super().end_everything()
         for machine in self._machines.values():
             machine.kill()

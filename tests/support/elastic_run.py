@@ -1,4 +1,4 @@
-"""Following a run of e2e/elastic_job.py through whatever happens to its nodes, and checking what came out."""
+"""Following a run of e2e/elastic_job.py through all that happens to its nodes, and checking what came out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Training:
         ]
 
     def step_in_new_world(self, since: float, *, seconds: float, what: str = "") -> Step:
-        """The first step after the ranks have found together anew.
+        """The first step after the ranks have found each other again.
 
         Args:
             since: seconds since 1970; worlds before it are not new.
@@ -99,7 +99,7 @@ class Training:
         self._until(lambda: len(self.steps()) >= before + count, seconds=seconds, what=f"{count} more steps")
 
     def step_after(self, at: float, *, seconds: float, what: str = "") -> Step:
-        """The first step after a moment, in whatever world."""
+        """The first step after a moment, with any number of ranks."""
 
         def look() -> Step | None:
             return next((step for step in self.steps() if step.at > at), None)
@@ -113,7 +113,7 @@ class Training:
             raise AssertionError(f"{error}; the output ends with\n{self.tail()}") from None
 
     def tail(self, lines: int = 40) -> str:
-        """The end of the output without the steps, for whoever reads why a wait failed."""
+        """The end of the output without the steps, to show why a wait failed."""
         kept = [line for line in self.text().splitlines() if not re.search(r"(step|commit) t=", line)]
         return "\n".join(kept[-lines:])
 

@@ -137,7 +137,7 @@ class Screen:
     """What a started command prints; read all the time, so that it never waits for the test.
 
     Args:
-        process: with standard output and error in one pipe, which nobody else reads.
+        process: with standard output and error in one pipe, which nothing else reads.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -202,7 +202,7 @@ def share_engine(clean: Callable[[Any], list[str]] = lambda _: []) -> list[str]:
     """Use the engine for tests until this process ends: no other test session removes clusters meanwhile.
 
     Args:
-        clean: is called with the engine's client if nobody else uses it for tests now.
+        clean: is called with the engine's client if no other tests use it now.
 
     Returns:
         what `clean` returned.

@@ -82,7 +82,7 @@ def build(
     """
     started = time.monotonic()
     source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
-    # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
+    # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
     if plan is None:
         unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
         plan = plan_image(image_config, project_dir=project_dir, base=unseen, needs=needs)

@@ -47,7 +47,7 @@ class Cache:
 
 
 def cache_from(text: str | None) -> Cache | None:
-    """What `--cache-from HOST/PATH[:TAG]` names. Raises UsageError: that is no repository."""
+    """What `--cache-from HOST/PATH[:TAG]` names. Raises UsageError: that is not a repository."""
     return None if text is None else _parsed(text, option="--cache-from")
 
 
@@ -133,7 +133,7 @@ def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> Non
 def _parsed(text: str, *, option: str) -> Cache:
     path, tag = _split(text)
     if "@" in text or not _PATH.fullmatch(path) or (tag and not _TAG.fullmatch(tag)):
-        message = f"{option} {text!r} is no repository"
+        message = f"{option} {text!r} is not a repository"
         raise UsageError(message, hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache")
     return Cache(repository=path, tag=tag)
 

@@ -266,7 +266,7 @@ def ca_entry(sources: Sources) -> Entry:
 def _requirements_file(project_dir: Path, requirements: str) -> Path:
     path = project_dir / requirements
     if not path.is_file():
-        message = f"{path} is not there, but image.requirements names it"
+        message = f"{path} does not exist, but image.requirements names it"
         raise UsageError(message, hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml")
     return path
 
@@ -287,7 +287,7 @@ def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
         if name in found:
             continue
         if not path.is_file():
-            message = f"{path} is not there, but {requirements} includes it"
+            message = f"{path} does not exist, but {requirements} includes it"
             raise UsageError(message, hint="create it, or take the line out")
         content = path.read_bytes()
         found[name] = Entry(path=f"project/{name}", content=content)

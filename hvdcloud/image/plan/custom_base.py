@@ -94,7 +94,9 @@ def have(api: Any, reference: str, *, progress: Progress) -> Base:
         _pull(api, reference, progress=progress)
         found = find(api, reference)
     if found is None:
-        raise ImageError(f"{reference} was pulled and is not there", hint=f"docker pull {reference} shows why")
+        raise ImageError(
+            f"{reference} was pulled, but the engine does not have it", hint=f"docker pull {reference} shows why"
+        )
     return found
 
 

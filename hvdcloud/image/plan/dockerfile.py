@@ -84,7 +84,7 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
     """
     file = project_dir / path
     if not file.is_file():
-        message = f"{file} is not there, but image.dockerfile names it"
+        message = f"{file} does not exist, but image.dockerfile names it"
         raise UsageError(message, hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml")
     if project_dir.resolve() not in file.resolve().parents:
         message = f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent"

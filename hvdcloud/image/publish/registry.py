@@ -66,7 +66,7 @@ def target_of(reference: str, repository: str) -> str:
 
 
 def pinned(reference: str, digest: str) -> str:
-    """`HOST/PATH@sha256:…`: always the same bytes, whatever becomes of the tag."""
+    """`HOST/PATH@sha256:…`: always the same bytes, even if the tag moves."""
     from docker.utils import parse_repository_tag
 
     return f"{parse_repository_tag(reference)[0]}@{digest}"

@@ -79,12 +79,12 @@ def contents(reference: str) -> Contents:
         except (DockerException, RequestException) as error:
             said = getattr(error, "explanation", None) or error
             message = f"the Python packages of {reference} can't be listed: {said}"
-            raise ImageError(message, hint="docker info shows whether the engine is well; then try again") from error
+            raise ImageError(message, hint="docker info shows whether the engine is healthy; then try again") from error
     try:
         headers: Mapping[str, str] = json.loads(output)
     except ValueError:
         raise ImageError(
-            f"the Python packages of {reference} can't be listed: its Python did not end well",
+            f"the Python packages of {reference} can't be listed: its Python failed",
             hint=f"docker run --rm --entrypoint sh {reference} -c 'command -v python3 python' shows what it has",
             details=errors.decode(errors="replace").strip(),
         ) from None

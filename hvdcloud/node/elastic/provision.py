@@ -1,6 +1,6 @@
 """The head prepares another node for an active run, as the laptop did when it began, from its own copy.
 
-Code, environment and secrets are those with which the run began, whatever has changed in the project on the laptop.
+Code, environment and secrets are those with which the run began, even if the project on the laptop has changed since.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _wait_for_agent(run: str, *, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (holder := lock_holder(paths.agent_lock(run))) is not None:
         if time.monotonic() >= deadline:
-            raise NodeError(f"the agent of run {run} is still at work after {seconds:.0f} s", hint="hvdcloud status")
+            raise NodeError(f"the agent of run {run} is still running after {seconds:.0f} s", hint="hvdcloud status")
         if pid := int(holder.get("pid", 0)):
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:

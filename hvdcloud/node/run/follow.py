@@ -75,7 +75,7 @@ def _copy(
     run: str, current: RunState, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
 ) -> int:
     if followed:
-        state.record_event(run, "somebody follows it")
+        state.record_event(run, "client attached")
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)
         seen = _identity(run)
@@ -97,7 +97,7 @@ def _copy(
     except BrokenPipeError:
         # The client disconnected; the run does not care.
         if followed:
-            state.record_event(run, "whoever followed it has hung up")
+            state.record_event(run, "client disconnected")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         os.close(descriptor)

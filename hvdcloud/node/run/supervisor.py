@@ -288,7 +288,7 @@ class Supervisor:
             del self._leases[lease.node]
 
     def _is_over(self) -> bool:
-        """Whether it is time to end the run, on whatever grounds."""
+        """Whether the run has to end, for any reason."""
         if self._stop:
             self._stopped = True
             return True

@@ -107,7 +107,7 @@ def _restore(
         whose = run_from or "this run"
         raise CheckpointError(
             f"{len(failures)} checkpoint(s) of {whose} could not be restored: {first}: {failures[first]}",
-            hint="look at the bucket, or start without them: hvdcloud run --fresh",
+            hint="check the bucket, or start without them: hvdcloud run --fresh",
             details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
         )
     return len(restored)

@@ -226,7 +226,7 @@ class GceProvider:
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Their VMs, then disks that stayed, likewise."""
+        """Their VMs, then disks that stayed; looked for again until nothing is found."""
         if not indices:
             return []
         names = {f"{name}-{index}" for index in indices}

@@ -253,7 +253,7 @@ class LocalProvider:
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Their containers alone, likewise."""
+        """Delete their containers, and look for them again until nothing is found."""
         return self._until_gone(lambda: self._destroy_once(name, on_progress, indices=set(indices)))
 
     def _destroy_once(

@@ -22,7 +22,7 @@ SCOPES = frozenset(
     f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "compute", "compute.readonly")
 )
 AUDIENCE = "https://compute.googleapis.com/"
-# google-auth names this one whatever the file's token_uri is.
+# google-auth names this one regardless of the file's token_uri.
 TOKEN_AUDIENCE = "https://oauth2.googleapis.com/token"
 
 

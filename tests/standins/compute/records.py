@@ -1,4 +1,4 @@
-"""The backing without machines: what a startup script would report appears after so many seconds."""
+"""The backing without machines: what a startup script would report appears after that many seconds."""
 
 from __future__ import annotations
 

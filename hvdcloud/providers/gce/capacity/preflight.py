@@ -73,7 +73,7 @@ class Outlook:
     """Those whose regions have quota for all nodes."""
     short: list[Problem]
     scarce: list[str]
-    """What was left out of them for want of quota, for the user."""
+    """What was left out of them for lack of quota, for the user."""
     namesakes: list[NameTaken]
     image: list[Problem]
 
@@ -241,7 +241,7 @@ def _quotas(
     if zones and not roomy:
         message = f"no region has quota for {spec.nodes} node(s): {_some(lines, separator='; ')}"
         return [], [Problem(message=message, hint=hint, error=CapacityError)], []
-    return roomy, [], [f"left out for want of quota: {_some(lines, separator='; ')}"] if lines else []
+    return roomy, [], [f"left out for lack of quota: {_some(lines, separator='; ')}"] if lines else []
 
 
 def _shortfall(short: quota.Shortfall) -> str:

@@ -172,7 +172,7 @@ def _rates(reading: Reading, region: str) -> Rates:
     pairs: Rates = {}
     for key, parts in _parts():
         columns = [_sum(reading, parts, spot=spot, region=region) for spot in (False, True)]
-        if key in (price_table.DISK, price_table.BUCKET):  # They cost the same whatever VM they belong to.
+        if key in (price_table.DISK, price_table.BUCKET):  # They cost the same for every VM.
             columns[1] = columns[0]
         if columns != [None, None]:
             pairs[key] = (columns[0], columns[1])

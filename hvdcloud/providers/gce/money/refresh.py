@@ -125,6 +125,6 @@ def _own_credentials(project: str | None) -> tuple[Any, str]:
 def _checked(key: str, named: str) -> str:
     """What is no key never gets as far as an HTTP library, whose message would quote it."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
-        message = f"{named} is no API key: it is empty or has characters that keys do not have"
+        message = f"{named} is not an API key: it is empty or has characters that keys do not have"
         raise UsageError(message, hint=f"{_KEY_PAGE} shows your keys")
     return key.strip()

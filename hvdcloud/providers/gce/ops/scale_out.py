@@ -124,7 +124,7 @@ def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) 
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
             hint = f"hvdcloud status --name {spec.name}"
-            raise UsageError(f"node {vm['name']} is there, in {zone_of(vm)}", hint=hint)
+            raise UsageError(f"node {vm['name']} already exists, in {zone_of(vm)}", hint=hint)
     return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
 
 

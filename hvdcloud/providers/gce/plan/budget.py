@@ -146,7 +146,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
         shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
         yield (
-            f"in {dearest.zone}, the dearest of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
+            f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
             f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
         )
     if first.dollars_per_hour is None:
@@ -156,7 +156,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
-            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
+            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} are used instead "
             "and may be far off"
         )
 
