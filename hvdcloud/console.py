@@ -144,7 +144,7 @@ class Console:
         return RichConsole(file=self._out)
 
     def redraw(self, lines: Sequence[str]) -> bool:
-        """The answer in place of what is on the terminal; False: this is none.
+        """The answer in place of what is on the terminal; False: it does not go to a terminal.
 
         Lines that do not fit are cut off, so that every one stays in its place.
         """

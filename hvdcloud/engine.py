@@ -18,8 +18,12 @@ START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `m
 def connect(timeout: int = 60) -> docker.DockerClient:
     """The engine that `DOCKER_HOST` names, else the one of the docker command's current context.
 
-    One request may be silent for `timeout` seconds. Raises NodeError: no engine answers there; CredentialsError: one
-    does, but this user may not use its socket, or its TLS files do not fit.
+    Args:
+        timeout: seconds for which one request may be silent.
+
+    Raises:
+        NodeError: no engine answers there.
+        CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
     """
     import docker
     from docker.errors import DockerException, TLSParameterError
@@ -75,7 +79,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """The docker command's current context; None if that is no engine of its own."""
+    """The docker command's current context; None if that is not a separate engine."""
     from docker.context import ContextAPI
 
     context = ContextAPI.get_current_context()

@@ -284,7 +284,7 @@ def svg(recording: Recording) -> str:
 
 
 def _strip(row: int, states: Sequence[tuple[float, Line]], *, seconds: float) -> tuple[str, list[str]]:
-    """All that ever stands in one line of the screen, and the CSS that moves it."""
+    """All that is ever in one line of the screen, and the CSS that moves it."""
     lines: dict[Line, int] = {}
     moves: list[tuple[float, int]] = []
     for at, line in states:

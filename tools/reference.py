@@ -31,7 +31,7 @@ from hvdcloud.errors import ExitCode, HvdcloudError
 WIDTH = 120
 
 _EVERYWHERE = ("help", "install_completion", "show_completion")
-"""Typer's own options: they would stand with every command and say the same, in words that change with Typer."""
+"""Typer's own options: they would be listed with every command and say the same, in words that change with Typer."""
 
 _EXIT_WITHOUT_ERROR = {ExitCode.OK: "Done, also when there was nothing to do.", ExitCode.BUG: "A bug in hvdcloud."}
 

@@ -160,7 +160,7 @@ def wait_for_status(node: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def log_in(key: Path, errors: Path) -> None:
-    """As hvdcloud does: over SSH, where nothing of the image's ENV is to be seen."""
+    """As hvdcloud does: over SSH, where the image's ENV does not apply."""
     options = ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
     command = ["ssh", "-p", str(PORT), "-i", str(key), *(word for option in options for word in ("-o", option))]
     try:

@@ -19,7 +19,7 @@ SHADOW = Path("/etc/shadow")
 
 
 def install_packages(packages: list[str]) -> None:
-    """Debian's packages; a source of packages that is no longer there is only a pity."""
+    """Debian's packages; a source of packages that is no longer there does not matter."""
     if not packages:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)

@@ -1,7 +1,7 @@
 """Makes what an image that is not ours lacks to be a node, in a copy of it: prepare.py FRAMEWORK DEVICE
 
 Runs under the image's own Python. Afterwards /opt/hvdcloud holds the node program's Python (a virtual environment of
-the image's) and node.json, which says what is to be installed beside it; /opt/horovod holds Horovod, if the image had
+the image's) and node.json, which says what has to be installed beside it; /opt/horovod holds Horovod, if the image had
 none.
 
 HOROVOD_VERSION  of the source package that is compiled
@@ -171,7 +171,7 @@ def capabilities(architectures: Iterable[str]) -> str:
 
 
 def install_packages(packages: Sequence[str]) -> None:
-    """Debian's packages; a source of packages that is no longer there is only a pity."""
+    """Debian's packages; a source of packages that is no longer there does not matter."""
     if not packages:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)

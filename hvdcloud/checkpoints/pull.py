@@ -90,9 +90,11 @@ def pull(
 ) -> PullResult:
     """Bring a run's checkpoints to `target/run/`.
 
-    Raises CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
-    writes there. PullError: files that are missing, damaged or could not be fetched; every other file was.
-    CapacityError: not enough space, checked before anything is fetched.
+    Raises:
+        CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
+            writes there.
+        PullError: files that are missing, damaged or could not be fetched; every other file was.
+        CapacityError: not enough space, checked before anything is fetched.
     """
     manifests = load_manifests(bucket, cluster=cluster, run=run)
     if not manifests:

@@ -1,4 +1,4 @@
-"""The commands about a cluster: up, down, list, status, resize, ssh; and how their results look."""
+"""The commands about a cluster: up, down, list, status, resize, ssh; and how their results are shown."""
 
 from __future__ import annotations
 

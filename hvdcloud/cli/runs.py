@@ -1,4 +1,4 @@
-"""The commands about a run: run, launch, logs, stop, pull, report; and how their results look."""
+"""The commands about a run: run, launch, logs, stop, pull, report; and how their results are shown."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ class GceConfig(Section):
 
     @model_validator(mode="after")
     def _a_subnetwork_has_a_network(self) -> GceConfig:
-        # The firewall rules are the network's, and its name cannot be told from the subnetwork's.
+        # The firewall rules are the network's, and its name does not follow from the subnetwork's.
         if self.subnetwork and not self.network:
             raise ValueError("subnetwork is set without network; name the network that it is a part of")
         return self

@@ -220,7 +220,11 @@ class Session:
     def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
         """A running command of the node's shell, with its streams.
 
-        Raises NodeError: it does not start `within` these seconds, or the connection is lost, also later, in the block.
+        Args:
+            within: seconds after which a node that does not start it counts as lost.
+
+        Raises:
+            NodeError: the connection is lost, also later, in the block.
         """
         import paramiko
 

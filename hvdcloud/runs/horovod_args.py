@@ -86,7 +86,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
 
 
 def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """The slots that so many ranks take, in the hosts' order."""
+    """The slots that this many ranks take, in the hosts' order."""
     taken = []
     for host in hosts:
         if ranks > 0 and host.slots:

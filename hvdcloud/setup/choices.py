@@ -54,7 +54,11 @@ def find_project(config: Config, named: str | None) -> str:
 
 
 def choose_variables(config: Config, project: str, options: SetupOptions, work: WorkFolder) -> dict[str, Any]:
-    """The module's variables: the command line's, else those chosen before, else the default. Raises UsageError."""
+    """The module's variables: what the command line says, else what was chosen before, else the default.
+
+    Raises:
+        UsageError: one of them is not allowed.
+    """
     before = work.variables()
     self_delete = options.self_delete
     if self_delete is None:

@@ -28,7 +28,7 @@ class ApiOffError(CredentialsError):
 
 
 class AlreadyThereError(UsageError):
-    """What was to be made, at these Terraform addresses, exists already, and is not in Terraform's state."""
+    """What was to be made, at these Terraform `addresses`, already exists and is not in Terraform's state."""
 
     def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)
@@ -114,7 +114,7 @@ _RULES = (
         words=r"Error 409|alreadyExists|ALREADY_EXISTS|already exists|you already own it",
         error=AlreadyThereError,
         cause="something of this name exists already: project {project} was set up from another machine, or by hand",
-        hint="hvdcloud setup --adopt adopts it, if it is yours",
+        hint="hvdcloud setup --adopt takes it over, if it is yours",
     ),
     _Rule(
         words=r"Error acquiring the state lock|state blob is already locked",

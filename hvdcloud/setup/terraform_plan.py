@@ -63,7 +63,7 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
-    """One thing that is going to be something else.
+    """One object that will be made, changed or deleted.
 
     Attributes:
         address: Terraform's, such as `google_compute_network.this`.
@@ -86,7 +86,7 @@ class SetupPlan:
 
     Attributes:
         names: address → name for people, of everything that there will be or was.
-        import_ids: address → what `terraform import` calls it, of everything that is to be made and has a known name.
+        import_ids: address → what `terraform import` calls it, of everything that will be made and has a known name.
         outputs: those that are known before it is done.
         there: what is in the state now, after asking the cloud.
     """

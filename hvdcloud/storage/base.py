@@ -169,7 +169,7 @@ def settle(partial: Path, item: Download) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock, which the kernel frees when the process dies; without `wait`, OSError if it is taken."""
+    """Hold a folder's lock, which the kernel frees when the process dies. Without `wait`, OSError if taken."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

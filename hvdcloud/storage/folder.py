@@ -1,6 +1,6 @@
 """`file:///DIR`: a bucket that is a folder; the default of the local provider, bind-mounted into every node.
 
-An object is a plain file of the same name, so a person can look at the checkpoints with any tool. There are no
+An object is a plain file of the same name, so a user can read the checkpoints with any tool. There are no
 sidecar files: the generation is the file's modification time in nanoseconds, which is made to grow on every
 replacement, and the CRC32C is computed where it is asked for. Writers in several processes and containers exclude each
 other by a lock on the folder itself, held only for the moment of the rename.

@@ -75,7 +75,7 @@ def build(
         plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
-        UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
+        UsageError: no such framework and device, a file that the configuration names is missing, or a cache is no
             repository.
         NodeError, CredentialsError: the engine, see `engine.connect`.
         ImageError: `image.base` can't be pulled or can't be a node, or a step failed; `details` has its last lines.
@@ -147,7 +147,7 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
     """What `build` carries out; no engine is asked, except for what image the tag `image.base` is.
 
     Raises:
-        UsageError: no such framework and device, or a file that the configuration names is not there.
+        UsageError: no such framework and device, or a file that the configuration names is missing.
         ImageError: `image.base` is not in the engine.
         NodeError, CredentialsError: the engine, see `engine.connect`.
     """

@@ -52,7 +52,7 @@ def cache_from(text: str | None) -> Cache | None:
 
 
 def cache_to(text: str | None) -> Cache | None:
-    """What `--cache-to HOST/PATH` names. Raises UsageError: no repository, or with a tag: each image has its own."""
+    """What `--cache-to HOST/PATH` names. Raises UsageError: not a repository, or with a tag: each image has its own."""
     cache = None if text is None else _parsed(text, option="--cache-to")
     if cache and cache.tag:
         message = f"--cache-to {text} names a tag, but a cache has one for each image"
@@ -80,7 +80,7 @@ class Reader:
         return any(self._pulled(step, f"{self.cache.repository}:{tag}") for tag in self._tags(step))
 
     def tidy(self) -> None:
-        """Removes the names under which images were pulled, and with them those that were of no use.
+        """Removes the names under which images were pulled, and with them those that did not help.
 
         Not sooner: even the wrong image has layers that the next one to be pulled needs.
         """

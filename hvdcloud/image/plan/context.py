@@ -187,7 +187,7 @@ def project_context(row: Row, sources: Sources, *, project_dir: Path, requiremen
         base: reference of the base image.
 
     Raises:
-        UsageError: a file is not there, or not below `project_dir`.
+        UsageError: a file is missing, or not below `project_dir`.
     """
     # What the base image has is not needed again, and TensorFlow's other name means what it has.
     there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
@@ -225,7 +225,7 @@ def requirements_context(
 
 
 def has_requirements(project_dir: Path, requirements: str | None) -> bool:
-    """Whether there is anything to install, not only comments. Raises UsageError: the file is not there."""
+    """Whether there is anything to install, not only comments. Raises UsageError: the file does not exist."""
     if requirements is None:
         return False
     lines = _requirements_file(project_dir, requirements).read_text(encoding="utf-8", errors="replace").splitlines()

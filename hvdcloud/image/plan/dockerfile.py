@@ -79,7 +79,7 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
     """Reads `image.dockerfile`.
 
     Raises:
-        UsageError: it is not there or not below the project's folder, does not begin with our image, or replaces what
+        UsageError: it is missing or not below the project's folder, does not begin with our image, or replaces what
             nodes start.
     """
     file = project_dir / path

@@ -41,7 +41,7 @@ def find_sources(
         machine: the processor that the image is for, as in wheel names. None: this machine's.
 
     Raises:
-        UsageError: what hvdcloud.yaml names is not there, or is something else.
+        UsageError: what hvdcloud.yaml names is missing, or is something else.
     """
     # The engine's machine is this one, or a virtual machine on it.
     here = platform.machine().lower()
@@ -57,7 +57,7 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
     proxies = [variable for name in _PROXIES for variable in (name, name.upper())]
     found = {name: environment[name] for name in proxies if environment.get(name)}
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
-        # A folder of this machine is no index for the engine.
+        # The engine cannot use a folder of this machine as an index.
         urls = [url for url in environment.get(name, "").split() if url.startswith(("http://", "https://"))]
         if urls:
             found[name] = " ".join(urls)

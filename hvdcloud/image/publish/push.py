@@ -29,7 +29,7 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
     Raises:
         UsageError: `repository` is not a repository name.
         CredentialsError: the docker configuration's credentials can't be read, or Google's are missing or refused.
-        ImageError: the image is not there, or the registry refused or can't be reached.
+        ImageError: the image does not exist, or the registry refused or can't be reached.
         NodeError: no engine.
     """
     target = registry.target_of(reference, repository)

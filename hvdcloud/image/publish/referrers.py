@@ -163,7 +163,7 @@ class _Repository:
                 return
             body = json.dumps({**index, "manifests": [*listed, artifact]}).encode()
             tag = f"manifests/{referrers_tag(digest)}"
-            # 412: another process was faster. Registries that don't look at the condition are asked again above.
+            # 412: another process was faster. Registries that ignore the condition are asked again above.
             self._ask("PUT", tag, body=body, headers={"Content-Type": OCI_INDEX, **headers}, fine=(201, 412))
         raise ImageError(
             f"{self.host} does not keep what is added to {self.path}:{referrers_tag(digest)}, the list of what refers "
@@ -285,7 +285,7 @@ class _Repository:
 
 
 def _no_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """For requests, which would look into ~/.netrc if it were given nothing."""
+    """For requests, which would otherwise read ~/.netrc."""
     return request
 
 

@@ -133,9 +133,11 @@ def _run(api: Any, image_id: str) -> tuple[bytes, bytes]:
 
 
 def packages_of(headers: Mapping[str, str]) -> Iterator[Package]:
-    """The packages that metadata files speak of, by their path; those of one name and version are one package.
+    """The packages that metadata files describe; those of one name and version are one package.
 
-    https://packaging.python.org/en/latest/specifications/core-metadata/
+    Args:
+        headers: the fields of each file, by its path
+            (https://packaging.python.org/en/latest/specifications/core-metadata/).
     """
     found: dict[tuple[str, str], Package] = {}
     for place in sorted(headers):

@@ -32,8 +32,12 @@ def show(run: str | None) -> dict[str, Any]:
 
 
 def stop(run: str) -> dict[str, Any]:
-    """End a run on every node and wait until it has ended; harmless if it has. Raises UsageError: no such run;
-    NodeError: it did not end in time."""
+    """End a run on every node and wait until it has ended; harmless if it has.
+
+    Raises:
+        UsageError: no such run.
+        NodeError: it did not end in time.
+    """
     current = state.read(run)
     if pid := state.supervised(run):
         state.record_event(run, "asked to stop")

@@ -19,13 +19,20 @@ from hvdcloud.node.run import state
 from hvdcloud.runs.state import RunState
 
 _POLL_SECONDS = 0.02
-"""Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
+"""Containers' file systems do not all report changes, so the log is polled; that costs microseconds."""
 _READ_SIZE = 1 << 18
 
 
 def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
-    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error. `follow`:
-    stay until the run has ended. Raises UsageError: no such run on this node."""
+    """Copy the log to `output`, and the state as one line of JSON to standard error.
+
+    Args:
+        offset: bytes of the log that the caller already has.
+        follow: stay until the run has ended.
+
+    Raises:
+        UsageError: no such run on this node.
+    """
     current = state.read(run)
     try:
         descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)

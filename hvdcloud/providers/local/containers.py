@@ -22,7 +22,7 @@ class Maker:
         self._made: list[tuple[str, str]] = []
 
     def network(self, request: Request) -> None:
-        """Make a network. UsageError: its name is taken. CapacityError: no subnet is free. NodeError: refused."""
+        """Make a network. Raises UsageError: its name is taken; CapacityError: no free subnet; NodeError: refused."""
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:

@@ -1,7 +1,7 @@
 """Whether a cluster can be made, where, and from which VM image: the catalogue's rules, then what the API says.
 
 Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell (quotas it
-leaves out, a zone that does not answer) is taken for good: `up` finds out by itself.
+leaves out, a zone that does not answer) is assumed to be fine: `up` finds out by itself.
 """
 
 from __future__ import annotations

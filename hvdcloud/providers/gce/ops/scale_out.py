@@ -119,7 +119,7 @@ def _share(
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
-    """Stopped VMs of the wanted names, and disks that they left. UsageError: one of these VMs is not stopped."""
+    """Stopped VMs of the wanted names, and disks that they left. Raises UsageError: one of the VMs is not stopped."""
     ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
@@ -129,7 +129,7 @@ def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) 
 
 
 def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: int) -> None:
-    """Change the label on all VMs and disks that say another number; ApiError: it could not be changed."""
+    """Change the label on all VMs and disks that have another number. Raises ApiError: it could not be changed."""
 
     def change(resource: Resource) -> None:
         labels = {**labels_of(resource), LABEL_NODES: str(nodes)}
