@@ -119,7 +119,7 @@ resource "google_project_iam_member" "self_replace" {
   }
 }
 
-# A new node has the account of those that are there.
+# A new node has the account of the existing ones.
 resource "google_service_account_iam_member" "self_replace" {
   count = length(var.self_replace) > 0 ? 1 : 0
 

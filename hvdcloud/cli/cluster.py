@@ -169,7 +169,7 @@ def _dollars(*clusters: Cluster) -> list[str]:
 def status(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to look; default: 2.", min=0.5)
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to check; default: 2.", min=0.5)
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
 ) -> None:
@@ -190,7 +190,7 @@ def status(
     if watch and invocation.console.as_json:
         raise UsageError("--watch has no end, and --json is one document", hint="hvdcloud status --json")
     if seconds is not None and not watch:
-        raise UsageError("SECONDS says how often --watch looks", hint=f"hvdcloud status --watch {seconds:g}")
+        raise UsageError("SECONDS says how often --watch checks", hint=f"hvdcloud status --watch {seconds:g}")
     with invocation.context() as experiment:
         if watch:
             keep_watching(experiment, every=seconds, show=show_status)

@@ -210,7 +210,7 @@ run "budget" {
 
   assert {
     condition     = google_monitoring_notification_channel.budget["ada@example.com"].type == "email" && google_monitoring_notification_channel.budget["ada@example.com"].labels["email_address"] == "ada@example.com"
-    error_message = "the mail goes to somebody else"
+    error_message = "the mail goes to another address"
   }
 
   assert {
@@ -231,6 +231,6 @@ run "a_budget_without_addresses" {
 
   assert {
     condition     = length(google_billing_budget.hvdcloud[0].all_updates_rule) == 0 && length(google_monitoring_notification_channel.budget) == 0
-    error_message = "there is a channel that mails nobody"
+    error_message = "there is a channel without an address"
   }
 }

@@ -1,4 +1,4 @@
-"""The Compute API client against a server that says what the test tells it to."""
+"""The Compute API client against a server that gives the answers of the test."""
 
 from __future__ import annotations
 

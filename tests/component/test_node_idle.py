@@ -1,4 +1,4 @@
-"""When nodes on which nothing goes on end themselves: what counts as something, and what each node decides."""
+"""When idle nodes end themselves: what counts as activity, and what each node decides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cluster() -> Iterator[NodeCluster]:
 
 
 def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
-    # Not who listens, has left (TIME_WAIT), was called by us, or calls another port.
+    # Not a peer that listens, has left (TIME_WAIT), was called by us, or calls another port.
     assert tcp.callers_on(2222, [TCP]) == {"172.17.0.1"}
     assert tcp.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
     assert tcp.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
@@ -147,7 +147,7 @@ cat "$answers/$1"
 
 
 class Mesh:
-    """The node n0 or n1 of three that nobody has used for longer than the limit, and what the other ones answer."""
+    """The node n0 or n1 of three that were idle for longer than the limit, and what the other ones answer."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, me: str) -> None:
         self.root = root

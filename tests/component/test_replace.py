@@ -105,7 +105,7 @@ class Cloud:
 
 @dataclass
 class Scene:
-    """An elastic run that continues with three nodes, as far as the head tells."""
+    """An elastic run that continues with three nodes, as far as the head reports."""
 
     context: Context
     cloud: Cloud
@@ -114,7 +114,7 @@ class Scene:
     admitted: list[dict[str, Any]]
     dismissed: list[dict[str, Any]]
     flushed: dict[str, Any]
-    """What every node reports of each run when it is told to upload what it holds."""
+    """What every node reports of each run after the order to upload what it holds."""
 
     @property
     def printed(self) -> str:
@@ -138,7 +138,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     def answers(text: Callable[[], str], heard: list[dict[str, Any]] | None = None) -> Program:
         def run(channel: paramiko.Channel) -> None:
-            # To its end: who answers and hangs up before that cuts the laptop short.
+            # To its end: a server that answers and closes the connection before that cuts the laptop short.
             asked = channel.makefile("r").read()
             if heard is not None:
                 heard.append(json.loads(asked))

@@ -180,7 +180,7 @@ def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket
 WRITER = """
 import os, sys, time
 # Rewrites one file again and again, in place and in pieces, as torch.save does; every version is of one byte.
-# The pauses grow until they are long enough for the machine at hand.
+# The pauses grow until they are long enough for this machine.
 path, enough, parent, version = *sys.argv[1:], os.getppid(), 0
 while os.getppid() == parent and not os.path.exists(enough):
     version = version % 250 + 1
@@ -284,7 +284,7 @@ def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path)
     scan(two)
     (directory / "a").write_bytes(b"1")
     scan(one)
-    # Only the manifest tells of it now: the other one can not find it in the directory.
+    # Only the manifest names it now: the other one cannot find it in the directory.
     (directory / "a").unlink()
     (directory / "b").write_bytes(b"2")
     finish(two)

@@ -572,7 +572,7 @@ def test_a_preempted_node_shows_and_goes(bench: Bench) -> None:
     found = bench.provider.cluster(spec.name)
     assert found is not None
     assert found.nodes[1].state is NodeState.STOPPED
-    # One that runs, and a disk of 100 GB that nobody deletes.
+    # One that runs, and a disk of 100 GB that is never deleted.
     disk = prices.disk_dollars_per_hour(disk_gb=100)
     assert found.dollars_per_hour == pytest.approx(bench.provider.plan(spec).dollars_per_hour / 2 + disk)
     assert found.worst_case_dollars is None

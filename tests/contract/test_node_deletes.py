@@ -26,7 +26,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def node(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of three VMs this one is `vm-0`; its metadata server tells it so."""
+    """Of three VMs this one is `vm-0`, by its metadata server."""
 
     with Plain(emulator) as plain:
         plain.up("vm-0", "vm-1", "vm-2")

@@ -39,7 +39,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def _bindings(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Who has which role, on everything that is there, and how."""
+    """Who has which role, on every resource, and how."""
     for kind, found in resources(folder).items():
         if kind.endswith("_iam_member"):
             yield from ((binding["member"], binding["role"], binding) for binding in found.values())
@@ -174,7 +174,7 @@ def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(ever
         ]
         assert allowed == ["digits-0", "digits-255"]
     assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
-    # It acts as itself, and as nobody else.
+    # It acts as itself, and as no other account.
     users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
     assert sorted(users) == sorted([NODES, "user:ada@example.com", "group:ci@example.com"])
 

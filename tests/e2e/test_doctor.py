@@ -244,7 +244,7 @@ def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsClou
 def test_a_registry_that_refuses_or_is_not_there_is_reported(
     cloud: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
-    # Not known as one that takes Google's tokens, and nobody has logged in.
+    # Not known as one that takes Google's tokens, and no user has logged in.
     project.environ["HVDCLOUD_GOOGLE_REGISTRIES"] = ""
     project.environ["DOCKER_CONFIG"] = str(tmp_path)
     examine(project).failed("registry", "docker login", exit_code=3)

@@ -1,6 +1,6 @@
 """An elastic run continues when nodes are lost, and ends with the result of an undisturbed training.
 
-The first tests share one run of four nodes, in this order: each does something to it, sees that the others go on and
+The first tests share one run of four nodes, in this order: each does something to it, sees that the others continue and
 that the node comes back. The attached client replaces what is gone for good.
 """
 
@@ -74,7 +74,7 @@ class Shared:
 
     def whole_again(self, went_on: elastic_run.Recovery) -> float:
         """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""
-        # A step of all ranks may still be told of while one of them is being lost.
+        # A step of all ranks may still be printed while one of them is being lost.
         step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001, seconds=WHOLE_SECONDS)
         states = {name: each["state"] for name, each in members(self.engine, self.project).items()}
         assert set(states.values()) == {"listed"}, states
@@ -169,7 +169,7 @@ def test_a_stopped_node_is_replaced_by_the_attached_client(running: Shared) -> N
 def test_two_of_four_are_lost_at_once_and_come_back(running: Shared) -> None:
     happened = [running.disturb("kill", 1), running.disturb("pause", 3)]
     since = happened[-1].at
-    # Of two or three ranks: the first node may be back before they have gone on.
+    # Of two or three ranks: the first node may be back before they have continued.
     step = running.training.step_in_new_world(since, seconds=GOES_ON_SECONDS)
     assert step.world < NODES
     # In the other order: addresses must not be mixed up.

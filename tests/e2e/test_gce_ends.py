@@ -1,4 +1,4 @@
-"""VMs that delete themselves while the laptop is off: after a run, or because nobody uses them."""
+"""VMs that delete themselves while the laptop is off: after a run, or when they are idle."""
 
 from __future__ import annotations
 

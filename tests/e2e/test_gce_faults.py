@@ -234,7 +234,7 @@ def test_a_wrong_service_account_key(project: Project, tmp_path: Path, key: str)
     if key == "garbage":
         path.write_text("{}")
     elif key == "another":
-        # One that was deleted: nobody knows its public half any more.
+        # One that was deleted: no server has its public half any more.
         right = json.loads(Path(project.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
         private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -486,7 +486,7 @@ def test_a_zone_that_is_down_is_left_for_the_next(cloud: RecordsCloud, emulator:
     assert f"left out: {A} is down" in ended.err
     assert f"nothing of t-gce was found, but zone {A} did not answer" in ended.err
     assert zones_asked(emulator) == [B]
-    # The nodes did not answer, and whether anything of it is in the zone that is down, nobody knows.
+    # The nodes did not answer, and whether anything of it is in the zone that is down is not known.
     says(ended.expect(8), "did not come up", f"zone {A}")
     nothing_is_left(cloud, project)
 

@@ -110,7 +110,7 @@ def ignores(pid: int, signals: Collection[int]) -> bool:
 
 
 def drop_held(cloud: RecordsCloud) -> None:
-    """A request that waits for its effect has none once it is seen that nobody waits for the answer."""
+    """A request that waits for its effect has none once the client is seen to be gone."""
     faults = cloud.cloud.emulator.faults
     until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
     faults.clear()
@@ -135,7 +135,7 @@ def test_these_are_all_the_calls_of_an_up(cloud: RecordsCloud, project: Project)
         screen.wait_for("t-gce-0: ready")
         screen.wait_for("t-gce-1: ready")
         screen.wait_for("deleting what was made")
-        # From here on it is rolled back: nobody listens where the nodes' sshd should be.
+        # From here on it is rolled back: nothing listens where the nodes' sshd should be.
         made = [entry.method for entry in log.entries() if not entry.part]
         screen.end(within=60)
     assert process.returncode == 5

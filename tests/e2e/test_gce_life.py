@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine
 ELSEWHERE = "us-east1-c"
 """A zone in which nothing of these tests is."""
 
-# Reduces over both VMs, tells what is around it and leaves known checkpoints.
+# Reduces over both VMs, prints its surroundings and leaves known checkpoints.
 PROBE = """
 import json, os, random, socket
 import horovod.torch as hvd

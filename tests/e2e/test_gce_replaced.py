@@ -77,7 +77,7 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_replaced_by_the_hea
     assert makers(cloud)[-1] == NODES_ACCOUNT
     assert makers(cloud).count(NODES_ACCOUNT) == 1
 
-    # The laptop is back, and knows the new node by what it told the provider.
+    # The laptop is back, and knows the new node by what it sent to the provider.
     until(lambda: newest_run(project)["world"] == 2, seconds=BOOT_SECONDS, what="the world to be whole again")
     assert project.hvdcloud("status", "--json").json["result"]["whole"]
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{node}\n"

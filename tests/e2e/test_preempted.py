@@ -1,4 +1,4 @@
-"""Nodes that are told that they are about to go: what they have written is in the bucket before they are gone."""
+"""Nodes with a notice that they are about to go: what they have written is in the bucket before they are gone."""
 
 from __future__ import annotations
 

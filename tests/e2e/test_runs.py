@@ -109,7 +109,7 @@ def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     assert ended.json["result"]["exit_code"] == code
     assert ended.json["result"]["state"] == "failed"
     if how == "raise":
-        # Both ranks end with 1: the one that raised and its peer, which Horovod tells at once; either may be out first.
+        # Both ranks end with 1: the one that raised and its peer, which Horovod ends at once; either may end first.
         assert re.match(r"rank [01] on \S+ exited with 1", ended.json["result"]["reason"])
     else:
         assert f"rank 1 on {project.name}-1" in ended.json["result"]["reason"]
@@ -286,7 +286,7 @@ def test_list_and_status_show_the_cluster(project: Project) -> None:
 
 
 def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, image: str, tmp_path: Path) -> None:
-    # A cluster of its own: the others go on with theirs.
+    # A cluster of its own: the others continue with theirs.
     project = project_in(tmp_path, "t-runs-down")
     project.hvdcloud("up")
     run(project, jobs.COUNTS_UP)

@@ -162,7 +162,7 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     ]
     config = load_config(lab.file, environ={})
     assert (config.provider, config.gce.network, config.gce.subnetwork) == ("gce", NETWORK, SUBNETWORK)
-    # The cluster commands go on from there: nothing more has to be typed.
+    # The cluster commands work from there: nothing more has to be typed.
     assert lab.project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
 
     text, state = lab.file.read_text(), lab.resources

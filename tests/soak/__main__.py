@@ -28,7 +28,7 @@ from tests.support.harness import Project, Screen, labelled, share_engine
 
 NODES = 4
 GOES_ON_SECONDS = 90
-"""Longer than any test waits: what is looked for here is a run that never goes on."""
+"""Longer than any test waits: it is for a run that never continues."""
 SLOW_SECONDS = 15.0
 """A recovery that took longer is worth a look."""
 WHOLE_SECONDS = 240
@@ -138,7 +138,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
         the most seconds from a disturbance to the next step.
 
     Raises:
-        AssertionError: the run did not go on, something was lost, or the result is another one.
+        AssertionError: the run did not continue, something was lost, or the result is another one.
     """
     with elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=START_SECONDS)
@@ -163,7 +163,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
 def one_round(
     engine: Any, project: Project, screen: Screen, training: Training, plan: Plan, away: list[Happened]
 ) -> Recovery:
-    """Disturb, see that the others go on, undo.
+    """Disturb, see that the others continue, undo.
 
     Args:
         away: what was done and not yet undone, of this round and of earlier ones; changed.

@@ -27,7 +27,7 @@ BATCH = 60
 FEATURES = 16
 CLASSES = 4
 ENOUGH = Path("/tmp/enough")
-"""Once this is there on any node, the epoch that has begun is the last one."""
+"""Once this exists on any node, the epoch that has begun is the last one."""
 FOLDER = Path(os.environ.get("HVDCLOUD_CHECKPOINT_DIR", "/tmp/checkpoints"))
 
 
@@ -89,7 +89,7 @@ def write(path, save):
 
 
 def resume(state):
-    """Go on from the newest checkpoint that any rank has: after a restart, rank 0 may be on another node."""
+    """Continue from the newest checkpoint that any rank has: after a restart, rank 0 may be on another node."""
     epochs, checkpoint = newest_checkpoint()
     offers = hvd.allgather_object(epochs)
     root = offers.index(max(offers))
@@ -158,7 +158,7 @@ def train_epoch(state, options, dataset):
 
 
 def enough():
-    """Whether any node has been told so; the same answer on every rank."""
+    """Whether any node has got the order; the same answer on every rank."""
     return any(hvd.allgather_object(ENOUGH.exists()))
 
 

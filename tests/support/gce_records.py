@@ -88,7 +88,7 @@ class RecordsCloud:
         """What `list` says is what exists, from any laptop."""
 
         def same() -> bool:
-            # What is under way goes on meanwhile.
+            # What is under way continues meanwhile.
             before = self.there()
             return before == listed(project) == self.there()
 

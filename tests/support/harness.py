@@ -162,7 +162,7 @@ class Screen:
         return self._process.poll()
 
     def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
-        """Wait until `words` have been printed so many times; fails at once if the command ends before."""
+        """Wait until `words` have been printed that many times; fails at once if the command ends before."""
 
         def printed() -> bool:
             over = not self._reader.is_alive()

@@ -68,7 +68,7 @@ while True:
     time.sleep(0.05)
 """
 
-# Writes one checkpoint and goes on from those that it finds.
+# Writes one checkpoint and continues from those that it finds.
 COUNTS_UP = """
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ if rank == 0:
     (folder / f"count-{seen + 1}.pt").write_text("weights")
 """
 
-# Prints one number after the other, in lines of every length, until it is told that this is enough.
+# Prints one number after the other, in lines of every length, until the test ends it.
 COUNTS_LINES = """
 import itertools, os, time
 

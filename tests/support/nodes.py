@@ -239,7 +239,7 @@ class NodeCluster:
         assert self.launch() == {"ok": True}
 
     def state(self, *, run: str = RUN) -> dict[str, Any]:
-        """The run's state as the head tells it."""
+        """The run's state as the head reports it."""
         answer = self.verb(self.head, "state", run)
         state: dict[str, Any] = answer["runs"][0]
         return state

@@ -50,7 +50,7 @@ class Workshop(Protocol):
         """Nodes that never get ready."""
 
     def stop(self, name: str) -> None:
-        """Switch a node off from outside; it is there, and does not run."""
+        """Switch a node off from outside; it exists, and does not run."""
 
     def lose(self, name: str) -> None:
         """Make a node vanish."""

@@ -1,4 +1,4 @@
-"""BuildKit through the docker command: whether it is there, what it is sent, and what it says."""
+"""BuildKit through the docker command: whether it exists, what it is sent, and what it says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Entry
 from tests.support.build_steps import build_step
 
-# --- whether it is there -------------------------------------------------------------------------------------------
+# --- whether it exists ---------------------------------------------------------------------------------------------
 
 
 def test_the_command_talks_to_the_engine_that_docker_py_talks_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def elastic_evidence(*workers: Worker, **seen: Any) -> ElasticEvidence:
 
 
 REMOVED = worker(2, 1, got_over=True, at=5.0)
-"""Of a node that was dismissed: Horovod tells it so by an exception."""
+"""Of a node that was dismissed: Horovod ends it by an exception."""
 LOST_LONG_AGO = worker(2, lost=True, got_over=True)
 KILLED_LONG_AGO = worker(2, 137, got_over=True, signal=9, at=5.0)
 EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were training, which ends an elastic job"

@@ -158,7 +158,7 @@ def reader_of(log: str, *, elastic: bool = True, piece: int = 5) -> LogReader:
     return reader
 
 
-# Worker 0 was rank 0 until its node was lost; worker 2 goes on from the last commit, and ends the run.
+# Worker 0 was rank 0 until its node was lost; worker 2 continues from the last commit, and ends the run.
 MOVED = """\
 [0] world of 3: going on at epoch 1, batch 0
 [0] epoch  1/6: loss 0.9, 300 images/s

@@ -98,7 +98,7 @@ def measure(row: str, *, cold: bool, donor: str | None, folder: Path, engine: Se
         finally:
             for reference in project.references:
                 output("docker", "image", "rm", f"{project.repository}:{reference.rpartition(':')[2]}")
-            # The second one nobody else has: its requirements are the benchmark's own.
+            # The second one is not shared: its requirements are the benchmark's own.
             if len(project.references) == 2:
                 output("docker", "image", "rm", changed["reference"])
 

@@ -101,7 +101,7 @@ class Keys:
         return {"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"}
 
     def check(self, header: str | None) -> str:
-        """The e-mail address of who asks.
+        """The e-mail address of the caller.
 
         Raises:
             ApiError: 401.

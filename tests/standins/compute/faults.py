@@ -165,7 +165,7 @@ class Faults:
             return self._change.wait_for(lambda: bool(self._held), timeout)
 
     def release(self) -> None:
-        """Let those that are held go on."""
+        """Release the requests that are held."""
         with self._change:
             for held in self._held:
                 held.release.set()
