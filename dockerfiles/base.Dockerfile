@@ -1,8 +1,8 @@
 # What nodes run: Debian slim, Open MPI, sshd, the framework and Horovod from the builder, the node program. A project's
 # image is this one and a layer with its requirements (project.Dockerfile).
 #
-# From the builder by its name, not as a stage of one Dockerfile: whoever changes the node program or prunes the engine's
-# build cache does not compile Horovod again.
+# From the builder by its name, not as a stage of one Dockerfile: a change of the node program or a pruned build cache
+# does not compile Horovod again.
 ARG BUILDER
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -15,7 +15,7 @@ RUN apt-get update -q -o Acquire::Retries=3 \
         ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
     && mkdir -p /run/sshd /workspace /var/lib/hvdcloud \
-    # The driver on Container-Optimized OS: the entrypoint looks there, and so does who comes in over SSH.
+    # The driver on Container-Optimized OS: the entrypoint looks there, and so do SSH sessions.
     && echo /usr/local/nvidia/lib64 > /etc/ld.so.conf.d/hvdcloud-driver.conf
 COPY --from=builder /opt/venv /opt/venv
 COPY --from=builder /opt/horovod /opt/venv

@@ -150,7 +150,7 @@ class _Round:
         """Start what need not wait any more; returns whether a check got its outcome without being made."""
         ready = [check for check in self._waiting if set(check.needs) <= self._found.keys()]
         if not ready and not self._running:
-            raise AssertionError(f"checks that wait for each other or for none that there is: {self._waiting}")
+            raise AssertionError(f"checks that wait for each other or for an unknown one: {self._waiting}")
         known = False
         for check in ready:
             self._waiting.remove(check)
@@ -218,7 +218,7 @@ def unwritable(folder: Path) -> str:
     """Why a folder can neither be made nor written: `/mnt may not be written`; empty if it can."""
     there = existing(folder)
     if not there.is_dir():
-        return f"{there} is no folder"
+        return f"{there} is not a folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"
 
 

@@ -90,7 +90,7 @@ class Console:
         return not self.as_json and self.keyboard is not None and self.keyboard.isatty() and self._err.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a yes-or-no question; whatever is not yes is no, and so is the end of the input.
+        """Ask a yes-or-no question; anything but yes is no, and so is the end of the input.
 
         Raises KeyboardInterrupt: Ctrl-C.
         """
@@ -144,7 +144,7 @@ class Console:
         return RichConsole(file=self._out)
 
     def redraw(self, lines: Sequence[str]) -> bool:
-        """The answer in place of what is on the terminal; False: this is none.
+        """The answer in place of what is on the terminal; False: it does not go to a terminal.
 
         Lines that do not fit are cut off, so that every one stays in its place.
         """

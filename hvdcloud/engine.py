@@ -18,8 +18,12 @@ START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `m
 def connect(timeout: int = 60) -> docker.DockerClient:
     """The engine that `DOCKER_HOST` names, else the one of the docker command's current context.
 
-    One request may be silent for `timeout` seconds. Raises NodeError: no engine answers there; CredentialsError: one
-    does, but this user may not use its socket, or its TLS files do not fit.
+    Args:
+        timeout: seconds for which one request may be silent.
+
+    Raises:
+        NodeError: no engine answers there.
+        CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
     """
     import docker
     from docker.errors import DockerException, TLSParameterError
@@ -43,7 +47,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             ) from error
         if any(isinstance(cause, SSLError) for cause in causes):
             raise CredentialsError(
-                f"the Docker engine at {address} does not trust us, or we don't trust it: {causes[-1]}",
+                f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
         raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=START_HINT) from error
@@ -75,7 +79,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """The docker command's current context; None if that is no engine of its own."""
+    """The docker command's current context; None if that is not a separate engine."""
     from docker.context import ContextAPI
 
     context = ContextAPI.get_current_context()
@@ -83,7 +87,7 @@ def _context() -> Any:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and whatever it wraps: requests and urllib3 hide the operating system's error three levels down."""
+    """The error and all that it wraps: requests and urllib3 hide the operating system's error three levels down."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:

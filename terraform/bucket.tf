@@ -47,7 +47,7 @@ resource "google_storage_bucket" "checkpoints" {
     }
   }
 
-  # Parts of uploads that nobody finished aren't listed, but billed.
+  # Parts of uploads that were never finished aren't listed, but billed.
   lifecycle_rule {
     action {
       type = "AbortIncompleteMultipartUpload"

@@ -67,7 +67,7 @@ resource "google_project_iam_member" "self_delete" {
   }
 }
 
-# -- heads that make lost nodes anew: off unless self_replace names their cluster --------------------------------------
+# -- heads that replace lost nodes: off unless self_replace names their cluster ----------------------------------------
 
 # What a bulkInsert asks for, how its end and the new node's host key are seen, and the deletion of what is half-made.
 # https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert
@@ -76,7 +76,7 @@ resource "google_project_iam_custom_role" "self_replace" {
 
   project     = var.project
   role_id     = "hvdcloudSelfReplace"
-  title       = "hvdcloud: make VMs anew"
+  title       = "hvdcloud: replace lost VMs"
   description = "managed-by=hvdcloud: given only with a condition on the VM's name"
 
   permissions = [
@@ -99,7 +99,7 @@ resource "google_project_iam_custom_role" "self_replace" {
 }
 
 # Names as with self_delete, of VMs and of their disks. What is neither, such as the subnetwork, has no name that would
-# tell the cluster; and where Compute Engine asks the project, not the VM, for the right to make one, its name counts not.
+# tell the cluster; and where Compute Engine asks the project, not the VM, for the right to make one, the name does not matter.
 resource "google_project_iam_member" "self_replace" {
   for_each = toset(var.self_replace)
 
@@ -119,7 +119,7 @@ resource "google_project_iam_member" "self_replace" {
   }
 }
 
-# A new node has the account of those that are there.
+# A new node has the account of the existing ones.
 resource "google_service_account_iam_member" "self_replace" {
   count = length(var.self_replace) > 0 ? 1 : 0
 
@@ -167,7 +167,7 @@ resource "google_artifact_registry_repository_iam_member" "operator" {
   member     = each.value
 }
 
-# Whoever makes a VM with an account must be allowed to act as it.
+# To make a VM with an account, a user must be allowed to act as it.
 resource "google_service_account_iam_member" "operator" {
   for_each = toset(var.operators)
 

@@ -37,7 +37,7 @@ variable "operators" {
 
   validation {
     condition     = alltrue([for who in var.operators : can(regex("^(user|group|serviceAccount|domain|principal|principalSet):.+$", who))])
-    error_message = "Each of operators begins with its kind, such as user:NAME@DOMAIN; everybody (allUsers) is nobody in particular."
+    error_message = "Each of operators begins with its kind, such as user:NAME@DOMAIN; allUsers is refused."
   }
 }
 
@@ -65,7 +65,7 @@ variable "self_delete" {
 }
 
 variable "self_replace" {
-  description = "Names of clusters whose head may make VMs: lost nodes of an elastic run, while nobody follows it."
+  description = "Names of clusters whose head may make VMs: lost nodes of an elastic run, while no client is attached."
   type        = list(string)
   default     = []
 
@@ -104,7 +104,7 @@ variable "delete_after_days" {
 }
 
 variable "budget" {
-  description = "E-mail when the project's bill of a month reaches 50, 90 and 100 % of so many dollars (or units of the billing account's currency). It ends nothing."
+  description = "E-mail when the project's bill of a month reaches 50, 90 and 100 % of this many dollars (or units of the billing account's currency). It ends nothing."
   type = object({
     billing_account = string
     dollars         = number

@@ -284,7 +284,7 @@ def svg(recording: Recording) -> str:
 
 
 def _strip(row: int, states: Sequence[tuple[float, Line]], *, seconds: float) -> tuple[str, list[str]]:
-    """All that ever stands in one line of the screen, and the CSS that moves it."""
+    """All that is ever in one line of the screen, and the CSS that moves it."""
     lines: dict[Line, int] = {}
     moves: list[tuple[float, int]] = []
     for at, line in states:
@@ -311,7 +311,7 @@ def _drawn(line: Line, top: int) -> str:
         text = run.text.rstrip()
         if text := text.lstrip():
             column = run.column + len(run.text.rstrip()) - len(text)
-            # The length keeps the columns where they are, whatever the reader's font is.
+            # The length keeps the columns where they are in any font of the reader's.
             length = f' textLength="{len(text) * CELL_WIDTH:g}"' if len(text) > 1 else ""
             colour = f' fill="{run.colour}"' if run.colour != FOREGROUND else ""
             weight = ' font-weight="bold"' if run.bold else ""

@@ -2,7 +2,7 @@
 
     python -m tools.reference FILE
 
-Whatever the program itself says (help texts, defaults, descriptions) is taken from there. Only what stands nowhere in
+What the program itself says (help texts, defaults, descriptions) is taken from there. Only what is nowhere in
 it (labels, files, the variables of other programs) is written here.
 """
 
@@ -31,7 +31,7 @@ from hvdcloud.errors import ExitCode, HvdcloudError
 WIDTH = 120
 
 _EVERYWHERE = ("help", "install_completion", "show_completion")
-"""Typer's own options: they would stand with every command and say the same, in words that change with Typer."""
+"""Typer's own options: they would be listed with every command and say the same, in words that change with Typer."""
 
 _EXIT_WITHOUT_ERROR = {ExitCode.OK: "Done, also when there was nothing to do.", ExitCode.BUG: "A bug in hvdcloud."}
 
@@ -39,7 +39,7 @@ LABELS = {
     model.LABEL_MANAGED_BY: f"always `{model.MANAGED_BY}`",
     model.LABEL_CLUSTER: "the cluster's name",
     model.LABEL_OWNER: "who made it: user and machine",
-    model.LABEL_ID: "six hexadecimal digits, new for every `up`: tells one cluster of a name from the next",
+    model.LABEL_ID: "six hexadecimal digits, new for every `up`: distinguishes clusters of the same name",
     model.LABEL_NODES: "how many nodes the cluster was made with",
     model.LABEL_NODE: "on what belongs to one node: its index; 0 is the head",
     model.LABEL_CREATED: "when `up` made it, in seconds since 1970",
@@ -153,7 +153,7 @@ def synopsis(context: typer.Context) -> str:
     words += ["[OPTIONS]"] * any(_shown(parameter) for parameter in _of_kind(context, "option"))
     for argument in _of_kind(context, "argument"):
         name = _value(argument) + ("…" if argument.nargs == -1 else "")
-        # What the user's own command line is goes behind `--`, where hvdcloud looks for no options of its own.
+        # The user's own command line goes behind `--`, where hvdcloud parses no options of its own.
         name = f"-- {name}" if "`--`" in (argument.help or "") else name
         words.append(name if argument.required else f"[{name}]")
     return " ".join(words)
@@ -257,7 +257,7 @@ def meaning(code: ExitCode) -> str:
 
 def _configuration() -> Iterator[str]:
     yield from _text(
-        "YAML. An unknown key, a wrong type or a value out of range is refused with the place where it stands. Flags "
+        "YAML. An unknown key, a wrong type or a value out of range is refused with its location. Flags "
         "beat the environment, which beats the file, which beats the defaults. `hvdcloud config schema` prints all of "
         "it as JSON Schema. Durations are written `90s`, `30m`, `12h`, `1h30m`, or as a number of seconds."
     )
@@ -382,7 +382,7 @@ def _text(text: str) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """What Markdown would take for markup stands for itself, outside of `code`."""
+    """Escape what Markdown would take for markup, outside of `code`."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([*<\\])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that Debian's docker-registry is installed. The tests start one of their own; as a service it is of no use.
+# Makes sure that Debian's docker-registry is installed. The tests start one of their own; as a service it is not needed.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -62,7 +62,7 @@ def check_horovod(needed: list[str]) -> None:
             other = "mpi" if controller == "gloo" else "gloo"
             refuse(
                 f"Horovod does not work with run.controller {controller}: {cause}",
-                f"leave Horovod and its framework as they are, or mend them; or try run.controller: {other}",
+                f"leave Horovod and its framework as they are, or fix them; or try run.controller: {other}",
             )
         sys.stdout.write(f"hvdcloud: this image is of no use with run.controller {controller}: {cause}\n")
 
@@ -160,7 +160,7 @@ def wait_for_status(node: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def log_in(key: Path, errors: Path) -> None:
-    """As hvdcloud does: over SSH, where nothing of the image's ENV is to be seen."""
+    """As hvdcloud does: over SSH, where the image's ENV does not apply."""
     options = ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
     command = ["ssh", "-p", str(PORT), "-i", str(key), *(word for option in options for word in ("-o", option))]
     try:

@@ -19,7 +19,7 @@ SHADOW = Path("/etc/shadow")
 
 
 def install_packages(packages: list[str]) -> None:
-    """Debian's packages; a source of packages that is no longer there is only a pity."""
+    """Debian's packages; a source of packages that is no longer there does not matter."""
     if not packages:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)
@@ -44,7 +44,7 @@ def let_root_in() -> None:
 
 
 def find_driver() -> None:
-    """The GPU driver on Container-Optimized OS: the entrypoint looks there, and so does who comes in over SSH."""
+    """The GPU driver on Container-Optimized OS: the entrypoint looks there, and so do SSH sessions."""
     Path("/etc/ld.so.conf.d/hvdcloud-driver.conf").write_text("/usr/local/nvidia/lib64\n")
 
 

@@ -1,7 +1,7 @@
 """Makes what an image that is not ours lacks to be a node, in a copy of it: prepare.py FRAMEWORK DEVICE
 
 Runs under the image's own Python. Afterwards /opt/hvdcloud holds the node program's Python (a virtual environment of
-the image's) and node.json, which says what is to be installed beside it; /opt/horovod holds Horovod, if the image had
+the image's) and node.json, which says what has to be installed beside it; /opt/horovod holds Horovod, if the image had
 none.
 
 HOROVOD_VERSION  of the source package that is compiled
@@ -9,7 +9,7 @@ HOROVOD_SHA256   of it
 HOROVOD_PATCHES  versions of the framework, each with the patches that Horovod needs from there on: "2.1:a 2.9:a,b"
 """
 
-# Words for whoever watches the build.
+# Words for the build's output.
 # ruff: noqa: T201
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def horovod_version(framework: str, device: str) -> str:
         return ""
     code = f"import horovod, horovod.{framework} as hvd; print(horovod.__version__, int(hvd.nccl_built()))"
     found, complaint = answer(code)
-    command = "mend it in the image, or take it out: then hvdcloud compiles one"
+    command = "fix it in the image, or take it out: then hvdcloud compiles one"
     if complaint:
         refuse(f"its Horovod does not work with its {framework}: {complaint}", command)
     version, nccl = found.split()
@@ -171,7 +171,7 @@ def capabilities(architectures: Iterable[str]) -> str:
 
 
 def install_packages(packages: Sequence[str]) -> None:
-    """Debian's packages; a source of packages that is no longer there is only a pity."""
+    """Debian's packages; a source of packages that is no longer there does not matter."""
     if not packages:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)
@@ -181,7 +181,7 @@ def install_packages(packages: Sequence[str]) -> None:
 
 
 def lock(name: str) -> Path:
-    """A lock that fits this Python: pycparser has no one version for all of them."""
+    """A lock that fits this Python: pycparser has no single version for all of them."""
     path = OWN / "locks" / name
     if sys.version_info < (3, 11):
         path.write_text(re.sub(r"^pycparser==.*$", "pycparser<3.12", path.read_text(), flags=re.MULTILINE))

@@ -58,7 +58,7 @@ _MANIFEST_KEYS = tuple(field.name for field in fields(Manifest))
 def run_prefix(cluster: str, run: str) -> str:
     """Where a run's objects are.
 
-    Raises CheckpointError: a name that is no cluster's or run's; it would become part of paths.
+    Raises CheckpointError: a name that no cluster or run can have; it would become part of paths.
     """
     for name in (cluster, run):
         if not _NAME.fullmatch(name):

@@ -90,9 +90,11 @@ def pull(
 ) -> PullResult:
     """Bring a run's checkpoints to `target/run/`.
 
-    Raises CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
-    writes there. PullError: files that are missing, damaged or could not be fetched; every other file was.
-    CapacityError: not enough space, checked before anything is fetched.
+    Raises:
+        CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
+            writes there.
+        PullError: files that are missing, damaged or could not be fetched; every other file was.
+        CapacityError: not enough space, checked before anything is fetched.
     """
     manifests = load_manifests(bucket, cluster=cluster, run=run)
     if not manifests:
@@ -257,7 +259,11 @@ def _failure(bucket: Bucket, result: PullResult) -> PullError:
     count = len(result.failed)
     first = result.failed[0]
     unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in result.failed)
-    then = "goes on where this one ended" if unreachable else "tries again; what is right already is not fetched again"
+    then = (
+        "continues where this one ended"
+        if unreachable
+        else "tries again; files that are right already are not fetched again"
+    )
     return PullError(
         f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
         f" {first.error}",

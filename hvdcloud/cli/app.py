@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes, instead of the file's.")]
 Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
 Bucket = Annotated[str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever it may cost.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, no matter what it may cost.")]
 
 app = typer.Typer(
     name="hvdcloud",

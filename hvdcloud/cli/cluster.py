@@ -1,4 +1,4 @@
-"""The commands about a cluster: up, down, list, status, resize, ssh; and how their results look."""
+"""The commands about a cluster: up, down, list, status, resize, ssh; and how their results are shown."""
 
 from __future__ import annotations
 
@@ -169,9 +169,9 @@ def _dollars(*clusters: Cluster) -> list[str]:
 def status(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to look; default: 2.", min=0.5)
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to check; default: 2.", min=0.5)
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on; Ctrl-C ends it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
 ) -> None:
     """The cluster's nodes and runs.
 
@@ -190,7 +190,7 @@ def status(
     if watch and invocation.console.as_json:
         raise UsageError("--watch has no end, and --json is one document", hint="hvdcloud status --json")
     if seconds is not None and not watch:
-        raise UsageError("SECONDS says how often --watch looks", hint=f"hvdcloud status --watch {seconds:g}")
+        raise UsageError("SECONDS says how often --watch checks", hint=f"hvdcloud status --watch {seconds:g}")
     with invocation.context() as experiment:
         if watch:
             keep_watching(experiment, every=seconds, show=show_status)
@@ -230,7 +230,7 @@ def _elastic(console: Console, run: RunResult) -> None:
 
     if run.state != "running" or not run.members:
         return
-    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} goes on"
+    said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} continues"
     if run.world:
         said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
     console.answer(said + restarts_text(run.restarts))
@@ -263,7 +263,7 @@ def _reach(node: Node) -> str:
 
 def resize(
     context: typer.Context,
-    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster is to have.")],
+    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster should have.")],
     yes: Yes = False,
     force: Annotated[
         bool, typer.Option("--force", help="Delete nodes even if checkpoints of theirs are not in the bucket.")

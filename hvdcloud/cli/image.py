@@ -69,7 +69,7 @@ def push(context: typer.Context) -> None:
 
 def _show_build(console: Console, result: BuildOutcome) -> None:
     """The digest, and where its SBOM is."""
-    how = "was there already" if result.cached else f"built in {seconds(result.seconds)}"
+    how = "already exists" if result.cached else f"built in {seconds(result.seconds)}"
     console.answer(f"{result.reference} {how}")
     console.answer(result.digest or result.image_id)
     if result.sbom is not None:

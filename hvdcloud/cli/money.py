@@ -21,7 +21,7 @@ prices_app = typer.Typer(rich_markup_mode=None)
 
 def offers(
     context: typer.Context,
-    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Also say what so many hours cost.")] = 1.0,
+    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Also show the cost of this many hours.")] = 1.0,
     gpu: Annotated[str | None, typer.Option(help="Only nodes with this GPU.", metavar="TYPE")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every offer, and every region in a line of its own.")] = False,
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
@@ -187,11 +187,11 @@ def render_prices(console: Console, result: PricesResult) -> None:
     where = f"from the Cloud Billing Catalog, in {result.source}" if result.source else "shipped with hvdcloud"
     console.answer(f"prices as of {result.as_of}, {where}")
     if len(result.regions) == 1:
-        console.answer(f"they are those of {result.region}; for other regions they stand as an estimate")
+        console.answer(f"they are those of {result.region}; for other regions they are an estimate")
     else:
-        console.answer(f"{len(result.regions)} regions; for others those of {result.region} stand as an estimate")
+        console.answer(f"{len(result.regions)} regions; for others those of {result.region} are an estimate")
     if result.kept:
-        console.answer(f"not in the catalog, so older figures stand: {', '.join(result.kept)}")
+        console.answer(f"not in the catalog, so older prices are kept: {', '.join(result.kept)}")
     for notice in result.notices:
         console.answer(notice)
     if result.source is None:
@@ -212,7 +212,7 @@ def render_refresh(console: Console, result: RefreshResult) -> None:
     if result.changes_elsewhere:
         console.answer(f"{result.changes_elsewhere} figure(s) changed in other regions")
     if table.kept:
-        console.answer(f"not in the catalog, so older figures stand: {', '.join(table.kept)}")
+        console.answer(f"not in the catalog, so older prices are kept: {', '.join(table.kept)}")
     if result.differing:
         first = ", ".join(result.differing[:3])
         console.answer(f"{len(result.differing)} have two prices there, the higher one counts: {first}")

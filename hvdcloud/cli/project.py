@@ -1,4 +1,4 @@
-"""The commands about a project as a whole: init, doctor, config schema; and how their results look."""
+"""The commands about a project as a whole: init, doctor, config schema; and how their results are shown."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _print(console: Console, head: str, text: str, *, indent: str, style: str = 
     lines = [text]
     if console.width is not None and console.width > len(indent) + 20:
         width = console.width - len(indent) - 1
-        # A command that is to be copied is broken between words only.
+        # A command to copy is broken between words only.
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(lines):
         console.answer(f"{head if number == 0 else indent}{line}", style=style)

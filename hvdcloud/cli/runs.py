@@ -1,4 +1,4 @@
-"""The commands about a run: run, launch, logs, stop, pull, report; and how their results look."""
+"""The commands about a run: run, launch, logs, stop, pull, report; and how their results are shown."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def run(
     down_when_done: Annotated[
         bool, typer.Option("--down-when-done", help="The nodes end themselves when the run has ended.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from the cluster's previous run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not continue from the cluster's previous run.")] = False,
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", metavar="RUN", help="Go on from this run in the bucket, also of a cluster that is gone."
+            "--resume", metavar="RUN", help="Continue from this run in the bucket, also of a cluster that is gone."
         ),
     ] = None,
     controller: Controller = None,
@@ -80,7 +80,7 @@ def run(
         meter = Meter()
         invocation.result = result = lifecycle.run(experiment, options, meter=meter)
         if result.state == "running":  # How a run ended that was followed is shown already.
-            invocation.console.answer(f"run {result.run} goes on; hvdcloud logs -f {result.run} follows it")
+            invocation.console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
         if down_when_done and not detach:
             from hvdcloud.lifecycle.launch import finish
 
@@ -138,13 +138,13 @@ def launch(
 def logs(
     context: typer.Context,
     run: Run = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Only the lines of this rank.")] = None,
 ) -> None:
     """Print a run's output, from any terminal.
 
     In an elastic run a line carries the rank that its worker had first, which stays when ranks are assigned again; a
-    node that joins later may bring a number that is there already.
+    node that joins later may bring a number that is already in use.
 
     \b
     Example:

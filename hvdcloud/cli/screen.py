@@ -153,7 +153,7 @@ def _nodes(view: View, looks: Looks, *, room: int) -> list[Text]:
     for index, each in enumerate(whole):
         left = len(whole) - index
         if len(lines) + len(each) + (1 if left > 1 else 0) > room and left:
-            lines.append(_line(f"… and {left} more; a higher terminal shows them", _SOFT))
+            lines.append(_line(f"… and {left} more; a taller terminal shows them", _SOFT))
             break
         lines += each
     return lines

@@ -38,7 +38,7 @@ def setup(
         int | None, typer.Option(min=0, help="Days after which checkpoints are deleted; 0: never.", metavar="DAYS")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=0, help="Mails when a month costs this much; 0: no budget.", metavar="DOLLARS")
+        int | None, typer.Option(min=0, help="Send mail when a month costs this much; 0: no budget.", metavar="DOLLARS")
     ] = None,
     billing_account: Annotated[str | None, typer.Option(help="What --budget is a part of.", metavar="ID")] = None,
     self_delete: Annotated[
@@ -58,7 +58,7 @@ def setup(
         bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
     ] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Take up what is there by the same names: set up elsewhere, or by hand.")
+        bool, typer.Option("--adopt", help="Adopt what exists under the same names: set up elsewhere, or by hand.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     remove: Annotated[
@@ -67,7 +67,7 @@ def setup(
 ) -> None:
     """Set up a Google Cloud project with Terraform: network, bucket, image repository, service account.
 
-    It shows what it will do and asks, then writes the names into hvdcloud.yaml. A second time it mends what is not as
+    It shows what it will do and asks, then writes the names into hvdcloud.yaml. A second time it fixes what is not as
     it should be any more. While no cluster runs, only what the bucket and the repository hold costs money.
 
     \b

@@ -58,7 +58,7 @@ class _Screen:
         self._observer = observer
         self._context = context
         self._log = True
-        self._question: str | None = None  # The run that is to be stopped, if the answer is yes.
+        self._question: str | None = None  # The run to stop, if the answer is yes.
         self._message = ""
         self._blocks = console.can_print("█░▏…°")
 
@@ -119,7 +119,7 @@ class _Screen:
                 stop(experiment, run)
         except HvdcloudError as error:
             self._message = f"{error.message}; {error.hint}"
-        except Exception as error:  # noqa: BLE001 - it would end the thread without a word
+        except Exception as error:  # noqa: BLE001 - it would end the thread silently
             self._message = f"run {run} could not be stopped: {type(error).__name__}: {error}"
         else:
             self._message = f"run {run} has ended"

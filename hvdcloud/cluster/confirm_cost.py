@@ -58,7 +58,7 @@ class Consent:
                 f"{cluster}, and there is no terminal to ask at",
                 hint="--yes agrees to it; limits.max_cost keeps it below an amount; limits.ask_above sets when to ask",
             )
-        if not console.confirm(f"{cluster}; go on?"):
+        if not console.confirm(f"{cluster}; continue?"):
             raise InterruptedByUserError(
                 f"{plan.spec.name} was not confirmed; nothing was made",
                 hint="set limits.max_cost or limits.max_run_duration to lower what it may cost",

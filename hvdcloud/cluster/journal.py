@@ -46,7 +46,7 @@ class Journal:
         return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
 
     def cut_off_create(self, *, seconds: float) -> str | None:
-        """The cluster id of the newest `up`, if it was killed before its create ended, at most so many seconds ago.
+        """The cluster id of the newest `up`, if it was killed before its create ended, at most `seconds` ago.
 
         What it had asked for by then may not exist yet.
         """

@@ -36,7 +36,7 @@ class ClusterSpec:
 
     name: str
     id: str
-    """Six hexadecimal digits, new for every `up`: tells one cluster of a name from the next."""
+    """Six hexadecimal digits, new for every `up`: distinguishes clusters of the same name."""
     owner: str
     nodes: int
     image: str

@@ -48,7 +48,7 @@ class ClusterRecord:
     image: str = ""
     bucket: str = ""
     size: int = 0
-    """How many nodes the cluster is to have."""
+    """How many nodes the cluster should have."""
     nodes: tuple[MemberRecord, ...] = ()
     runs: tuple[str, ...] = ()
     """Those that were started from this machine, the newest last."""
@@ -89,7 +89,7 @@ def parse_record(value: Any) -> ClusterRecord:
     """The record that `record_json` described, also in a file of an earlier or a later version.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: it is no record.
+        AttributeError, KeyError, TypeError, ValueError: it is not a record.
     """
     nodes = tuple(_read(MemberRecord, node, name=str(node["name"])) for node in value.get("nodes") or ())
     # Files of earlier versions do not say the size, and list every node.

@@ -51,7 +51,7 @@ class ClusterState:
             return None
 
     def record_of(self, cluster_id: str) -> ClusterRecord | None:
-        """The record of this very cluster; None if it is of another one of the same name, or there is none."""
+        """The record of this cluster; None if it belongs to another one of the same name, or does not exist."""
         record = self.load()
         return record if record is not None and record.id == cluster_id else None
 

@@ -57,7 +57,7 @@ def load_config(
     if file.is_file():
         tree, lines = _read_yaml(file)
     elif path is not None:
-        raise UsageError(f"{path} is not there", hint="hvdcloud init writes a project with an hvdcloud.yaml")
+        raise UsageError(f"{path} does not exist", hint="hvdcloud init writes a project with an hvdcloud.yaml")
     for variable in sorted(environ):
         if variable.startswith(ENV_PREFIX) and variable not in ENV_NOT_CONFIG:
             key = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
@@ -93,7 +93,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
                 child = (*key, str(name.value))
                 if child in seen:
                     raise UsageError(
-                        f"{file}:{name.start_mark.line + 1}: {'.'.join(child)} stands twice", hint="keep one of them"
+                        f"{file}:{name.start_mark.line + 1}: {'.'.join(child)} appears twice", hint="keep one of them"
                     )
                 seen.add(child)
                 walk(value, child)

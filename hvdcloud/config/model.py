@@ -189,7 +189,7 @@ class RunConfig(Section):
     secrets: list[EnvName] = Field(
         default_factory=list, description="names of variables whose values come from this machine's environment"
     )
-    elastic: ElasticConfig | None = Field(default=None, description="let the run go on with fewer or more nodes")
+    elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
 
 
 class CheckpointsConfig(Section):
@@ -261,7 +261,7 @@ class GceConfig(Section):
 
     @model_validator(mode="after")
     def _a_subnetwork_has_a_network(self) -> GceConfig:
-        # The firewall rules are the network's, and its name cannot be told from the subnetwork's.
+        # The firewall rules are the network's, and its name does not follow from the subnetwork's.
         if self.subnetwork and not self.network:
             raise ValueError("subnetwork is set without network; name the network that it is a part of")
         return self
@@ -287,7 +287,7 @@ class Config(Section):
     def _secrets_are_not_in_the_file(self) -> Config:
         both = sorted(set(self.run.env) & set(self.run.secrets))
         if both:
-            raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value never stands in the file")
+            raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value is never in the file")
         return self
 
     @model_validator(mode="after")

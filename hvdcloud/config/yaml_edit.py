@@ -2,7 +2,7 @@
 
 The parser says where each value is, and only that part of the text is replaced. A library that reads the whole
 file and writes it again (ruamel.yaml's round trip) keeps comments, but not quotes, indentation, `null` and where a line
-was wrapped: a file under version control would show changes that no one made.
+was wrapped: a file under version control would show changes that were not made.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Text:
     def _replaced(self, name: yaml.Node, node: yaml.Node, value: Value, *, flow: bool) -> str:
         start, end = node.start_mark.index, node.end_mark.index
         if not isinstance(node, yaml.ScalarNode) or node.style in ("|", ">"):
-            raise _not_editable(self._values, self._name, f"{name.value} is no single word there")
+            raise _not_editable(self._values, self._name, f"{name.value} is not a single word there")
         new = _scalar(value, flow=flow, quoted=node.style == '"' and flow)
         if start == end:  # `key:` and nothing: the place is right behind the colon.
             start = end = name.end_mark.index + self._text[name.end_mark.index :].index(":") + 1
@@ -138,7 +138,7 @@ class _Text:
             isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
         )
         if flow or not empty:
-            raise _not_editable(self._values, self._name, f"{name.value} is no block with keys there")
+            raise _not_editable(self._values, self._name, f"{name.value} is not a block with keys there")
         colon = name.end_mark.index + self._text[name.end_mark.index :].index(":") + 1
         bare = self._text[:colon] + self._text[max(colon, node.end_mark.index) :]
         line_end = _line_end(bare, colon)

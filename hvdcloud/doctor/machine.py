@@ -170,7 +170,7 @@ def _unreachable(api: Any, found: _Image) -> str:
 
 
 def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
-    """Whether nodes can run it now, or what is to be done for that."""
+    """Whether nodes can run it now, or what that needs."""
     reference = found.plan.reference
     if not at_registry:
         if not found.missing:
@@ -204,7 +204,7 @@ def _to_build(found: _Image, *, hint: str) -> Finding:
 
 
 def _disk(image: Once[_Image]) -> Finding:
-    """Whether the engine has room for what is to be built."""
+    """Whether the engine has room for the build."""
     with _connected() as client:
         root = Path(str(client.info().get("DockerRootDir", "")))
     try:
@@ -242,7 +242,7 @@ def _files(config: Config) -> Finding:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """The project's file that a command line starts; None: it starts something else, or it cannot be told."""
+    """The project's file that a command line starts; None: it starts something else, or that is not known."""
     first = PurePath(words[0])
     if words[0].startswith("./"):
         return words[0]

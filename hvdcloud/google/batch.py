@@ -39,7 +39,11 @@ def encode(paths: Sequence[str]) -> tuple[str, bytes]:
 
 
 def decode(answer: Answer, *, calls: int) -> list[Answer]:
-    """The answers in the order of the calls. ApiError, worth another try: one of the calls has no answer."""
+    """The answers in the order of the calls, which may not be the order they came in.
+
+    Raises:
+        ApiError: one of the calls has no answer; worth another try.
+    """
     header = f"Content-Type: {answer.content_type}\r\n\r\n".encode("latin-1")
     answers = {}
     for part in message_from_bytes(header + answer.body).walk():
@@ -56,9 +60,13 @@ def decode(answer: Answer, *, calls: int) -> list[Answer]:
 
 
 class TokenBucket:
-    """`burst` at once when nothing went for a while, then `per_second`. May be used from several threads.
+    """Limits a rate. May be used from several threads.
 
-    `now` is the clock and `sleep` waits, both in seconds.
+    Args:
+        burst: how many may go at once when nothing went for a while.
+        per_second: how many are added each second.
+        now: the clock, in seconds.
+        sleep: waits for this many seconds.
     """
 
     def __init__(

@@ -22,9 +22,14 @@ def login_hint() -> str:
 
 
 def google_credentials(project: str | None) -> tuple[Any, str]:
-    """This machine's Application Default Credentials, and the project to work in (None: the credentials' own).
+    """This machine's Application Default Credentials, and the project to work in.
 
-    Raises CredentialsError: there are none, or they cannot be read. UsageError: nothing names a project.
+    Args:
+        project: None: the credentials' own.
+
+    Raises:
+        CredentialsError: there are none, or they cannot be read.
+        UsageError: neither the configuration nor the credentials name a project.
     """
     import google.auth
     from google.auth.exceptions import GoogleAuthError

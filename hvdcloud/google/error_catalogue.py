@@ -81,7 +81,7 @@ _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={project}"
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
 _ELSEWHERE = "try again later, list other zones in gce.zones, change gce.spot, or take another GPU"
 _SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run prints the request"
-_AGAIN = "run the command again; https://status.cloud.google.com tells of outages"
+_AGAIN = "run the command again; https://status.cloud.google.com shows outages"
 
 _DISCOVERY = "compute.v1 discovery document"
 _ERRORS_PAGE = "https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-bulk-creation-vms"
@@ -192,7 +192,7 @@ CATALOGUE: tuple[Rule, ...] = (
         Action.STOP,
         CredentialsError,
         names="SERVICE_ACCOUNT_ACCESS_DENIED",
-        source="https://github.com/gardener/gardener (its pattern of errors for want of authority)",
+        source="https://github.com/gardener/gardener (its pattern of errors for lack of authority)",
     ).says(f"ask for roles/iam.serviceAccountUser on that service account: {_IAM_PAGE}"),
     when(
         Action.STOP,

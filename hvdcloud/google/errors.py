@@ -62,7 +62,7 @@ class ApiError(Exception):
 
     @property
     def label(self) -> str:
-        """In a word, for a table or a line of progress: `ZONE_RESOURCE_POOL_EXHAUSTED`, `503 backendError`."""
+        """In short, for a table or a line of progress: `ZONE_RESOURCE_POOL_EXHAUSTED`, `503 backendError`."""
         return self.code or " ".join(str(part) for part in (self.status, self.reason) if part) or "error"
 
     @property

@@ -154,7 +154,7 @@ class Transport:
 
         Raises:
             ApiError: refused, or still failing after the time for retries.
-            CredentialsError: the credentials are no good.
+            CredentialsError: the credentials are refused.
         """
         query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
 
@@ -308,7 +308,7 @@ def _not_json(project: str, *, service: str = "compute") -> ApiError:
 
 
 def _reason(error: Exception) -> str:
-    """`timeout` and `connectionError` pass; anything else, such as an endpoint that is no URL, does not."""
+    """`timeout` and `connectionError` pass; anything else, such as an endpoint that is not a URL, does not."""
     from requests import exceptions
 
     if isinstance(error, exceptions.Timeout):

@@ -1,7 +1,7 @@
-"""What the Docker engine says while it builds or pushes: progress, and errors that only the stream tells of.
+"""What the Docker engine says while it builds or pushes: progress, and errors that are only in the stream.
 
 A build or a push that fails has answered 200 long before: the failure is one more item of the stream, and a caller
-that does not look at every item takes it for success.
+that does not check every item takes it for success.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # What the scripts in dockerfiles/own/ end a build with: the cause and the next command.
 _REFUSAL = re.compile(r".*hvdcloud: refused: (.+)\n.*hvdcloud: next: (.+)")
 _PIP_ERROR = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
-# Names of the classic builder's own chatter, of no use in an error's last lines.
+# The classic builder's own messages, which do not help in an error's last lines.
 _CHATTER = re.compile(r" ?---> |Removing intermediate container |Successfully (built|tagged) ")
 
 
@@ -65,7 +65,7 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
     """Reads the items of docker-py's `build` to their end; returns the id of the image.
 
     Raises:
-        ImageError: a step failed, the disk is full, or the engine hung up; `details` has the step's last lines.
+        ImageError: a step failed, the disk is full, or the engine broke off; `details` has the step's last lines.
     """
     tail = Tail(where="before its first step")
     image_id = ""
@@ -91,7 +91,7 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
     if not image_id:
         raise ImageError(
             f"the build of {image} ended {tail.where}, without an image and without saying why",
-            hint="look into the Docker engine's own log: journalctl -u docker",
+            hint="see the Docker engine's own log: journalctl -u docker",
             details=tail.text(),
         )
     return image_id
@@ -101,7 +101,7 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
     """Reads a push's stream to its end; returns the manifest's digest (`sha256:…`) as the registry knows it.
 
     Raises:
-        ImageError: the registry refused, cannot be reached, or the engine hung up.
+        ImageError: the registry refused, cannot be reached, or the engine closed the connection.
     """
     digest = ""
     tail = Tail()
@@ -125,10 +125,10 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
 
 
 def follow_pull(items: Iterable[Mapping[str, Any]], *, reference: str, progress: Progress) -> None:
-    """Reads a pull's stream to its end; of a layer's states each is told once, not every megabyte.
+    """Reads a pull's stream to its end; each state of a layer is reported once, not every megabyte.
 
     Raises:
-        ImageError: the registry refused or cannot be reached, or the engine hung up.
+        ImageError: the registry refused or cannot be reached, or the engine closed the connection.
     """
     told: dict[str, BuildEvent] = {}
     for item in _received(items, what=f"the pull of {reference}", tail=Tail()):
@@ -163,7 +163,7 @@ def says_refused(said: str) -> bool:
 
 
 def disk_full(text: str, *, image: str) -> ImageError | None:
-    """The error for an engine whose disk is full, or None if `text` speaks of something else."""
+    """The error for an engine whose disk is full, or None if `text` is about something else."""
     if "no space left on device" not in text.lower():
         return None
     return ImageError(
@@ -187,7 +187,7 @@ def _received(items: Iterable[Mapping[str, Any]], *, what: str, tail: Tail) -> I
         raise
     except (RequestException, HTTPError, BrokenItemError, DockerException, OSError) as error:
         raise ImageError(
-            f"the Docker engine hung up during {what}{tail.where and ', ' + tail.where}: {error}",
+            f"the Docker engine closed the connection during {what}{tail.where and ', ' + tail.where}: {error}",
             hint="docker info shows whether it still runs; then try again",
             details=tail.text(),
         ) from error

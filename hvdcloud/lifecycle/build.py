@@ -29,7 +29,7 @@ class SbomOutcome:
     path: Path | None
     """The file; None if none was asked for."""
     digest: str | None
-    """Of the artifact beside the image at the registry; None if it is not there."""
+    """Of the artifact beside the image at the registry; None if there is none."""
     packages: int
 
 
@@ -86,7 +86,7 @@ def build(
 
 
 def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
-    """The image in the engine; `push`: it is to be pushed afterwards."""
+    """The image in the engine; `push`: it will be pushed afterwards."""
     from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.build.builder import build as build_image
 
@@ -131,7 +131,7 @@ def shown_on(console: Console, steps: Steps) -> Progress:
 
 
 def push(context: Context) -> BuildOutcome:
-    """Push the image and its SBOM; it is built first if it is not there.
+    """Push the image and its SBOM; it is built first if it does not exist.
 
     Raises:
         UsageError: `image.repository` is not set.

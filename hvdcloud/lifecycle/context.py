@@ -41,7 +41,7 @@ class Context:
         self.console = console
         self.state = ClusterState(config.name)
         self.image_plan: ImagePlan | None = None
-        """What the image is to be, once it is known."""
+        """The plan of the image, once it is known."""
         self._fleet: Fleet | None = None
 
     def __enter__(self) -> Context:

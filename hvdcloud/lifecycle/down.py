@@ -131,7 +131,7 @@ def _late_arrival(context: Context, cut_off: str | None, *, until: float) -> Clu
 
 
 def _note(context: Context, event: str, cluster_id: str) -> None:
-    """Write into the journal, if that is possible: a full disk is no reason to let machines cost money."""
+    """Write into the journal, if that is possible: a full disk is not a reason to let machines cost money."""
     try:
         context.state.journal.record(event, cluster_id=cluster_id)
     except HvdcloudError as error:

@@ -37,7 +37,7 @@ def init(folder: Path, *, template: str, name: str | None) -> InitResult:
     contents = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
     taken = sorted(entry for entry in contents if (folder / entry).exists())
     if taken:
-        raise UsageError(f"{folder / taken[0]} is there already", hint="name an empty folder: hvdcloud init DIR")
+        raise UsageError(f"{folder / taken[0]} already exists", hint="name an empty folder: hvdcloud init DIR")
     name = name or _name_from(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -139,7 +139,7 @@ def _give_up(context: Context) -> None:
             down(context)
     except CheckpointError:
         raise InterruptedByUserError(
-            f"launch of {context.name} was interrupted while its run was starting; the run goes on",
+            f"launch of {context.name} was interrupted while its run was starting; the run continues",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
     message = f"launch of {context.name} was interrupted; everything that it had made is deleted"

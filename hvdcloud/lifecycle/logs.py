@@ -147,7 +147,7 @@ def follow(
                 break
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
-            context.console.warn(f"{cut.cause.message}; the run goes on; connecting again (Ctrl-C detaches)")
+            context.console.warn(f"{cut.cause.message}; the run continues; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
     return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
@@ -211,7 +211,7 @@ def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError 
     return NodeError(
         f"node {name}, the head, {what}: run {run_id} is lost",
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
-        f"and after another up, hvdcloud run --resume {run_id} goes on from them",
+        f"and after another up, hvdcloud run --resume {run_id} continues from them",
     )
 
 

@@ -101,7 +101,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         if not done or (labelled is not None and labelled.expected_nodes != nodes):
             context.provider.set_size(cluster.name, nodes)
         after = context.cluster() if not done else cluster
-    note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there if it is to stay so"
+    note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there to keep it that way"
     return ResizeResult(
         cluster=cluster.name,
         nodes=nodes,
@@ -126,7 +126,7 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     if cluster.unseen:
         raise NodeError(
             f"{', '.join(cluster.unseen)} did not answer, so it is not known which nodes {name} has",
-            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+            hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
         )
     there = {node.index: node for node in cluster.nodes}
     head = there.get(0)
@@ -162,12 +162,12 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
         raise UsageError(
             f"run {run.run} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
             "with",
-            hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one go on with more or fewer",
+            hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one run with more or fewer",
         )
     if run.making:
         raise NodeError(
             f"the head is replacing {', '.join(run.making)}",
-            hint=f"hvdcloud logs --name {cluster.name} tells when that is done; then resize again",
+            hint=f"hvdcloud logs --name {cluster.name} shows when that is done; then resize again",
         )
     if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
@@ -277,7 +277,7 @@ def _shrink(
     names = [node.name for node in change.remove]
     running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
     if run and running:
-        context.console.say(f"run {run.run} goes on without {', '.join(running)}; the checkpoints there are uploaded")
+        context.console.say(f"run {run.run} continues without {', '.join(running)}; the checkpoints there are uploaded")
         with context.head_session() as head:
             head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:

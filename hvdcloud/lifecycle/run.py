@@ -146,7 +146,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         return result
     except KeyboardInterrupt:
         raise InterruptedByUserError(
-            f"detached from run {run_id}; it goes on",
+            f"detached from run {run_id}; it keeps running",
             hint=f"hvdcloud logs -f {run_id} --name {cluster.name} reattaches; "
             f"hvdcloud stop --name {cluster.name} ends it",
         ) from None
@@ -179,7 +179,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     config = context.config
     check_tools(config, options)
     if options.fresh and options.resume:
-        raise UsageError("--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN goes on from it")
+        raise UsageError(
+            "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
+        )
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
@@ -188,7 +190,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     elastic = _elastic(config)
     if elastic and options.ranks:
         raise UsageError(
-            "-np does not go with run.elastic: an elastic run has a rank for every slot of the nodes that are there",
+            "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
             hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
         )
     ranks = options.ranks or horovod_args.default_ranks(hosts)
@@ -338,7 +340,7 @@ def check_tools(config: Config, options: RunOptions) -> None:
     """Raise UsageError if Horovod's own tools are wanted of an elastic run.
 
     Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
-    (timeline.cc), on whichever node rank 0 is then; the autotuner's file is opened while it is open, which fails and
+    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
     ends what it writes (parameter_manager.cc).
     """
     wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]

@@ -166,7 +166,7 @@ class Observer:
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
                 found = self._context.query()
-            except Exception as error:  # noqa: BLE001 - the screen would stop without a word; this line says why
+            except Exception as error:  # noqa: BLE001 - the screen would stop silently; this line says why
                 with self._lock:
                     self._notice = _words(error)
             else:

@@ -167,12 +167,12 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
         UsageError: another user's `up` may be making it; until its first node exists, it looks like what is left.
     """
     if context.state.journal.unfinished_up(existing.id):
-        context.console.say(f"an earlier `up` of {existing.name} was cut off; deleting what it had made")
+        context.console.say(f"an earlier `up` of {existing.name} was interrupted; deleting what it had made")
     elif existing.is_remnant:
         age = (datetime.now(timezone.utc) - existing.created).total_seconds()
         if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
             raise UsageError(
-                f"cluster {existing.name} was begun {age:.0f} s ago by {existing.owner}, and may be coming up",
+                f"cluster {existing.name} was started {age:.0f} s ago by {existing.owner}, and may still be starting",
                 hint="hvdcloud list shows it; try again in two minutes, or take another --name",
             )
         others = ", ".join(existing.other_objects)

@@ -132,7 +132,7 @@ def _one(verb: str, rest: list[str]) -> str:
 def _request(verb: str) -> dict[str, Any]:
     value = parse_object(sys.stdin.buffer.readline())
     if value is None:
-        hint = "the image and hvdcloud must be of one version: hvdcloud build"
+        hint = "the image and hvdcloud must be the same version: hvdcloud build"
         raise UsageError(f"hvdcloud-node {verb}: standard input is not one line of JSON", hint=hint)
     return value
 

@@ -37,7 +37,7 @@ class Channel:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.closed = False
-        """The peer hung up, or is gone; what it had said before was still delivered."""
+        """The peer closed the connection, or is gone; what it had sent before was still delivered."""
 
     @property
     def blocked(self) -> bool:
@@ -46,7 +46,7 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]]:
         """All complete messages that have arrived; sets `closed` at the end of the stream. A line that is not a JSON
-        object (a shell's greeting, say) is passed over."""
+        object (a shell's greeting, say) is skipped."""
         while not self.closed:
             try:
                 data = os.read(self.read_fd, _READ_SIZE)
@@ -102,7 +102,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """The connection that waits; None: the caller hung up again."""
+    """The connection that waits; None: the caller has closed it again."""
     with contextlib.suppress(BlockingIOError):
         return listener.accept()[0]
     return None
@@ -110,7 +110,7 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 def turn(selector: selectors.BaseSelector, seconds: float) -> None:
     """Wait for events, at most so long, and call what was registered as each one's data."""
-    # A process that was stopped for longer than it wanted to wait is told of nothing that arrived meanwhile.
+    # A process that was stopped for longer than its timeout does not see what arrived meanwhile.
     for key, _ in selector.select(seconds) or selector.select(0):
         # An earlier event of this round may have closed this one's descriptor.
         if selector.get_map().get(key.fd) is key:
@@ -118,8 +118,15 @@ def turn(selector: selectors.BaseSelector, seconds: float) -> None:
 
 
 def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
-    """The answer, of this type, of a run's live agent over its socket; None if there is no agent, or if it ends first.
-    `deadline`: of time.monotonic(). Raises TimeoutError: it did not answer in time."""
+    """What a run's live agent answers over its socket; None if there is no agent, or if it ends before it answers.
+
+    Args:
+        answer: the type of the answer.
+        deadline: of time.monotonic().
+
+    Raises:
+        TimeoutError: it did not answer in time.
+    """
     try:
         said = ask(paths.agent_socket(run), message, deadline=deadline)
         return next((each for each in said if each.get("type") == answer), None)
@@ -128,8 +135,15 @@ def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float
 
 
 def ask(path: Path, message: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
-    """What a socket answers to a message, until it hangs up. `deadline`: of time.monotonic(). Raises FileNotFoundError,
-    ConnectionRefusedError: no process listens; TimeoutError: it did not hang up in time."""
+    """What the process behind a socket answers to a message, until it closes the connection.
+
+    Args:
+        deadline: of time.monotonic().
+
+    Raises:
+        FileNotFoundError, ConnectionRefusedError: no process listens.
+        TimeoutError: it did not close the connection in time.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         connection.connect(str(path))

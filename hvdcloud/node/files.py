@@ -104,5 +104,5 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the write failed for want of space."""
+    """Whether the write failed for lack of space."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

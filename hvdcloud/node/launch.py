@@ -67,7 +67,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         down_when_done=bool(request.get("down_when_done", False)),
     )
     if request.get("detached"):
-        state.record_event(run, "left to run without anybody who follows it")
+        state.record_event(run, "started detached")
     _detach(wanted, current, lock)
     return {"ok": True}
 

@@ -65,8 +65,12 @@ def gpus() -> int:
 
 
 def interface_towards(address: str, *, routes: str) -> str | None:
-    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there. `routes`:
-    the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal)."""
+    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there.
+
+    Args:
+        address: dotted.
+        routes: the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal).
+    """
     (target,) = struct.unpack("<I", socket.inet_aton(address))
     found = []
     for line in routes.splitlines()[1:]:

@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 
 ROOT_VARIABLE = "HVDCLOUD_NODE_ROOT"
 RUN_VARIABLE = "HVDCLOUD_RUN"
-"""In the environment of every process that belongs to a run: how its processes are found, whatever their parent is."""
+"""In the environment of every process of a run: how its processes are found, regardless of their parent."""
 SSH_PORT = 2222
 SSH_SOCKETS = "ssh-"
 """How the sockets of shared ssh connections begin, in `volatile_dir`."""

@@ -108,7 +108,7 @@ def end_descendants(*, grace: float = GRACE_SECONDS) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
         except ChildProcessError:
-            # No child, hence no descendant: orphans become our children.
+            # No child, so no descendant: orphans become our children.
             return []
         return sorted(family(os.getpid()) - {os.getpid()})
 

@@ -33,12 +33,12 @@ class Listing:
         """The places that did not answer, as an error."""
         return UnseenError(
             f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-            hint="run the command again in a minute; https://status.cloud.google.com says what is down",
+            hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
         )
 
 
 class UnseenError(TeardownError):
-    """Nothing was found, but not every place answered: this is no proof that nothing exists."""
+    """Nothing was found, but not every place answered: this does not prove that nothing exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Problem:
 
 
 class Stage(Enum):
-    """How far a node or an object is, whatever its step is called."""
+    """How far a node or an object is."""
 
     WORKING = "working"
     DONE = "done"
@@ -117,10 +117,14 @@ class Platform(Protocol):
     """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
 
     def connect(self, *, on_retry: Callable[[str], None]) -> Provider:
-        """The provider, ready to use. NodeError: it does not answer. CredentialsError: it has no credentials.
+        """The provider, ready to use.
 
         Args:
             on_retry: called with a line for people when a request is about to be sent again; from any thread.
+
+        Raises:
+            NodeError: it does not answer (for local: no Docker engine runs).
+            CredentialsError: there are no credentials for it.
         """
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
@@ -130,13 +134,17 @@ class Platform(Protocol):
         """The GPU of node `index` (0: the head); None: it has none, or `preflight` will say what is wrong."""
 
     def machines(self) -> str | None:
-        """What the nodes are, in words; None: they are no machines of their own."""
+        """What the nodes are, in words; None: they are not separate machines."""
 
     def device_mismatch(self) -> Problem | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
 
     def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
-        """What the run request has for agents to open a bucket; None: nothing. CredentialsError: it cannot be read."""
+        """What the agents on nodes open a bucket with, as the run request carries it; None: nothing is needed.
+
+        Raises:
+            CredentialsError: this machine's cannot be read.
+        """
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
@@ -183,7 +191,11 @@ class Provider(Protocol):
     ) -> Sequence[Node]:
         """Wait until every node's sshd answers; returns the nodes with address and host key.
 
-        Raises NodeError: one failed, or `time.monotonic()` passed `deadline`; details hold the end of its boot log.
+        Args:
+            deadline: of time.monotonic(): when to give up.
+
+        Raises:
+            NodeError: a node failed or the deadline passed; details hold the end of its boot log.
         """
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:

@@ -127,9 +127,12 @@ def _sha256(path: Path) -> str:
 def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
-    `header` is what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
+    Args:
+        header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
 
-    Raises NodeError: the node failed or was lost; UsageError: a file changed or vanished while it was sent.
+    Raises:
+        NodeError: the node failed or was lost.
+        UsageError: a file changed or vanished while it was sent.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:

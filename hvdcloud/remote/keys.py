@@ -42,7 +42,7 @@ def write_key_pair(file: Path, pair: KeyPair) -> None:
 
 
 def read_key_pair(file: Path) -> KeyPair | None:
-    """What `write_key_pair` wrote; None if it is not there or cannot be read."""
+    """What `write_key_pair` wrote; None if it does not exist or cannot be read."""
     try:
         public = file.with_suffix(".pub").read_text(encoding="utf-8").strip()
         return KeyPair(private=file.read_text(encoding="utf-8"), public=public)

@@ -73,7 +73,7 @@ class Proxy:
         self._incoming.settimeout(seconds)
 
     def close(self) -> None:
-        """End the program and whatever it started; harmless if that is done."""
+        """End the program and all that it started; harmless if that is done."""
         with self._closing:
             if self._closed:
                 return

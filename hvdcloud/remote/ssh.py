@@ -220,7 +220,11 @@ class Session:
     def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
         """A running command of the node's shell, with its streams.
 
-        Raises NodeError: it does not start `within` these seconds, or the connection is lost, also later, in the block.
+        Args:
+            within: seconds after which a node that does not start it counts as lost.
+
+        Raises:
+            NodeError: the connection is lost, also later, in the block.
         """
         import paramiko
 
@@ -310,7 +314,7 @@ class Session:
         if answer.exit_code != 0 or not isinstance(found, dict):
             raise NodeError(
                 f"node {self.node.name}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
-                hint=f"hvdcloud ssh {self.node.index} looks inside",
+                hint=f"hvdcloud ssh {self.node.index} opens a shell there",
                 details=(answer.stderr.decode(errors="replace") or said)[-2000:],
             )
         return found

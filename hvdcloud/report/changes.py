@@ -40,7 +40,7 @@ def changes_world(record: RunRecord) -> bool:
 
 
 def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
-    """What is to be seen in every plot over time, oldest first; what happened at once to several nodes is one mark."""
+    """What every plot over time shows, oldest first; what happened at once to several nodes is one mark."""
     last: dict[str, Mark] = {}
     found: list[Mark] = []
     for event in sorted(record.events, key=lambda each: each.at):
@@ -78,7 +78,7 @@ def world_series(record: RunRecord, *, started: float, until: float) -> list[Ser
 def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[float, int]]:
     """How many ranks there were from each moment on, in seconds since the run started; empty if no event says it.
 
-    That they end one by one when their work is done is no change.
+    That they end one by one when their work is done is not a change.
     """
     events = (event for event in record.events if event.name == "world")
     worlds = sorted((event.at, event.ranks) for event in events if event.ranks is not None)

@@ -10,5 +10,5 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\ufff
 
 
 def text(value: object) -> str:
-    """Whatever it is, for between tags or inside of an attribute's quotes."""
+    """Any value as text for between tags or inside an attribute's quotes."""
     return escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(value)))

@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What the run printed: rank 0 of it, whichever worker that was."""
+    """What the run printed: rank 0 of it, on any worker."""
 
     series: Sequence[Series]
     timed: bool

@@ -36,7 +36,7 @@ def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | 
 def wait(bucket: Bucket, *, cluster: str, run_id: str) -> None:
     """Wait until a run that has just ended has its log in the bucket: its nodes are about to go, and hold the only one.
 
-    It is no checkpoint: after KEEP_SECONDS the nodes go without it.
+    It is not a checkpoint: after KEEP_SECONDS the nodes go without it.
     """
     deadline = time.monotonic() + KEEP_SECONDS
     while _state(bucket, cluster, run_id) is None and time.monotonic() < deadline:

@@ -6,7 +6,7 @@ Every choice here has its reason in Horovod 0.28.1's launcher (horovod/runner):
   frozen host. `--gloo` or `--mpi` is always said, since the default depends on how Horovod was built.
 * `--network-interfaces` with one name: skips the launcher's own probing of interfaces (driver_service.py) and keeps
   Gloo from picking any of a set (gloo_run.py).
-* `-H` names exactly `-np` slots: the Gloo launcher starts a rank on every slot it is told of, whatever `-np` says
+* `-H` names exactly `-np` slots: the Gloo launcher starts a rank on every slot that `-H` lists, regardless of `-np`
   (get_host_assignments in runner/common/util/hosts.py has only a lower limit there).
 * `--disable-cache`: the launcher otherwise believes its ssh checks of the last 60 minutes (launch.py).
 """
@@ -62,7 +62,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
     Args:
         hosts: those that the run starts with.
         least: nodes below which Horovod waits for others; a head that only drives is one of them.
-        most: nodes at most, likewise.
+        most: nodes at most, with the head.
         interface: the one network interface that connects the hosts.
         gloo_timeout: seconds after which the others continue without a node that does not answer.
 
@@ -86,7 +86,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
 
 
 def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """The slots that so many ranks take, in the hosts' order."""
+    """The slots that this many ranks take, in the hosts' order."""
     taken = []
     for host in hosts:
         if ranks > 0 and host.slots:

@@ -34,7 +34,7 @@ _RANK = re.compile(rb"\[(\d{1,6})\] ")
 LONGEST_PREFIX = 9
 """Bytes of the longest prefix that a rank's line can have."""
 _ALONE = 3
-"""So many telling lines of another worker, with none of the speaker's between them: it has taken over."""
+"""After this many telling lines of another worker, with none of the speaker's between them, it has taken over."""
 
 
 def rank_and_text(line: bytes) -> tuple[int, bytes] | None:
@@ -124,7 +124,7 @@ class RankLines:
         """Whether the unfinished line is this rank's; None: not known yet."""
 
     def feed(self, data: bytes) -> bytes:
-        """What of the next piece of the log is to be shown."""
+        """What to show of the next piece of the log."""
         shown = bytearray()
         for piece in _PIECE.findall(data):
             line = self._start + piece

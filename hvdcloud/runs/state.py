@@ -191,7 +191,7 @@ class Event:
     ranks: int | None = None
     """Of a `world` event: how many train from then on."""
     nodes: int | None = None
-    """Likewise: on how many nodes."""
+    """Of a `world` event: on how many nodes."""
 
     @classmethod
     def from_json(cls, value: object) -> Event | None:

@@ -49,12 +49,16 @@ def find_project(config: Config, named: str | None) -> str:
 
     project = google_credentials(named or config.gce.project)[1]
     if not _PROJECT.fullmatch(project):
-        raise UsageError(f"{project!r} is no project id", hint="gcloud projects list shows yours")
+        raise UsageError(f"{project!r} is not a project id", hint="gcloud projects list shows yours")
     return project
 
 
 def choose_variables(config: Config, project: str, options: SetupOptions, work: WorkFolder) -> dict[str, Any]:
-    """The module's variables: the command line's, else those chosen before, else the default. Raises UsageError."""
+    """The module's variables: what the command line says, else what was chosen before, else the default.
+
+    Raises:
+        UsageError: one of them is not allowed.
+    """
     before = work.variables()
     self_delete = options.self_delete
     if self_delete is None:
@@ -62,7 +66,7 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
     of_zones = [zone.rpartition("-")[0] for zone in config.gce.zones]
     region = options.region or before.get("region") or next(iter(of_zones), DEFAULT_REGION)
     if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", region):
-        raise UsageError(f"{region!r} is no region", hint="--region us-central1; gcloud compute regions list")
+        raise UsageError(f"{region!r} is not a region", hint="--region us-central1; gcloud compute regions list")
     return {
         **before,
         "project": project,
@@ -114,7 +118,7 @@ def _bucket_name(given: str | None) -> str | None:
     name = given.removeprefix("gs://").rstrip("/")
     # https://cloud.google.com/storage/docs/buckets#naming
     if not re.fullmatch(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]", name):
-        message = f"--bucket: {given!r} is no bucket's name"
+        message = f"--bucket: {given!r} is not a bucket's name"
         raise UsageError(message, hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it")
     return name
 
@@ -123,7 +127,7 @@ def _members(given: Sequence[str]) -> list[str]:
     members = [member for member in given if member]
     for member in members:
         if not _MEMBER.fullmatch(member):
-            message = f"--operator: {member!r} is no member of a project"
+            message = f"--operator: {member!r} is not a member of a project"
             raise UsageError(message, hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…")
     return list(dict.fromkeys(members))
 

@@ -1,7 +1,7 @@
 """`hvdcloud setup --destroy`: deletes what `setup` made, except what may still be needed.
 
 A bucket that holds anything always stays: no checkpoint is lost. The project's APIs stay on, since others may use
-them. What stays remains in Terraform's state, so that a later `setup` takes it up again.
+them. What stays remains in Terraform's state, so that a later `setup` adopts it again.
 """
 
 from __future__ import annotations

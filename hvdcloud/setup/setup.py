@@ -100,8 +100,8 @@ def setup(
     Args:
         confirm: asked before anything is changed in the project.
         plan_only: only say what would be done.
-        adopt: take up what has the right name and was not made from here. What was made from here, while Terraform or
-            this machine died, is taken up in any case.
+        adopt: adopt what has the right name and was not made from here. What was made from here, while Terraform or
+            this machine died, is adopted in any case.
 
     Raises:
         UsageError: there is no Terraform, the file cannot be edited, or something of the same name exists.
@@ -183,13 +183,13 @@ def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
 def _apply_all(
     terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: set[str] | None, confirm: Confirm
 ) -> None:
-    """Like `apply`, until it is done: what exists is taken up, and an API that was switched on waited for.
+    """Like `apply`, until it is done: what exists is adopted, and an API that was switched on waited for.
 
     Switching one on takes a minute to reach all of Google's servers:
     https://cloud.google.com/service-usage/docs/enable-disable
 
     Args:
-        may_adopt: Terraform's addresses of what may be taken up; None: everything.
+        may_adopt: Terraform's addresses of what may be adopted; None: everything.
     """
     pauses = list(API_PAUSES) if any(change.type == API for change in plan.changes) else []
     while True:
@@ -208,13 +208,13 @@ def _apply_all(
                 raise
             with interrupted_once():
                 for address in there:
-                    console.say(f"taking up {plan.names[address]}, which is there already")
+                    console.say(f"adopting {plan.names[address]}, which already exists")
                     terraform.take_up(address, plan.import_ids[address])
                 plan = terraform.plan(variables_file=VARIABLES_FILE)
             _refuse_to_lose_the_bucket(plan)
             if any(change.action is not Action.CREATE for change in plan.changes):
                 _show(plan, terraform, console)
-                if not confirm("It is not as it should be. Do this?"):
+                if not confirm("What is there differs. Do this?"):
                     raise not_confirmed("setup") from None
         else:
             return

@@ -203,7 +203,7 @@ class Terraform:
     def take_up(self, address: str, identity: str) -> None:
         """Add an existing object to the state. Raises HvdcloudError: it does not exist, or may not be read."""
         arguments = ["import", "-no-color", f"-var-file={VARIABLES_FILE}", address, identity]
-        self._run(arguments, doing=f"take up {identity}")
+        self._run(arguments, doing=f"adopt {identity}")
 
     def begun(self) -> list[str]:
         """Addresses whose creation began in the last apply, however it ended; not those that Google refused."""
@@ -218,7 +218,7 @@ class Terraform:
     def _on_plan_event(self, event: Mapping[str, Any]) -> None:
         # Terraform says so only when it has to wait.
         if "Acquiring state lock" in str(event.get("@message", "")):
-            self._say("the Terraform of a setup that was killed is still at work; waiting for its end")
+            self._say("the Terraform of a setup that was killed is still running; waiting for it to end")
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -258,11 +258,11 @@ class Terraform:
             process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             said = f"interrupted; Terraform (process {process.pid}) has not ended yet, with what it had begun"
-            return InterruptedByUserError(said, hint="hvdcloud setup waits for its end and goes on from there")
+            return InterruptedByUserError(said, hint="hvdcloud setup waits for it to end and continues from there")
         if command != "apply":
             return InterruptedByUserError("interrupted; nothing was changed", hint="hvdcloud setup starts again")
-        said = "interrupted; what was made until then is kept and written down"
-        return InterruptedByUserError(said, hint="hvdcloud setup goes on from there")
+        said = "interrupted; what was made until then is kept and recorded"
+        return InterruptedByUserError(said, hint="hvdcloud setup continues from there")
 
     def _output(self, arguments: Sequence[str]) -> str:
         """A command that answers at once."""
@@ -305,7 +305,7 @@ def _events(process: subprocess.Popen[bytes], reader: Any) -> Iterator[dict[str,
         if time.monotonic() > deadline:
             process.send_signal(signal.SIGINT)
             message = f"Terraform did not end within {COMMAND_SECONDS / 60:.0f} minutes and was asked to stop"
-            raise NodeError(message, hint="hvdcloud setup waits for its end and goes on from there")
+            raise NodeError(message, hint="hvdcloud setup waits for it to end and continues from there")
         time.sleep(_POLL_SECONDS)
 
 

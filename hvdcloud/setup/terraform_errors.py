@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hvdcloud.google.errors import ApiError
 
 _LAST_LINES = 20
-_GOES_ON = "then hvdcloud setup again: it goes on from there"
+_CONTINUES = "then hvdcloud setup again: it continues from there"
 
 
 class ApiOffError(CredentialsError):
@@ -28,7 +28,7 @@ class ApiOffError(CredentialsError):
 
 
 class AlreadyThereError(UsageError):
-    """What was to be made, at these Terraform addresses, exists already, and is not in Terraform's state."""
+    """What was to be made, at these Terraform `addresses`, already exists and is not in Terraform's state."""
 
     def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)
@@ -81,7 +81,7 @@ _RULES = (
         r"credentials|invalid_grant|invalid_rapt|oauth2: |reauth related error|Error 401|ACCESS_TOKEN_EXPIRED",
         error=CredentialsError,
         cause="there are no Google credentials that Terraform can use, or they have expired",
-        hint=f"{{login}}, {_GOES_ON}",
+        hint=f"{{login}}, {_CONTINUES}",
     ),
     _Rule(
         words=r"billing account (?:for the owning project )?is disabled|billing to be enabled|must be enabled for "
@@ -90,7 +90,7 @@ _RULES = (
         error=CredentialsError,
         cause="project {project} has no active billing account",
         hint=f"gcloud billing projects link {{project}} --billing-account=ID, or "
-        f"https://console.cloud.google.com/billing/linkedaccount?project={{project}}; {_GOES_ON}",
+        f"https://console.cloud.google.com/billing/linkedaccount?project={{project}}; {_CONTINUES}",
     ),
     _Rule(
         words=r"(?s)Error creating Budget.*Error 403|billingAccounts/(?P<account>[0-9A-F-]+).*Error 403",
@@ -114,13 +114,13 @@ _RULES = (
         words=r"Error 409|alreadyExists|ALREADY_EXISTS|already exists|you already own it",
         error=AlreadyThereError,
         cause="something of this name exists already: project {project} was set up from another machine, or by hand",
-        hint="hvdcloud setup --adopt takes it up, if it is yours",
+        hint="hvdcloud setup --adopt takes it over, if it is yours",
     ),
     _Rule(
         words=r"Error acquiring the state lock|state blob is already locked",
         error=UsageError,
-        cause="another Terraform is at work in the same folder",
-        hint="wait for its end, then hvdcloud setup again",
+        cause="another Terraform is running in the same folder",
+        hint="wait for it to end, then hvdcloud setup again",
     ),
     _Rule(
         words=r"Unsupported Terraform Core version|Unsupported OpenTofu Core version",
@@ -139,14 +139,14 @@ _RULES = (
         words=r"No space left on device|no space left on device|disk quota exceeded",
         error=CapacityError,
         cause="the disk is full",
-        hint=f"free some space, {_GOES_ON}",
+        hint=f"free some space, {_CONTINUES}",
     ),
     _Rule(
         words=r"dial tcp|no such host|connection refused|connection reset|i/o timeout|TLS handshake timeout|"
         r"context deadline exceeded|network is unreachable",
         error=NodeError,
         cause="Google's API cannot be reached",
-        hint=f"check this machine's network and proxy, {_GOES_ON}",
+        hint=f"check this machine's network and proxy, {_CONTINUES}",
     ),
 )
 _SERVICES = (
@@ -175,7 +175,7 @@ def terraform_error(
     if not failures:
         how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
         said = f"cannot {doing}: Terraform ended with {how} and said nothing"
-        return NodeError(said, hint="hvdcloud setup again: it goes on from there")
+        return NodeError(said, hint="hvdcloud setup again: it continues from there")
     known = names or {}
     tried = [f"set up {known.get(each.address, each.address)}" if each.address else doing for each in failures]
     meanings = [_meaning(failure, doing=doing, project=project) for failure, doing in zip(failures, tried, strict=True)]
@@ -234,7 +234,7 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
         error = ApiOffError(error.message, hint=error.hint)
     if "the permission" in error.hint:  # The answer does not say which.
         error.hint = f"have an owner of project {project} run hvdcloud setup, or ask for roles/owner"
-    error.hint = error.hint if "again" in error.hint else f"{error.hint}; {_GOES_ON}"
+    error.hint = error.hint if "again" in error.hint else f"{error.hint}; {_CONTINUES}"
     return error
 
 

@@ -63,7 +63,7 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
-    """One thing that is going to be something else.
+    """One object that will be made, changed or deleted.
 
     Attributes:
         address: Terraform's, such as `google_compute_network.this`.
@@ -86,7 +86,7 @@ class SetupPlan:
 
     Attributes:
         names: address → name for people, of everything that there will be or was.
-        import_ids: address → what `terraform import` calls it, of everything that is to be made and has a known name.
+        import_ids: address → what `terraform import` calls it, of everything that will be made and has a known name.
         outputs: those that are known before it is done.
         there: what is in the state now, after asking the cloud.
     """
@@ -160,9 +160,9 @@ def read_plan(shown: Mapping[str, Any]) -> SetupPlan:
 
 
 def describe(change: ResourceChange) -> str:
-    """One line: `~ bucket lab-hvdcloud (lifecycle_rule; changed by somebody since)`."""
+    """One line: `~ bucket lab-hvdcloud (lifecycle_rule; changed outside hvdcloud)`."""
     notes = [", ".join(change.fields)] if change.fields else []
-    notes += ["changed by somebody since"] if change.drifted and change.action is Action.CHANGE else []
+    notes += ["changed outside hvdcloud"] if change.drifted and change.action is Action.CHANGE else []
     notes += ["deleted since"] if change.drifted and change.action is Action.CREATE else []
     return f"{change.action.sign} {change.name}" + (f" ({'; '.join(notes)})" if notes else "")
 

@@ -45,7 +45,7 @@ class CorruptObjectError(CheckpointError):
 
 
 class BucketUnreachableError(CheckpointError):
-    """Network or service failures went on for as long as we retry."""
+    """Network or service failures lasted for as long as we retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def settle(partial: Path, item: Download) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock, which the kernel frees when the process dies; without `wait`, OSError if it is taken."""
+    """Hold a folder's lock, which the kernel frees when the process dies. Without `wait`, OSError if taken."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,6 +1,6 @@
 """`file:///DIR`: a bucket that is a folder; the default of the local provider, bind-mounted into every node.
 
-An object is a plain file of the same name, so a person can look at the checkpoints with any tool. There are no
+An object is a plain file of the same name, so a user can read the checkpoints with any tool. There are no
 sidecar files: the generation is the file's modification time in nanoseconds, which is made to grow on every
 replacement, and the CRC32C is computed where it is asked for. Writers in several processes and containers exclude each
 other by a lock on the folder itself, held only for the moment of the rename.
@@ -175,7 +175,7 @@ class FolderBucket:
             except FileNotFoundError as error:
                 raise ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back") from error
             if crc32c not in (None, crc.text()):
-                hint = "it is uploaded once it rests"
+                hint = "it is uploaded once it stops changing"
                 raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
             return crc
 
@@ -228,7 +228,7 @@ class FolderBucket:
             if if_generation not in (None, current):
                 raise PreconditionError(
                     f"{name} in {self.url} is at generation {current}, not {if_generation}",
-                    hint="another process wrote it; look at hvdcloud status",
+                    hint="another process wrote it; hvdcloud status shows the cluster",
                 )
             for step in _GENERATION_STEPS_NS:
                 generation = max(time.time_ns(), current + step)
@@ -252,7 +252,9 @@ class FolderBucket:
         try:
             target.hardlink_to(path)
         except FileExistsError as error:
-            raise PreconditionError(f"{name} in {self.url} exists already", hint="look at hvdcloud status") from error
+            raise PreconditionError(
+                f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
+            ) from error
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise

@@ -230,7 +230,7 @@ class GcsBucket:
         try:
             info = self._send(name, send, crc32c=promised, if_generation=if_generation)
         except (PreconditionError, BucketUnreachableError):
-            raise  # Where only the answer was lost, the object was replaced, whatever became of the file.
+            raise  # Where only the answer was lost, the object was replaced, even if the file has changed since.
         except (HvdcloudError, FileNotFoundError, ValueError) as error:
             # The library raises ValueError for a file that became shorter, the server 400 for other bytes: whether
             # the file changed is asked of the file.
@@ -258,7 +258,7 @@ class GcsBucket:
         blob.metadata = {_TOKEN: token}
         with self._explained(f"uploading {name}"):
             try:
-                # checksum=None: any other value would replace the promised CRC32C by one of whatever is read now. The
+                # checksum=None: any other value would replace the promised CRC32C by one of what is read now. The
                 # server compares the bytes that arrive with the promise and refuses them before the object changes.
                 kind = "application/octet-stream"
                 send(blob, content_type=kind, if_generation_match=if_generation, checksum=None, **self._kwargs)
@@ -271,7 +271,7 @@ class GcsBucket:
                 if there is None or (there.metadata or {}).get(_TOKEN) != token:
                     raise PreconditionError(
                         f"{name} in {self.url} is not at generation {if_generation}",
-                        hint="another process wrote it; look at hvdcloud status",
+                        hint="another process wrote it; hvdcloud status shows the cluster",
                     ) from error
                 blob = there
             return self._info(blob)
@@ -327,14 +327,16 @@ class GcsBucket:
         if code == 404:
             return ObjectMissingError(f"{what} failed: there is no such object", hint="hvdcloud pull")
         if code == 412:
-            return PreconditionError(f"{what} failed: another process wrote it", hint="look at hvdcloud status")
+            return PreconditionError(
+                f"{what} failed: another process wrote it", hint="hvdcloud status shows the cluster"
+            )
         network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TransportError)
         # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
         away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
         if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
             return BucketUnreachableError(
                 f"{what} failed, also when tried again: {_short(error)}",
-                hint="check the network and type the command again: what is there already is not sent again",
+                hint="check the network and type the command again: what was sent is not sent again",
             )
         if code in (401, 403) or isinstance(error, GoogleAuthError):
             return CredentialsError(
@@ -383,11 +385,11 @@ def _credentials(file: Path) -> tuple[Any, str | None]:
 
 
 def _changed(path: Path) -> ChangedWhileUploadingError:
-    return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it rests")
+    return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
 
 
 def _code(error: BaseException) -> int | None:
-    """The HTTP status, whichever of the library's exceptions carries it."""
+    """The HTTP status, for all of the library's exceptions."""
     code = getattr(error, "code", None)
     if isinstance(code, int):
         return int(code)

@@ -1,4 +1,4 @@
-# What someone gets who names nothing but a project.
+# What the defaults make: only a project is named.
 
 mock_provider "google" {}
 
@@ -150,7 +150,7 @@ run "accounts_and_outputs" {
       google_artifact_registry_repository_iam_member.node.member,
       google_project_iam_member.node_logs.member,
     ]) == toset(["serviceAccount:${google_service_account.node.email}"])
-    error_message = "a role goes to somebody else than the nodes"
+    error_message = "a role goes to another account than the nodes'"
   }
 
   assert {
@@ -165,12 +165,12 @@ run "accounts_and_outputs" {
 
   assert {
     condition     = length(google_project_iam_member.operator) + length(google_storage_bucket_iam_member.operator) + length(google_artifact_registry_repository_iam_member.operator) + length(google_service_account_iam_member.operator) == 0
-    error_message = "somebody is given something whom nobody named"
+    error_message = "a member gets something that no variable names"
   }
 
   assert {
     condition     = length(google_compute_router.hvdcloud) + length(google_compute_router_nat.hvdcloud) + length(google_billing_budget.hvdcloud) + length(google_monitoring_notification_channel.budget) == 0
-    error_message = "there is something that nobody asked for"
+    error_message = "something is made that was not asked for"
   }
 
   assert {

@@ -92,7 +92,7 @@ run "self_delete" {
       for binding in google_project_iam_member.self_delete :
       binding.role == google_project_iam_custom_role.self_delete[0].name && binding.member == "serviceAccount:${google_service_account.node.email}" && length(binding.condition) == 1
     ])
-    error_message = "the right to delete VMs goes to somebody else, or without a condition"
+    error_message = "the right to delete VMs goes to another account, or without a condition"
   }
 
   assert {
@@ -122,12 +122,12 @@ run "self_replace" {
       "compute.subnetworks.useExternalIp",
       "compute.zoneOperations.get",
     ])
-    error_message = "heads may do something else than make VMs anew"
+    error_message = "heads may do something else than replace VMs"
   }
 
   assert {
     condition     = keys(google_project_iam_member.self_replace) == ["digits"] && google_project_iam_member.self_replace["digits"].member == "serviceAccount:${google_service_account.node.email}" && length(google_project_iam_member.self_replace["digits"].condition) == 1
-    error_message = "the right to make VMs goes to somebody else, or without a condition"
+    error_message = "the right to make VMs goes to another account, or without a condition"
   }
 
   assert {
@@ -210,7 +210,7 @@ run "budget" {
 
   assert {
     condition     = google_monitoring_notification_channel.budget["ada@example.com"].type == "email" && google_monitoring_notification_channel.budget["ada@example.com"].labels["email_address"] == "ada@example.com"
-    error_message = "the mail goes to somebody else"
+    error_message = "the mail goes to another address"
   }
 
   assert {
@@ -231,6 +231,6 @@ run "a_budget_without_addresses" {
 
   assert {
     condition     = length(google_billing_budget.hvdcloud[0].all_updates_rule) == 0 && length(google_monitoring_notification_channel.budget) == 0
-    error_message = "there is a channel that mails nobody"
+    error_message = "there is a channel without an address"
   }
 }

@@ -1,4 +1,4 @@
-# What can't be meant: each of these variables is refused, whatever the others are.
+# What can't be meant: each of these variables is refused, regardless of the others.
 
 mock_provider "google" {}
 

@@ -37,7 +37,7 @@ def whole_job(everybody: Sequence[Contestant], *, runs: int) -> dict[str, tuple[
     """Everybody once per round, so that whatever the machine does hits all alike; the first round only warms up."""
     samples: dict[str, list[Sample]] = {each.key: [] for each in everybody}
     for turn in range(runs + 1):
-        # Each round begins with another one: nobody always runs after the same neighbour.
+        # Each round begins with another one: none always runs after the same neighbour.
         order = [*everybody[turn % len(everybody) :], *everybody[: turn % len(everybody)]]
         for each in order:
             sample = each.measure()

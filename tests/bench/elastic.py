@@ -2,7 +2,7 @@
 
 Elastic: one run on four nodes, with this machine attached; each kind of loss once a round, each after all ranks train
 again. Static: what a person types when the same training without `run.elastic` has lost a node, once a round:
-`hvdcloud down --force && hvdcloud up && hvdcloud run`, and the shorter `hvdcloud resize 4 && hvdcloud run`; both go on
+`hvdcloud down --force && hvdcloud up && hvdcloud run`, and the shorter `hvdcloud resize 4 && hvdcloud run`; both resume
 from the newest checkpoint as far as they have one. The clock is the job's own: it prints when each step was done, and
 all nodes are on this machine.
 """
@@ -63,7 +63,7 @@ def cluster(project: Project, engine: Any) -> Iterator[None]:
 
 
 def measure_elastic(engine: Any, folder: Path, *, runs: int) -> dict[str, list[Recovery]]:
-    """Every kind of loss, so many times."""
+    """Every kind of loss, this many times."""
     project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
     found: dict[str, list[Recovery]] = {kind: [] for kind in KINDS}
     with cluster(project, engine), elastic_run.attached(project) as (screen, training):

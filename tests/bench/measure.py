@@ -63,7 +63,7 @@ def run(
     Raises:
         BenchError: it failed or took too long.
     """
-    # What configures the hvdcloud of whoever runs the benchmark must not configure what is measured.
+    # The hvdcloud configuration of the user who runs the benchmark must not configure what is measured.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
     epoch, started = time.time(), time.monotonic()
     process = subprocess.Popen(

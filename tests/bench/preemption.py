@@ -145,7 +145,7 @@ def preempted(cluster: NodeCluster, server: Notices, place: Place, megabytes: in
     said = float(cluster.log().rpartition(" s after the notice)")[0].rpartition("(")[2])
     cluster.verb(cluster.names[0], "stop", RUN)
     cluster.wait_done()
-    # The head still puts the run's log beside the checkpoints, which nobody waits for here.
+    # The head still puts the run's log beside the checkpoints, which nothing waits for here.
     cluster.end_everything()
     return took, said
 

@@ -113,7 +113,7 @@ def test_the_user_has_the_last_word_on_the_builder(docker: Docker, monkeypatch: 
         find_builder(Server())
     assert "docker-buildx-plugin" in raised.value.hint
     monkeypatch.setenv("HVDCLOUD_BUILDER", "buildah")
-    with pytest.raises(UsageError, match="HVDCLOUD_BUILDER=buildah is no builder"):
+    with pytest.raises(UsageError, match="HVDCLOUD_BUILDER=buildah is not a builder"):
         find_builder(Server())
 
 

@@ -79,7 +79,7 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     assert {"hvdcloud.yaml", "train.py", "requirements.txt"} <= {path.name for path in folder.iterdir()}
     assert "name: my-digits" in (folder / "hvdcloud.yaml").read_text()
     (folder / "train.py").write_text("mine")
-    assert "is there already" in project.hvdcloud("init", "my Digits!", expect=2).err
+    assert "already exists" in project.hvdcloud("init", "my Digits!", expect=2).err
     assert (folder / "train.py").read_text() == "mine"
     assert "there is no template 'jax'" in project.hvdcloud("init", "x", "--template", "jax", expect=2).err
 

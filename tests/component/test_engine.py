@@ -1,4 +1,4 @@
-"""What a user is told who has no Docker engine, or may not use it."""
+"""The message for a user who has no Docker engine, or may not use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Compute API client against a server that says what the test tells it to."""
+"""The Compute API client against a server that gives the answers of the test."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_call_that_keeps_failing_is_given_up_after_its_time(script: Script, cl
     assert len(script.calls) > 2
 
 
-def test_nobody_at_the_endpoint_is_an_api_error_with_the_plain_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_at_the_endpoint_is_an_api_error_with_the_plain_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     client = ComputeClient(
         project="p", credentials=AnonymousCredentials(), endpoint="http://127.0.0.1:9", retry_seconds=0
     )

@@ -189,7 +189,7 @@ def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: C
     found = check(client)
     assert found.problems == []
     assert found.zones == ["us-east1-c"]
-    assert "left out for want of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free" in found.notices
+    assert "left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free" in found.notices
 
 
 def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeClient, api: Api) -> None:
@@ -210,7 +210,7 @@ def test_the_projects_own_quota_counts_everywhere(client: ComputeClient, api: Ap
 
 
 @pytest.mark.parametrize("what", ["p", "regions", "zones", "machineTypes", "acceleratorTypes", "instances"])
-def test_what_the_api_does_not_tell_stops_nobody(client: ComputeClient, api: Api, what: str) -> None:
+def test_what_the_api_does_not_answer_stops_nothing(client: ComputeClient, api: Api, what: str) -> None:
     api.trouble[what] = refusal(503, "backendError", "later")
     found = check(client)
     assert found.problems == []
@@ -244,7 +244,7 @@ def test_a_cluster_of_this_name_is_a_problem(client: ComputeClient, api: Api) ->
     assert "hvdcloud down --name digits" in problem.hint
 
 
-def test_somebody_elses_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
+def test_another_users_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
     api.vms = {"us-central1-a": [{"name": "digits-1", "zone": "x/zones/us-central1-a"}]}
     (problem,) = check(client).problems
     assert problem.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"

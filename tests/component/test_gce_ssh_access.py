@@ -18,7 +18,7 @@ def address_service(content: bytes, *, status: int = 200) -> AbstractContextMana
     return answering(lambda _: Reply(content, status=status))
 
 
-def test_auto_is_the_callers_own_address_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_callers_own_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with address_service(b"198.51.100.7\n") as url:
         monkeypatch.setenv(ADDRESS_URL_VARIABLE, url)
         assert caller_source("auto") == "198.51.100.7/32"

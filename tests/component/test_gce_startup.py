@@ -219,7 +219,7 @@ def test_a_node_without_gpus_needs_no_driver(vm: Vm) -> None:
     assert "nvidia" not in vm.called("docker run")[0]
 
 
-def test_pulling_is_told_in_percent_at_most_once_a_second(vm: Vm) -> None:
+def test_pulling_is_reported_in_percent_at_most_once_a_second(vm: Vm) -> None:
     first, second, third = "0123456789ab", "1123456789ab", "2123456789ab"
     vm.put(
         "pull",

@@ -20,7 +20,7 @@ from tests.standins.metadata.preemption import Notices, notices
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
 
-# Every rank leaves a file that is whole, and goes on.
+# Every rank leaves a file that is whole, and continues.
 TRAINS = """
 import os, pathlib, time
 folder = pathlib.Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
@@ -166,7 +166,7 @@ def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster:
     with notices() as server:
         has_metadata_server(cluster, "n1", server.url)
         start(cluster)
-        # The first look, a second after the start, may have seen it; what comes later is seen by nobody but us.
+        # The first check, a second after the start, may have seen it; what comes later only this test sees.
         until(lambda: server.etags, seconds=10, what="the agent to watch")
         (checkpoint_directory(cluster, "n1") / "second-1.pt").write_bytes(b"more weights")
         server.preempt()
@@ -180,7 +180,7 @@ def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster:
     assert log.count("files are in the bucket") == 1, "said once, however often it uploads"
     found = [event for event in events(cluster) if event["event"] == "preempted"]
     assert [(event["node"], event["detail"]) for event in found] == [("n1", "preempted")]
-    assert cluster.state()["state"] == "running", "a static run goes on until the node is gone"
+    assert cluster.state()["state"] == "running", "a static run continues until the node is gone"
     cluster.verb("n0", "stop", RUN)
 
 
@@ -281,7 +281,7 @@ def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
         assert drain.drain("shut down", ending=True, seconds=float("inf")) == {}
 
 
-def test_a_bucket_that_does_not_answer_does_not_keep_a_container_for_ever(
+def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(cluster)

@@ -112,7 +112,7 @@ def test_a_dismissed_node_leaves_with_its_checkpoints_in_the_bucket(three_nodes:
     assert cluster.admit(two) == {"ok": True}
     cluster.wait_for_world([head, one, f"{two}-g2"])
     assert cluster.current()["nodes"] == [head, one, two]
-    # A training that ends well when it is told to end has been stopped all the same.
+    # A training that ends well after SIGTERM has been stopped all the same.
     for alias in (head, one, f"{two}-g2"):
         cluster.order(alias, "import signal; signal.signal(15, lambda *_: os._exit(0)); print('handles', flush=True)")
     cluster.wait_until(lambda: len(set(re.findall(r"\[(\d)\] handles", cluster.log()))) == 3, "the orders")
@@ -196,7 +196,7 @@ def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: Elasti
     assert cluster.events("lost a node") == []
 
 
-def test_why_a_node_cannot_be_made_ready_is_told(two_nodes: ElasticNodes) -> None:
+def test_why_a_node_cannot_be_made_ready_is_reported(two_nodes: ElasticNodes) -> None:
     cluster = two_nodes
     head, one = cluster.names
     cluster.begin()

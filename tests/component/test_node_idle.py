@@ -1,4 +1,4 @@
-"""When nodes on which nothing goes on end themselves: what counts as something, and what each node decides."""
+"""When idle nodes end themselves: what counts as activity, and what each node decides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cluster() -> Iterator[NodeCluster]:
 
 
 def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
-    # Not who listens, has left (TIME_WAIT), was called by us, or calls another port.
+    # Not a peer that listens, has left (TIME_WAIT), was called by us, or calls another port.
     assert tcp.callers_on(2222, [TCP]) == {"172.17.0.1"}
     assert tcp.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
     assert tcp.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
@@ -148,7 +148,7 @@ cat "$answers/$1"
 
 
 class Mesh:
-    """The node n0 or n1 of three that nobody has used for longer than the limit, and what the other ones answer."""
+    """The node n0 or n1 of three that were idle for longer than the limit, and what the other ones answer."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, me: str) -> None:
         self.root = root
@@ -287,7 +287,7 @@ def test_the_watch_acts_once_the_limit_is_over_and_not_before(node_root: Path, m
     assert looks(15) == 2
     watch.ended({4711})
     activity.mark()
-    assert looks(105) == 2, "somebody came"
+    assert looks(105) == 2, "a user connected"
 
 
 def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: py
     assert started == ["one"]
 
 
-def test_a_watch_that_cannot_look_says_so_and_goes_on(
+def test_a_watch_that_cannot_check_says_so_and_continues(
     node_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watch = Watch(0.4)

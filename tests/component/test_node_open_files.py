@@ -72,7 +72,7 @@ def files(tmp_path: Path) -> list[tuple[FileId, str]]:
 
 
 @pytest.mark.parametrize("how", WRITING)
-def test_a_file_that_somebody_writes_is_seen(holder: Holder, files: list[tuple[FileId, str]], how: str) -> None:
+def test_a_file_that_a_process_writes_is_seen(holder: Holder, files: list[tuple[FileId, str]], how: str) -> None:
     holder(WRITING[how])
     assert being_written(files) == {files[0][0]}
 

@@ -250,7 +250,7 @@ def test_logs_follow_until_the_end_and_start_where_they_are_told(cluster: NodeCl
     assert out.decode() == cluster.log()[9:]
 
 
-def test_the_head_knows_whether_somebody_follows_a_run(cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_knows_whether_a_client_follows_a_run(cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
     cluster.start_run(FOREVER)
     cluster.wait_for_log("at work", times=2)

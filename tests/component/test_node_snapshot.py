@@ -59,7 +59,7 @@ def test_samples_of_every_node_are_beside_the_checkpoints_and_are_none(cluster: 
     until(lambda: bucket.stat(events_name("digits", RUN)), seconds=20, what="the events in the bucket")
 
 
-def test_one_look_has_the_sample_the_state_and_the_log_from_where_the_last_ended(cluster: NodeCluster) -> None:
+def test_one_answer_has_the_sample_the_state_and_the_log_from_where_the_last_ended(cluster: NodeCluster) -> None:
     cluster.start_run(TRAINS)
     cluster.wait_for_log("epoch 1/2", times=2)
     until(lambda: (cluster.run_dir("n0") / "sample.json").exists(), seconds=20, what="a sample")
@@ -122,4 +122,4 @@ def test_who_follows_a_run_and_hangs_up_is_an_event(cluster: NodeCluster) -> Non
     enough(cluster)
     cluster.wait_done()
     happened = [event["event"] for event in cluster.verb("n0", "look")["events"]]
-    assert happened.index("somebody follows it") < happened.index("whoever followed it has hung up")
+    assert happened.index("client attached") < happened.index("client disconnected")

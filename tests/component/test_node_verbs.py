@@ -84,7 +84,7 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
         assert line in config
 
 
-def test_a_node_that_is_made_anew_takes_its_predecessors_place_in_every_nodes_mesh(
+def test_a_replaced_node_takes_its_predecessors_place_in_every_nodes_mesh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with node_cluster(nodes=4) as cluster:
@@ -389,7 +389,7 @@ def test_a_frozen_node_is_given_up_in_time_for_the_run_to_end_within_the_gloo_ti
     assert silence_limit(gloo) == silence
 
 
-def test_a_lock_outlives_nobody(tmp_path: Path) -> None:
+def test_a_lock_does_not_outlive_its_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert lock_holder(path) is None
     held = Lock(path)

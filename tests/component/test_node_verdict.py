@@ -34,7 +34,7 @@ def three_nodes() -> Iterator[ElasticNodes]:
 
 
 def prepare(cluster: NodeCluster, *, then: str) -> None:
-    """Prepare a run whose ranks do nothing until they are told to go on with `then`, in Python; `rank` is known."""
+    """Prepare a run whose ranks do nothing until they may continue with `then`, in Python; `rank` is known."""
     script = (
         "import os, pathlib, time\n"
         "rank = int(os.environ.get('HOROVOD_RANK', '0'))\n"

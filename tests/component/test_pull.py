@@ -186,7 +186,7 @@ def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: Worker
     assert verified_files.get(cluster=CLUSTER, run=RUN, name="bad") is None
 
 
-def test_an_object_overwritten_by_somebody_else_is_not_taken_for_ours(world: Workers) -> None:
+def test_an_object_overwritten_by_another_process_is_not_taken_for_ours(world: Workers) -> None:
     world.put("bad", b"right")
     world.put("a", b"right")
     world.publish()
@@ -344,7 +344,7 @@ print(result.fetched, flush=True)
 """
 
 
-def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_goes_on(world: Workers) -> None:
+def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_continues(world: Workers) -> None:
     contents = {f"{number:03}": os.urandom(20_000) for number in range(200)}
     contents["big"] = os.urandom(80_000_000)
     for name, data in contents.items():

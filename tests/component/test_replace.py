@@ -1,4 +1,4 @@
-"""Nodes of an elastic run that are lost are made anew while somebody follows it; and who refuses to resize when."""
+"""Nodes of an elastic run that are lost are replaced while a client follows it; and when a resize is refused."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Cloud:
 
 @dataclass
 class Scene:
-    """An elastic run that goes on with three nodes, as far as the head tells."""
+    """An elastic run that continues with three nodes, as far as the head reports."""
 
     context: Context
     cloud: Cloud
@@ -127,7 +127,7 @@ class Scene:
     admitted: list[dict[str, Any]]
     dismissed: list[dict[str, Any]]
     flushed: dict[str, Any]
-    """What every node reports of each run when it is told to upload what it holds."""
+    """What every node reports of each run after the order to upload what it holds."""
 
     @property
     def printed(self) -> str:
@@ -151,7 +151,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     def answers(text: Callable[[], str], heard: list[dict[str, Any]] | None = None) -> Program:
         def run(channel: paramiko.Channel) -> None:
-            # To its end: who answers and hangs up before that cuts the laptop short.
+            # To its end: a server that answers and closes the connection before that cuts the laptop short.
             asked = channel.makefile("r").read()
             if heard is not None:
                 heard.append(json.loads(asked))
@@ -275,7 +275,7 @@ def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene,
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
 
 
-def test_what_is_half_made_when_nobody_follows_any_more_is_deleted(scene: Scene, replacer: Replacer) -> None:
+def test_what_is_half_made_when_the_client_detaches_is_deleted(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.slow = True
     scene.cloud.there.pop(2)
     assert scene.cloud.booting.wait(10)
@@ -297,10 +297,10 @@ def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene,
     until(lambda: "could not be deleted; gcloud delete" in scene.printed, seconds=30, what="a warning")
 
 
-# --- what the head has made anew meanwhile ---------------------------------------------------------------------------
+# --- what the head has replaced meanwhile ----------------------------------------------------------------------------
 
 
-def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
+def test_what_the_head_is_replacing_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
     scene.state["making"] = ["digits-2"]
     scene.cloud.there.pop(2)
     until(lambda: replacer._lost, seconds=30, what="a look")
@@ -312,7 +312,7 @@ def test_what_the_head_is_making_anew_is_left_to_it(scene: Scene, replacer: Repl
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
 
 
-def test_a_node_that_the_head_made_anew_is_pinned_once_it_is_ready(scene: Scene) -> None:
+def test_a_node_that_the_head_replaced_is_pinned_once_it_is_ready(scene: Scene) -> None:
     context, cloud = scene.context, scene.cloud
     for index, node in cloud.there.items():
         cloud.there[index] = replace(node, made="before")
@@ -358,7 +358,7 @@ def test_resize_grows_an_elastic_run(scene: Scene) -> None:
     assert scene.admitted == [{"hosts": [{"name": "digits-3", "index": 3, "slots": 1}]}]
     assert scene.cloud.size == 4
     assert scene.context.cluster().whole
-    assert result.note == "hvdcloud.yaml has nodes: 3; write nodes: 4 there if it is to stay so"
+    assert result.note == "hvdcloud.yaml has nodes: 3; write nodes: 4 there to keep it that way"
     assert not resize(scene.context, 4).changed
 
 
@@ -443,7 +443,7 @@ def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
         resize(scene.context, 3)
 
 
-def test_a_node_that_never_joined_is_made_anew(scene: Scene) -> None:
+def test_a_node_that_never_joined_is_replaced(scene: Scene) -> None:
     scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
     change = plan_change(scene.context.cluster(), record(scene), 3)
     assert (change.make, change.clear, change.remove) == ((2,), (2,), ())

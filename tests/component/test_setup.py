@@ -28,7 +28,7 @@ def test_the_project_is_the_commands_then_the_files_then_the_credentials(
         assert find_project(config, "from-the-flag") == "from-the-flag"
         assert find_project(config, None) == "from-the-file"
         assert find_project(Config.model_validate({"name": "digits"}), None) == "from-the-key"
-        with pytest.raises(UsageError, match="no project id"):
+        with pytest.raises(UsageError, match="not a project id"):
             find_project(config, "../elsewhere")
 
 

@@ -107,7 +107,7 @@ def test_a_program_that_ends_is_the_end_of_the_connection() -> None:
     proxy.close()
 
 
-def test_openssh_is_told_of_the_proxy_and_of_the_key_under_the_nodes_name(state: ClusterState) -> None:
+def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterState) -> None:
     ssh = shutil.which("ssh")
     assert ssh
     behind = node_behind("gcloud compute start-iap-tunnel digits-0 2222 --project=100%")

@@ -180,7 +180,7 @@ def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket
 WRITER = """
 import os, sys, time
 # Rewrites one file again and again, in place and in pieces, as torch.save does; every version is of one byte.
-# The pauses grow until they are long enough for the machine at hand.
+# The pauses grow until they are long enough for this machine.
 path, enough, parent, version = *sys.argv[1:], os.getppid(), 0
 while os.getppid() == parent and not os.path.exists(enough):
     version = version % 250 + 1
@@ -261,7 +261,7 @@ def test_nodes_and_our_own_names_stay_apart(bucket: Bucket, directory: Path) -> 
     assert bucket.read(PREFIX + "@node-1/x") == b"x"
 
 
-def test_a_restarted_uploader_goes_on_from_the_manifest(bucket: Bucket, directory: Path) -> None:
+def test_a_restarted_uploader_continues_from_the_manifest(bucket: Bucket, directory: Path) -> None:
     for name in ("same", "changed"):
         (directory / name).write_bytes(b"1")
     finish(uploader(bucket, directory))
@@ -284,7 +284,7 @@ def test_two_uploaders_of_one_node_lose_nothing(bucket: Bucket, directory: Path)
     scan(two)
     (directory / "a").write_bytes(b"1")
     scan(one)
-    # Only the manifest tells of it now: the other one can not find it in the directory.
+    # Only the manifest names it now: the other one cannot find it in the directory.
     (directory / "a").unlink()
     (directory / "b").write_bytes(b"2")
     finish(two)
@@ -471,7 +471,7 @@ def test_a_file_that_changes_before_it_is_read_is_pending(meddling: MeddlingBuck
     assert manifest_of(meddling).complete
 
 
-def test_a_file_that_is_opened_for_writing_after_the_first_look_is_pending(
+def test_a_file_that_is_opened_for_writing_after_the_first_check_is_pending(
     meddling: MeddlingBucket, directory: Path
 ) -> None:
     with contextlib.ExitStack() as writers:
@@ -526,7 +526,7 @@ assert not result.pending and not result.errors, result
 """
 
 
-def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_goes_on(
+def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues(
     bucket: Bucket, directory: Path, tmp_path: Path
 ) -> None:
     (directory / "latest.pt").write_bytes(b"good" * 1000)

@@ -1,4 +1,4 @@
-"""VMs that are deleted while somebody waits for them: no good-bye, no reset, nothing answers any more."""
+"""VMs that are deleted while a command waits for them: no good-bye, no reset, nothing answers any more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def goes_on(text: str = "") -> Program:
 
 
 def when_asked(vm: Vm, act: Callable[[], None]) -> None:
-    """Do something as soon as somebody waits for a program on this VM."""
+    """Do something as soon as a command waits for a program on this VM."""
 
     def wait() -> None:
         assert vm.asked.wait(SOON)
@@ -65,7 +65,7 @@ def test_a_node_that_works_for_longer_than_it_is_left_alone_is_not_lost(laptop: 
     session.close()
 
 
-def test_down_of_nodes_that_delete_themselves_meanwhile_goes_on(laptop: Laptop, new_vm: NewVm) -> None:
+def test_down_of_nodes_that_delete_themselves_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:
     head = new_vm({"hvdcloud-node flush": goes_on()})
     worker = new_vm({"hvdcloud-node flush": says('{"runs": {}}\n')})
     context, cluster, machines = laptop.context([head, worker])
@@ -84,7 +84,7 @@ def test_down_of_nodes_that_delete_themselves_meanwhile_goes_on(laptop: Laptop, 
     assert time.monotonic() - began < SOON
 
 
-def test_down_of_nodes_that_are_all_gone_meanwhile_goes_on(laptop: Laptop, new_vm: NewVm) -> None:
+def test_down_of_nodes_that_are_all_gone_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:
     vm = new_vm({"hvdcloud-node flush": goes_on()})
     context, _, machines = laptop.context([vm])
     laptop.keep_manifest(0, complete=True)

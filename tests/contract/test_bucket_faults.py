@@ -91,7 +91,9 @@ def test_a_bucket_that_does_not_exist_and_one_that_is_forbidden_say_so(server: S
     assert caught.value.code == ExitCode.CREDENTIALS
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_was(server: StorageServer, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_download_that_breaks_off_continues_where_it_was(
+    server: StorageServer, bucket: Bucket, tmp_path: Path
+) -> None:
     data = bytes(range(256)) * 8192
     generation = bucket.write("x", data).generation
     server.fault(path="alt=media", action={"cut": "response", "after": 1_500_000})
@@ -115,7 +117,7 @@ def test_damage_in_a_download_that_was_resumed_is_noticed(
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
 
 
-def test_a_slice_that_breaks_off_goes_on_and_damage_in_a_slice_is_noticed(
+def test_a_slice_that_breaks_off_continues_and_damage_in_a_slice_is_noticed(
     server: StorageServer, bucket: Bucket, tmp_path: Path
 ) -> None:
     block = bytes(range(256)) * 4096
@@ -245,7 +247,7 @@ def test_nothing_is_asked_that_an_object_user_may_not(server: StorageServer, buc
     assert [path for _, path, _, _ in server.requests if "/o" not in path] == []
 
 
-def test_listing_goes_on_over_pages_that_fail(server: StorageServer, bucket: Bucket) -> None:
+def test_listing_continues_over_pages_that_fail(server: StorageServer, bucket: Bucket) -> None:
     names = [f"n{number:02}" for number in range(20)]
     for name in names:
         bucket.write(name, b"")
@@ -280,7 +282,9 @@ def test_a_whole_run_survives_a_bad_network(server: StorageServer, bucket: Bucke
         assert (done.path / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_pull_whose_network_goes_away_says_how_to_go_on_and_then_does(server: StorageServer, tmp_path: Path) -> None:
+def test_a_pull_whose_network_goes_away_says_how_to_continue_and_then_does(
+    server: StorageServer, tmp_path: Path
+) -> None:
     bucket = open_bucket("gs://bucket", endpoint=server.url, retry_seconds=0.5)
     directory = tmp_path / "node"
     directory.mkdir()
@@ -294,7 +298,7 @@ def test_a_pull_whose_network_goes_away_says_how_to_go_on_and_then_does(server: 
     with pytest.raises(PullError) as caught:
         pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", verified_files=VerifiedFiles(verified_files))
     assert caught.value.code == ExitCode.CHECKPOINT
-    assert caught.value.hint == f"hvdcloud pull {RUN} goes on where this one ended"
+    assert caught.value.hint == f"hvdcloud pull {RUN} continues where this one ended"
     arrived = caught.value.result.files
     assert 0 < arrived < 100
     server.faults.clear()

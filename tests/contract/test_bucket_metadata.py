@@ -19,7 +19,7 @@ ACCOUNT = "/computeMetadata/v1/instance/service-accounts/"
 EMAIL = "nodes@lab.iam.gserviceaccount.com"
 TOKEN = "token-of-the-vm"
 
-# google-auth reads the variables when it is imported, hence a process of its own.
+# google-auth reads the variables when it is imported, so this takes a process of its own.
 _JOB = """
 import json, sys, time
 from pathlib import Path

@@ -48,7 +48,7 @@ FAILING = "FROM debian:bookworm-slim AS builder\nRUN echo three lines before && 
 
 @dataclass
 class Laptop:
-    """Somebody who builds remotely."""
+    """A user who builds remotely."""
 
     place: Place
     repository: str
@@ -238,7 +238,7 @@ def test_a_lost_answer_does_not_build_twice(laptop: Laptop, action: dict[str, An
     assert len(laptop.steps()) == 1
 
 
-def test_polling_goes_on_through_trouble(laptop: Laptop) -> None:
+def test_polling_continues_through_trouble(laptop: Laptop) -> None:
     laptop.place.server.queue_seconds = 0.5
     laptop.place.server.faults.add({"status": 503}, method=f"{METHOD}get", skip=1, times=2)
     laptop.place.server.faults.add({"reset": "before"}, method=f"{METHOD}get", skip=2, times=2)
@@ -320,7 +320,7 @@ def test_ctrl_c_before_there_is_a_build_leaves_none(laptop: Laptop) -> None:
     assert laptop.place.server.builds() == []
 
 
-def test_ctrl_c_leaves_a_build_alone_that_somebody_else_started(laptop: Laptop) -> None:
+def test_ctrl_c_leaves_a_build_alone_that_another_user_started(laptop: Laptop) -> None:
     laptop.place.server.queue_seconds = 1.0
     plan = tiny_plan("1")
     theirs = Laptop(laptop.place, laptop.repository)
@@ -381,7 +381,7 @@ def test_an_end_without_an_image(laptop: Laptop, end: str, kind: type[HvdcloudEr
     assert said in laptop.failure(tiny_plan("1"), kind).message
 
 
-def test_somebody_else_may_cancel_it(laptop: Laptop) -> None:
+def test_another_user_may_cancel_it(laptop: Laptop) -> None:
     def cancel(event: BuildEvent) -> None:
         if event.text.startswith("RUN sleep"):
             laptop.place.server.cancel(laptop.place.server.builds()[0]["id"])

@@ -28,7 +28,7 @@ SCRATCH = "FROM scratch\nCOPY greeting /\n"
 
 @dataclass
 class Client:
-    """Somebody with a token."""
+    """A caller with a token."""
 
     place: Place
 

@@ -99,7 +99,7 @@ def test_a_delayed_answer(plain: Plain) -> None:
     assert time.monotonic() - start >= 0.2
 
 
-def test_a_held_request_goes_on_when_told(plain: Plain) -> None:
+def test_a_held_request_continues_when_released(plain: Plain) -> None:
     plain.emulator.faults.add({"hold": "before"}, method=BULK)
     replies = []
     thread = threading.Thread(target=lambda: replies.append(plain.bulk(bulk_body("run-0"))))

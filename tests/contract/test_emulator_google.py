@@ -14,7 +14,7 @@ TEST_PERMISSIONS = "/v1/projects/test-project:testIamPermissions"
 
 
 class Asking:
-    """Somebody with a token."""
+    """A caller with a token."""
 
     def __init__(self, emulator: Emulator, email: str) -> None:
         self._url = emulator.url
@@ -84,5 +84,5 @@ def test_what_the_schema_does_not_know_is_refused(owner: Asking, path: str, body
     assert owner.post(path, body).status_code == 400
 
 
-def test_nobody_is_told_anything_without_a_token(emulator: Emulator) -> None:
+def test_nothing_is_answered_without_a_token(emulator: Emulator) -> None:
     assert requests.get(f"{emulator.url}/v1/projects/test-project/billingInfo", timeout=10).status_code == 401

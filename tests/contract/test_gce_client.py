@@ -163,7 +163,7 @@ def test_operations_in_flight_are_seen_until_they_are_done(client: ComputeClient
     assert [each for each in client.operations_in_flight().items if each["name"] == operation["name"]] == []
 
 
-def test_credentials_that_the_api_refuses_are_told_as_such(client: ComputeClient, emulator: Emulator) -> None:
+def test_credentials_that_the_api_refuses_are_reported_as_such(client: ComputeClient, emulator: Emulator) -> None:
     emulator.faults.add({"status": 401}, times=None)
     with pytest.raises(ApiError) as raised:
         client.zones()

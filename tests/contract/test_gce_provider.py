@@ -351,7 +351,7 @@ def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: B
     bench.provider.destroy(spec.name)
 
 
-def test_an_operation_that_failed_for_a_passing_reason_is_asked_for_anew_in_the_same_zone(bench: Bench) -> None:
+def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the_same_zone(bench: Bench) -> None:
     bench.fail(
         {"operation_error": {"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": "scripted"}}, method=BULK_INSERT
     )
@@ -572,7 +572,7 @@ def test_a_preempted_node_shows_and_goes(bench: Bench) -> None:
     found = bench.provider.cluster(spec.name)
     assert found is not None
     assert found.nodes[1].state is NodeState.STOPPED
-    # One that runs, and a disk of 100 GB that nobody deletes.
+    # One that runs, and a disk of 100 GB that is never deleted.
     disk = prices.disk_dollars_per_hour(disk_gb=100)
     assert found.dollars_per_hour == pytest.approx(bench.provider.plan(spec).dollars_per_hour / 2 + disk)
     assert found.worst_case_dollars is None

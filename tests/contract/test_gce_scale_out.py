@@ -101,7 +101,7 @@ def test_no_room_leaves_the_others_and_nothing_new(bench: Bench, provider: GcePr
     assert found.whole
 
 
-def test_whoever_gives_up_while_nodes_are_made_leaves_none_of_them(
+def test_giving_up_while_nodes_are_made_leaves_none_of_them(
     bench: Bench, provider: GceProvider, spec: ClusterSpec
 ) -> None:
     def give_up(progress: NodeProgress) -> None:

@@ -26,7 +26,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture
 def node(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of three VMs this one is `vm-0`; its metadata server tells it so."""
+    """Of three VMs this one is `vm-0`, by its metadata server."""
 
     with Plain(emulator) as plain:
         plain.up("vm-0", "vm-1", "vm-2")
@@ -61,7 +61,7 @@ def test_vms_are_deleted_by_their_own_service_account_where_it_may(emulator: Emu
     assert Compute().delete_vms([]) == {}
 
 
-def test_who_may_not_is_told_so_at_once_with_the_permission(emulator: Emulator, node: Path) -> None:
+def test_a_missing_permission_is_reported_at_once_by_name(emulator: Emulator, node: Path) -> None:
     emulator.access.allow(NODES_ACCOUNT, DELETE, resource="*/instances/vm-1")
     refused = Compute().delete_vms(["vm-1", "vm-2", "never-was"])
     where = f"projects/test-project/zones/{ZONE}/instances"

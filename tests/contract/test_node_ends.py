@@ -42,7 +42,7 @@ class Nodes:
         monkeypatch.setattr(os, "kill", lambda pid, number: self.signals.append((pid, number)))
 
     def told(self) -> dict[str, str]:
-        """What the other nodes were told to do."""
+        """The orders that the other nodes got."""
         return {file.parent.name: file.read_text().strip() for file in sorted(self._base.glob("*/told"))}
 
     def vms(self) -> set[str]:

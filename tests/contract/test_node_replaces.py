@@ -1,4 +1,4 @@
-"""A head that makes lost VMs of its cluster anew, in front of the emulated Compute API and its IAM."""
+"""A head that replaces lost VMs of its cluster, in front of the emulated Compute API and its IAM."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_orders_for_one_vm_are_what_the_laptop_itself_would_send(head: Head)
     )
     assert [body] == expected
     assert head.vm_templates.body(head.name(2), seconds=99, key=KEY) != body, "the orders themselves stay as they were"
-    assert head.vm_templates.body(head.name(0), seconds=1234, key=KEY) is None, "the head is never made anew"
+    assert head.vm_templates.body(head.name(0), seconds=1234, key=KEY) is None, "the head is never replaced"
     assert head.vm_templates.body(head.name(4), seconds=1234, key=KEY) is None
     new = head.vm_templates.new_request_id()
     assert new != head.vm_templates.new_request_id()
@@ -146,7 +146,7 @@ def test_the_orders_for_one_vm_are_what_the_laptop_itself_would_send(head: Head)
     assert cluster_id_of(new) == head.spec.id
 
 
-def test_a_vm_that_is_gone_is_made_anew_for_what_is_left_of_the_clusters_time(head: Head) -> None:
+def test_a_vm_that_is_gone_is_replaced_for_what_is_left_of_the_clusters_time(head: Head) -> None:
     head.allow()
     head.lose(1)
     replacer = head.replacer()
@@ -202,7 +202,7 @@ def test_what_has_stopped_is_deleted_first_and_what_runs_is_left_alone(head: Hea
     assert before[1]["id"] != after[1]["id"]
 
 
-def test_while_somebody_follows_the_run_nothing_is_asked(head: Head) -> None:
+def test_while_a_client_follows_the_run_nothing_is_asked(head: Head) -> None:
     head.allow()
     head.lose(1)
     replacer = head.replacer()

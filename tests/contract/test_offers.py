@@ -138,7 +138,7 @@ def test_a_few_lines_are_shown_and_the_configured_cluster_is_one_of_them(bench: 
     assert len(lines) < 35
 
 
-def test_a_wrong_setting_is_told_and_does_not_keep_offers_from_being_made(bench: Bench) -> None:
+def test_a_wrong_setting_is_reported_and_does_not_keep_offers_from_being_made(bench: Bench) -> None:
     bench.configure(gpu={"type": "nvidia-tesla-t4", "count": 8})
     found = bench.offers()
     assert any("8 nvidia-tesla-t4 per node is not possible" in notice for notice in found["notices"])

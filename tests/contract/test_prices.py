@@ -57,7 +57,7 @@ def test_the_whole_catalog_is_read_and_used_from_then_on(place: Place) -> None:
     entries = sum(len(skus) for skus in place.catalog.skus.values())
     assert f"{entries} prices read; 4 regions" in said
     assert "n1-standard-8 + nvidia-tesla-t4 in us-central1: $0.73 → $0.74" in said
-    assert "older figures stand: nvidia-tesla-p4 (on demand and Spot)" in said
+    assert "older prices are kept: nvidia-tesla-p4 (on demand and Spot)" in said
     after = place.result("prices")
     assert after["source"] == str(place.table)
     assert after["regions"] == ["europe-west4", "us-central1", "us-east1", "us-west1"]
@@ -93,7 +93,7 @@ def test_prices_that_cannot_be_right_are_not_written(place: Place) -> None:
     assert not place.table.exists()
 
 
-def test_an_api_that_is_switched_off_is_told_with_the_command_that_switches_it_on(place: Place) -> None:
+def test_an_api_that_is_switched_off_is_reported_with_the_command_that_switches_it_on(place: Place) -> None:
     disabled = {
         "status": 403,
         "message": "Cloud Billing API has not been used in project test-project before or it is disabled.",
@@ -105,7 +105,7 @@ def test_an_api_that_is_switched_off_is_told_with_the_command_that_switches_it_o
     assert "gcloud services enable cloudbilling.googleapis.com" in ended.err
 
 
-def test_a_key_opens_it_and_stands_nowhere(place: Place) -> None:
+def test_a_key_opens_it_and_is_written_nowhere(place: Place) -> None:
     place.no_credentials()
     ended = place.refresh("--api-key", KEY, "--verbose")
     assert all(KEY not in query and headers["x-goog-api-key"] == KEY for query, headers in place.catalog.asked)
@@ -142,7 +142,7 @@ def test_a_person_s_calls_count_against_the_project(place: Place, tmp_path: Path
     assert {headers["x-goog-user-project"] for _, headers in place.catalog.asked} == {"test-project"}
 
 
-def test_a_damaged_table_is_told_of_and_written_anew(place: Place) -> None:
+def test_a_damaged_table_is_reported_and_written_again(place: Place) -> None:
     place.project.state.mkdir(exist_ok=True)
     place.table.write_text("{")
     said = place.project.hvdcloud("prices").out

@@ -76,7 +76,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert provider.console(ready[0])
         assert provider.host_keys(found.nodes) == {node.name: node.host_key for node in ready}
         assert provider.host_keys([]) == {}
-        # What the head is given to make nodes anew travels as JSON, if anything is.
+        # What the head gets to replace nodes travels as JSON, if anything is.
         vm_templates = provider.vm_templates(spec, found, [1])
         assert vm_templates is None or json.loads(json.dumps(vm_templates)) == vm_templates
         assert provider.vm_templates(spec, found, []) is None
@@ -130,7 +130,7 @@ def test_create_leaves_nothing_when_one_node_cannot_be_made(
         assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
 
 
-def test_create_never_touches_a_cluster_that_somebody_else_made_under_the_name(
+def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
     provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
     other = dataclasses.replace(spec, id=secrets.token_hex(3))

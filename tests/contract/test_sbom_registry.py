@@ -79,7 +79,7 @@ class Pushed:
         return found
 
     def put_list(self, content: Any, media_type: str = OCI_INDEX) -> None:
-        """What somebody else stores under the list's tag."""
+        """What another client stores under the list's tag."""
         url = f"{self._url}/manifests/{referrers_tag(self.digest)}"
         answer = requests.put(url, data=json.dumps(content), headers={"Content-Type": media_type}, timeout=10)
         assert answer.status_code == 201, answer.text
@@ -136,7 +136,7 @@ def test_what_others_put_beside_the_image_stays(pushed: Pushed) -> None:
 def test_a_tag_that_is_no_list_is_left_alone(pushed: Pushed) -> None:
     digest = pushed.attach()
     pushed.put_list(pushed.manifest(digest), OCI_MANIFEST)
-    with pytest.raises(ImageError, match="is no list of what refers to the image"):
+    with pytest.raises(ImageError, match="is not a list of what refers to the image"):
         pushed.attach(b"another")
     assert pushed.manifest(referrers_tag(pushed.digest)) == pushed.manifest(digest)
 
@@ -173,7 +173,7 @@ def test_a_registry_that_lists_referrers_itself_gets_no_list(registry: str, refe
     assert pushed.manifest(referrers_tag(pushed.digest), accept=OCI_INDEX) is None
 
 
-def test_a_list_that_somebody_replaced_at_the_same_time_gets_both(registry: str, reference: str) -> None:
+def test_a_list_that_another_client_replaced_at_the_same_time_gets_both(registry: str, reference: str) -> None:
     pushed = Pushed(registry, reference)
     theirs = pushed.attach(b"a signature, say")
     before = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": pushed.listed()}
@@ -359,7 +359,7 @@ def test_nothing_of_the_image_is_run_and_what_is_private_is_read(changed: Callab
 
 
 def test_an_image_without_python_says_what_it_lacks() -> None:
-    with pytest.raises(ImageError, match="its Python did not end well") as raised:
+    with pytest.raises(ImageError, match="its Python failed") as raised:
         sbom.contents("debian:bookworm-slim")
     assert "python3: not found" in raised.value.details
     assert "debian:bookworm-slim" in raised.value.hint

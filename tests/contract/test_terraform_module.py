@@ -39,7 +39,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def _bindings(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Who has which role, on everything that is there, and how."""
+    """Who has which role, on every resource, and how."""
     for kind, found in resources(folder).items():
         if kind.endswith("_iam_member"):
             yield from ((binding["member"], binding["role"], binding) for binding in found.values())
@@ -174,7 +174,7 @@ def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(ever
         ]
         assert allowed == ["digits-0", "digits-255"]
     assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
-    # It acts as itself, and as nobody else.
+    # It acts as itself, and as no other account.
     users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
     assert sorted(users) == sorted([NODES, "user:ada@example.com", "group:ci@example.com"])
 
@@ -218,7 +218,7 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
     }
 
 
-def test_what_somebody_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
+def test_what_was_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
     soft_delete = [{"retention_duration_seconds": 604800, "effective_time": None}]
     change(everything.folder, "google_storage_bucket", "test-project-hvdcloud", soft_delete_policy=soft_delete)
     change(everything.folder, "google_compute_firewall", "projects/test-project/global/firewalls/hvdcloud-iap")
@@ -236,7 +236,7 @@ def test_destroy_leaves_nothing_that_costs(everything: Workplace) -> None:
     assert resources(everything.folder).keys() == {"google_project_service"}
 
 
-def test_a_missing_permission_is_told_in_googles_words_and_apply_goes_on_later(place: Workplace) -> None:
+def test_a_missing_permission_is_reported_in_googles_words_and_apply_continues_later(place: Workplace) -> None:
     fail(place.folder, "google_compute_network")
     applied = place.apply()
     assert applied.returncode == 1

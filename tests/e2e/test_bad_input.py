@@ -68,7 +68,7 @@ def bucket_of(project: Project) -> Path:
 def test_requirements_that_are_not_there_are_named(project: Project, command: str) -> None:
     (project.folder / "requirements.txt").unlink()
     ended = project.hvdcloud(command, expect=2)
-    assert f"{project.folder}/requirements.txt is not there" in ended.err
+    assert f"{project.folder}/requirements.txt does not exist" in ended.err
     assert "requirements: null" in ended.err
 
 
@@ -175,7 +175,9 @@ def test_an_up_that_comes_while_another_one_makes_its_cluster_is_refused_and_dis
         screen.end(within=120)
     assert first.returncode == 0, screen.text
     # How far the first one is when it is stopped differs a little.
-    assert re.search("is being changed" if machines == 1 else "may be coming up|was not finished from this", refused)
+    assert re.search(
+        "is being changed" if machines == 1 else "may still be starting|was not finished from this", refused
+    )
     assert len(labelled(engine, project.name)) == 3
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
     project.hvdcloud("down")
@@ -205,7 +207,7 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
     winner.hvdcloud("down")
 
 
-def test_what_somebody_else_has_just_begun_is_not_taken_for_what_is_left_of_a_cluster(
+def test_what_another_user_has_just_begun_is_not_taken_for_what_is_left_of_a_cluster(
     project: Project, engine: Any
 ) -> None:
     """The network comes before the containers."""
@@ -225,7 +227,7 @@ def test_what_somebody_else_has_just_begun_is_not_taken_for_what_is_left_of_a_cl
 
     network = begun(5.0)
     refused = project.hvdcloud("up", expect=2).err
-    assert re.search(r"cluster t-bad was begun \d+ s ago by somebody-elsewhere, and may be coming up", refused)
+    assert re.search(r"cluster t-bad was started \d+ s ago by somebody-elsewhere, and may still be starting", refused)
     assert "try again in two minutes" in refused
     network.remove()
     begun(MAKING_SECONDS)
@@ -338,7 +340,7 @@ def test_code_that_does_not_fit_on_a_node_names_node_and_cause(cluster: Project,
 
 def test_a_log_that_fills_the_heads_disk_ends_the_run_and_says_so(cluster: Project, engine: Any) -> None:
     with small_disk_in(engine, f"{cluster.name}-0", "/var/lib/hvdcloud/runs", "1m"):
-        ended = cluster.hvdcloud("--json", *RUN, "exec yes this line is written for ever", expect=7)
+        ended = cluster.hvdcloud("--json", *RUN, "exec yes this line is written without end", expect=7)
     result = ended.json["result"]
     assert result["state"] == "failed"
     assert f"the log could not be written on node {cluster.name}-0: No space left on device" in result["reason"]

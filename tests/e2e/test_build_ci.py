@@ -35,7 +35,7 @@ def registry(storage: Path) -> Iterator[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, image: str) -> Project:
-    """One whose image is there already, so that nothing has to be built."""
+    """One whose image exists already, so that nothing has to be built."""
     project = project_in(tmp_path, "t-ci")
     # No credentials of the developer's.
     project.environ["DOCKER_CONFIG"] = str(tmp_path / "docker")

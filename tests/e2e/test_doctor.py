@@ -1,4 +1,4 @@
-"""`hvdcloud doctor` tells what keeps a run from happening, what mends it, and changes nothing."""
+"""`hvdcloud doctor` reports what keeps a run from working and how to fix it, and changes nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def in_this_process(project: Project) -> Iterator[None]:
 # --- all is well ------------------------------------------------------------------------------------------------------
 
 
-def test_a_project_for_which_all_is_well_is_told_so_and_nothing_changes(cloud: RecordsCloud, project: Project) -> None:
+def test_a_project_without_problems_is_reported_as_such_and_nothing_changes(
+    cloud: RecordsCloud, project: Project
+) -> None:
     report = examine(project)
     assert report.exit_code == 0, report.text
     assert report.names("failed", "unknown") == []
@@ -110,7 +112,7 @@ def test_a_project_for_which_all_is_well_is_told_so_and_nothing_changes(cloud: R
     assert not (project.state / project.name).exists()
 
 
-def test_the_table_has_a_line_for_each_check_and_below_it_what_mends_it(cloud: RecordsCloud, project: Project) -> None:
+def test_the_table_has_a_line_for_each_check_and_below_it_how_to_fix_it(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.google.off.add("iam.googleapis.com")
     out = project.hvdcloud("doctor", expect=3).out.splitlines()
     (number, line), *_ = [(number, line) for number, line in enumerate(out) if line.startswith("✗")]
@@ -150,7 +152,7 @@ def test_without_credentials_everything_that_needs_them_is_not_checked(project: 
     assert {"engine", "disk", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
 
 
-def test_credentials_that_google_does_not_take_any_more_are_told(project: Project) -> None:
+def test_credentials_that_google_no_longer_accepts_are_reported(project: Project) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -162,7 +164,7 @@ def test_credentials_that_google_does_not_take_any_more_are_told(project: Projec
     examine(project).failed("credentials", "not accepted", "name another key", exit_code=3)
 
 
-def test_an_api_that_is_off_is_told_once_with_what_switches_it_on(cloud: RecordsCloud, project: Project) -> None:
+def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.google.off.add("compute.googleapis.com")
     report = examine(project)
     report.failed("APIs", "gcloud services enable compute.googleapis.com --project=test-project", exit_code=3)
@@ -193,7 +195,7 @@ def test_firewall_rules_have_to_be_allowed_only_where_some_are_missing(cloud: Re
     examine(project).failed("SSH", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
 
 
-def test_a_service_account_that_we_may_not_use_is_told(cloud: RecordsCloud, project: Project) -> None:
+def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, project: Project) -> None:
     emulator = cloud.cloud.emulator
     emulator.access.deny(emulator.keys.email, "iam.serviceAccounts.actAs")
     command = f"gcloud iam service-accounts add-iam-policy-binding {NODES_ACCOUNT}"
@@ -203,13 +205,13 @@ def test_a_service_account_that_we_may_not_use_is_told(cloud: RecordsCloud, proj
     examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
 
 
-def test_a_project_that_is_not_there_is_told_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_project_that_is_not_there_is_reported_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     report = examine(well(cloud, tmp_path / "more", gce={"project": "someone-elses"}))
     report.failed("project", "someone-elses", "gcloud projects list", exit_code=3)
     assert report.checks["billing"]["message"] == report.checks["zones"]["message"] == "not checked: see project"
 
 
-def test_a_project_that_nobody_pays_for_or_that_is_being_deleted_is_told(cloud: RecordsCloud, project: Project) -> None:
+def test_a_project_without_billing_or_that_is_being_deleted_is_reported(cloud: RecordsCloud, project: Project) -> None:
     google = cloud.cloud.emulator.google
     google.billing = False
     examine(project).failed("billing", "https://console.cloud.google.com/billing", exit_code=3)
@@ -217,7 +219,9 @@ def test_a_project_that_nobody_pays_for_or_that_is_being_deleted_is_told(cloud: 
     examine(project).failed("project", "gcloud projects undelete test-project", exit_code=2)
 
 
-def test_a_bucket_that_is_not_there_or_not_ours_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
+    cloud: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
     elsewhere = well(cloud, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
     examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", "us-central1", exit_code=2)
     examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
@@ -237,8 +241,10 @@ def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsClou
     assert examine(project).checks["bucket"]["status"] == "ok"
 
 
-def test_a_registry_that_refuses_or_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    # Not known as one that takes Google's tokens, and nobody has logged in.
+def test_a_registry_that_refuses_or_is_not_there_is_reported(
+    cloud: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
+    # Not known as one that takes Google's tokens, and no user has logged in.
     project.environ["HVDCLOUD_GOOGLE_REGISTRIES"] = ""
     project.environ["DOCKER_CONFIG"] = str(tmp_path)
     examine(project).failed("registry", "docker login", exit_code=3)
@@ -250,7 +256,7 @@ def test_a_registry_that_refuses_or_is_not_there_is_told(cloud: RecordsCloud, tm
     report.failed("registry", "image.repository is not set", "hvdcloud setup", exit_code=2)
 
 
-def test_a_quota_that_is_too_small_is_told_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
+def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
     report = examine(project)
     report.failed("quota", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
@@ -274,26 +280,28 @@ def test_head_and_workers_are_looked_at_each_for_itself(cloud: RecordsCloud, tmp
     assert report.checks["machine"]["message"].endswith(", Spot; the head on demand")
 
 
-def test_a_zone_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_zone_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     report = examine(well(cloud, tmp_path / "more", gce={"zones": ["us-central1-x"]}))
     report.failed("zones", "us-central1-x", "us-central1-a", exit_code=2)
 
 
-def test_a_machine_that_cannot_be_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_machine_that_cannot_be_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     k80 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-k80", "count": 1}}
     report = examine(well(cloud, tmp_path / "more", gce=k80))
     report.failed("machine", "switched nvidia-tesla-k80 off", exit_code=2)
     assert report.checks["zones"]["message"] == "not checked: no machine"
 
 
-def test_a_gpu_that_the_image_has_no_code_for_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_gpu_that_the_image_has_no_code_for_is_reported(
+    cloud: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
     v100 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-v100", "count": 1}}
     image = {"repository": cloud.repository, "requirements": None, "device": "cuda", "version": "2.13.0"}
     report = examine(well(cloud, tmp_path / "more", gce=v100, image=image))
     report.failed("GPU and image", "does not run on nvidia-tesla-v100", "image.version: 2.7.1", exit_code=2)
 
 
-def test_a_network_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_network_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     report = examine(well(cloud, tmp_path / "more", gce={"network": "nowhere"}))
     report.failed("network", "there is no network nowhere", "hvdcloud setup", exit_code=2)
     cloud.cloud.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
@@ -332,7 +340,7 @@ def test_credentials_come_first_where_several_things_are_wrong(cloud: RecordsClo
     assert report.exit_code == 3
 
 
-def test_a_script_that_is_not_there_is_told(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+def test_a_script_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     (project.folder / "train.py").unlink()
     examine(project).failed("files", "train.py", "run.command", exit_code=2)
 
@@ -404,14 +412,14 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     assert {"bucket", "files", "state"} <= set(report.names("ok"))
 
 
-def test_on_this_machine_a_folder_that_cannot_be_one_is_told(local: Project, tmp_path: Path) -> None:
+def test_on_this_machine_a_folder_that_cannot_be_one_is_reported(local: Project, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     bucket = (tmp_path / "file" / "bucket").as_uri()
-    examine(local, "--bucket", bucket).failed("bucket", "is no folder", "checkpoints.bucket", exit_code=2)
+    examine(local, "--bucket", bucket).failed("bucket", "is not a folder", "checkpoints.bucket", exit_code=2)
     report = examine(replace(local, state=tmp_path / "file" / "state"))
     assert report.names("failed") == ["bucket", "state"], "the folder that stands in for a bucket is there too"
 
 
-def test_requirements_that_are_not_there_are_told_by_doctor_too(local: Project) -> None:
+def test_requirements_that_are_not_there_are_reported_by_doctor_too(local: Project) -> None:
     (local.folder / "requirements.txt").unlink()
-    examine(local).failed("image", "requirements.txt is not there", exit_code=2)
+    examine(local).failed("image", "requirements.txt does not exist", exit_code=2)

@@ -1,7 +1,7 @@
-"""An elastic run goes on whatever becomes of its nodes, and comes to the result of a training that nobody disturbed.
+"""An elastic run continues when nodes are lost, and ends with the result of an undisturbed training.
 
-The first tests share one run of four nodes, in this order: each does something to it, sees that the others go on and
-that the node comes back. Whoever is attached to a run replaces what is gone for good.
+The first tests share one run of four nodes, in this order: each does something to it, sees that the others continue and
+that the node comes back. The attached client replaces what is gone for good.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Shared:
 
     def whole_again(self, went_on: elastic_run.Recovery) -> float:
         """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""
-        # A step of all ranks may still be told of while one of them is being lost.
+        # A step of all ranks may still be printed while one of them is being lost.
         step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001, seconds=WHOLE_SECONDS)
         states = {name: each["state"] for name, each in members(self.engine, self.project).items()}
         assert set(states.values()) == {"listed"}, states
@@ -142,7 +142,7 @@ def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> Non
 
 
 @pytest.mark.parametrize("how", ["kill", "pause", "network", "disconnect", "remove"])
-def test_the_others_go_on_and_the_node_comes_back(running: Shared, how: str) -> None:
+def test_the_others_continue_and_the_node_comes_back(running: Shared, how: str) -> None:
     if how not in possible(running.engine):
         pytest.skip(f"{how}: only root on the engine's own machine can")
     node = running.node(2)
@@ -158,7 +158,7 @@ def test_the_others_go_on_and_the_node_comes_back(running: Shared, how: str) -> 
     print(f"{lost}; whole after {back - happened.at:.1f} s")
 
 
-def test_a_stopped_node_is_replaced_by_whoever_is_attached(running: Shared) -> None:
+def test_a_stopped_node_is_replaced_by_the_attached_client(running: Shared) -> None:
     node = running.node(1)
     before = running.engine.containers.get(node).id
     happened = running.disturb("stop", 1)
@@ -169,7 +169,7 @@ def test_a_stopped_node_is_replaced_by_whoever_is_attached(running: Shared) -> N
 def test_two_of_four_are_lost_at_once_and_come_back(running: Shared) -> None:
     happened = [running.disturb("kill", 1), running.disturb("pause", 3)]
     since = happened[-1].at
-    # Of two or three ranks: the first node may be back before they have gone on.
+    # Of two or three ranks: the first node may be back before they have continued.
     step = running.training.step_in_new_world(since, seconds=GOES_ON_SECONDS)
     assert step.world < NODES
     # In the other order: addresses must not be mixed up.
@@ -186,7 +186,7 @@ def test_a_node_whose_training_process_is_killed_gets_another_one(running: Share
     running.whole_again(went_on)
 
 
-def test_training_goes_on_although_the_heads_training_process_was_killed(running: Shared) -> None:
+def test_training_continues_although_the_heads_training_process_was_killed(running: Shared) -> None:
     happened = running.disturb("worker", 0)
     running.whole_again(running.go_on_without(happened))
 
@@ -286,7 +286,7 @@ def test_a_node_whose_worker_cannot_start_is_never_listed(tmp_path: Path, engine
             training.step_in_world_of(3, seconds=START_SECONDS)
             code, output = run_in(engine, bad, "sh", "-c", BREAK)
             assert code == 0, output
-            # Not replaced by whoever is attached: it is there, and only its agent was lost.
+            # Not replaced by the attached client: it exists, and only its agent was lost.
             happened = disturb(engine, "agent", bad)
             elastic_run.recovery(training, happened, seconds=GOES_ON_SECONDS)
             until(
@@ -306,7 +306,7 @@ def test_a_node_whose_worker_cannot_start_is_never_listed(tmp_path: Path, engine
         elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
 
 
-def test_a_lost_head_ends_the_run_and_a_new_cluster_goes_on_from_what_was_in_the_bucket(
+def test_a_lost_head_ends_the_run_and_a_new_cluster_continues_from_what_was_in_the_bucket(
     tmp_path: Path, engine: Any, image: str
 ) -> None:
     with cluster(tmp_path, engine, nodes=2, options="--epochs 1000 --pause 0.1") as project:

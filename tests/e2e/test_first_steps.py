@@ -1,4 +1,4 @@
-"""What README tells a newcomer with an empty Google project to type, in front of stand-ins of all that is Google's."""
+"""What a newcomer with an empty Google project types by the README, in front of stand-ins of all that is Google's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
 
 
 def allow_what_was_granted(cloud: Cloud, google: Path) -> None:
-    """The emulator has no IAM of its own: it is told what Terraform has granted."""
+    """The emulator has no IAM of its own: it gets what Terraform has granted."""
     found = resources(google)
     (role,) = found["google_project_iam_custom_role"].values()
     (binding,) = (each for each in found["google_project_iam_member"].values() if each["role"] == role["name"])

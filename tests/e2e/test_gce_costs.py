@@ -134,17 +134,17 @@ def test_without_a_terminal_nothing_is_made_above_the_limit(
 
 
 @pytest.mark.parametrize("limits", [{}, {"ask_above": 2.48}, {"ask_above": None}], ids=["default", "more", "never"])
-def test_below_the_limit_nobody_is_asked(empty: RecordsCloud, tmp_path: Path, limits: dict[str, Any]) -> None:
+def test_below_the_limit_there_is_no_question(empty: RecordsCloud, tmp_path: Path, limits: dict[str, Any]) -> None:
     ended = came_up(project_of(empty, tmp_path, **limits).hvdcloud("up", expect=None))
     assert "\n$0.92/h, at worst $2.47\n" in ended.err
-    assert ended.err.count("at worst $2.47\n") == 2, "once as a note about the dearest zone, once for all"
+    assert ended.err.count("at worst $2.47\n") == 2, "once as a note about the most expensive zone, once for all"
 
 
 def test_yes_agrees(empty: RecordsCloud, tmp_path: Path) -> None:
     came_up(project_of(empty, tmp_path, ask_above=0).hvdcloud("up", "--yes", expect=None))
 
 
-QUESTION = "cluster t-gce may cost $2.47, more than limits.ask_above of $1.00; go on? [y/N] "
+QUESTION = "cluster t-gce may cost $2.47, more than limits.ask_above of $1.00; continue? [y/N] "
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"], ids=["no", "enter", "what", "end of input"])
@@ -166,7 +166,7 @@ def test_ctrl_c_at_the_question_ends_it(empty: RecordsCloud, tmp_path: Path) -> 
     assert requested(empty) == []
 
 
-def test_yes_at_a_terminal_goes_on(empty: RecordsCloud, tmp_path: Path) -> None:
+def test_yes_at_a_terminal_continues(empty: RecordsCloud, tmp_path: Path) -> None:
     with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "up") as (process, terminal):
         read_until(terminal, QUESTION)
         os.write(terminal, b"y\n")
@@ -188,7 +188,7 @@ def test_max_cost_holds_in_whichever_zone_has_room(empty: RecordsCloud, tmp_path
     assert limits == ["3823", "3823", "2860"]
     # 3823 s = 1:03:43; 2860 s = 0:47:40
     assert "limits.max_cost of $1.00 shortens limits.max_run_duration from 2:00:00 to 1:03:43" in ended.err
-    assert f"in {W}, the dearest of these zones, it is $1.22/h for 0:47:40 at most, at worst $1.00" in ended.err
+    assert f"in {W}, the most expensive of these zones, it is $1.22/h for 0:47:40 at most, at worst $1.00" in ended.err
     assert "\n$0.92/h, at worst $1.00\n" in ended.err
 
 
@@ -222,8 +222,7 @@ def test_a_region_without_prices_is_said(empty: RecordsCloud, tmp_path: Path) ->
         .json["result"]["notices"]
     )
     assert (
-        "the price table has no prices of us-east1; those of us-central1 stand in for them and may be far off"
-        in notices
+        "the price table has no prices of us-east1; those of us-central1 are used instead and may be far off" in notices
     )
 
 

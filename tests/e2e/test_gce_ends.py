@@ -1,4 +1,4 @@
-"""VMs that delete themselves while the laptop is off: after a run, or because nobody uses them."""
+"""VMs that delete themselves while the laptop is off: after a run, or when they are idle."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them
     with project.started("launch", "--", "sh", "-c", WRITES) as process:
         screen = Screen(process)
         screen.wait_for("] started", seconds=BOOT_SECONDS)
-        # The download of a checkpoint takes longer than the nodes wait for whoever follows the run.
+        # The download of a checkpoint takes longer than the nodes wait for the client that follows the run.
         cloud.storage.fault(method="GET", path=r"rank-0\.pt.*alt=media", action={"delay": 20})
         screen.wait_for("all of it took", seconds=BOOT_SECONDS)
         screen.end(within=20)

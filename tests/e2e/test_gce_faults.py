@@ -88,7 +88,7 @@ def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
 
 @pytest.fixture
 def cluster(project: Project) -> Project:
-    """A project whose cluster is up, made by somebody else."""
+    """A project whose cluster is up, made by another user."""
     make(project)
     return project
 
@@ -144,7 +144,7 @@ def test_no_room_anywhere_is_one_table(cloud: RecordsCloud, emulator: Emulator, 
 def test_a_region_without_quota_is_left_out(emulator: Emulator, project: Project) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
     ended = came_up(project.hvdcloud("up", expect=None))
-    assert "left out for want of quota: us-central1: NVIDIA_T4_GPUS 2 needed, 1 of 1 free" in ended.err
+    assert "left out for lack of quota: us-central1: NVIDIA_T4_GPUS 2 needed, 1 of 1 free" in ended.err
     assert zones_asked(emulator) == [W]
 
 
@@ -234,7 +234,7 @@ def test_a_wrong_service_account_key(project: Project, tmp_path: Path, key: str)
     if key == "garbage":
         path.write_text("{}")
     elif key == "another":
-        # One that was deleted: nobody knows its public half any more.
+        # One that was deleted: no server has its public half any more.
         right = json.loads(Path(project.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
         private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -275,7 +275,7 @@ def test_a_zone_that_may_not_be_used_is_left_for_the_next(
     assert zones_asked(emulator) == [A, B]
 
 
-def test_a_vm_of_that_name_that_somebody_else_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+def test_a_vm_of_that_name_that_another_user_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     with Plain(emulator) as somebody:
         somebody.up("t-gce-1")
         says(project.hvdcloud("up", expect=2), f"a VM t-gce-1 that is not hvdcloud's exists in {A}", "another --name")
@@ -429,7 +429,7 @@ def test_operations_that_fail_everywhere(cloud: RecordsCloud, project: Project) 
     nothing_is_left(cloud, project)
 
 
-def test_an_operation_that_fails_in_a_way_that_nobody_knows(cloud: RecordsCloud, project: Project) -> None:
+def test_an_operation_that_fails_in_an_unknown_way(cloud: RecordsCloud, project: Project) -> None:
     error = {"code": "SOMETHING_NEW", "message": "Nobody has heard of this."}
     cloud.fail({"operation_error": error}, method=BULK_INSERT)
     says(project.hvdcloud("up", expect=5), "Nobody has heard of this", "SOMETHING_NEW")
@@ -486,7 +486,7 @@ def test_a_zone_that_is_down_is_left_for_the_next(cloud: RecordsCloud, emulator:
     assert f"left out: {A} is down" in ended.err
     assert f"nothing of t-gce was found, but zone {A} did not answer" in ended.err
     assert zones_asked(emulator) == [B]
-    # The nodes did not answer, and whether anything of it is in the zone that is down, nobody knows.
+    # The nodes did not answer, and whether anything of it is in the zone that is down is not known.
     says(ended.expect(8), "did not come up", f"zone {A}")
     nothing_is_left(cloud, project)
 
@@ -658,7 +658,7 @@ def test_a_registry_that_wants_other_credentials(cloud: RecordsCloud, project: P
     says(project.hvdcloud("up", expect=3), "unauthorized", "docker login 127.0.0.1:")
 
 
-def test_a_tag_that_somebody_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) -> None:
+def test_a_tag_that_was_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) -> None:
     repository = cloud.repository.replace("/small:1", "/moved:1")
     project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
     # Nobody has such a project, so that a small image can stand for its own.

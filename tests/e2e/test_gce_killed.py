@@ -110,7 +110,7 @@ def ignores(pid: int, signals: Collection[int]) -> bool:
 
 
 def drop_held(cloud: RecordsCloud) -> None:
-    """A request that waits for its effect has none once it is seen that nobody waits for the answer."""
+    """A request that waits for its effect has none once the client is seen to be gone."""
     faults = cloud.cloud.emulator.faults
     until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
     faults.clear()
@@ -135,7 +135,7 @@ def test_these_are_all_the_calls_of_an_up(cloud: RecordsCloud, project: Project)
         screen.wait_for("t-gce-0: ready")
         screen.wait_for("t-gce-1: ready")
         screen.wait_for("deleting what was made")
-        # From here on it is rolled back: nobody listens where the nodes' sshd should be.
+        # From here on it is rolled back: nothing listens where the nodes' sshd should be.
         made = [entry.method for entry in log.entries() if not entry.part]
         screen.end(within=60)
     assert process.returncode == 5
@@ -223,12 +223,12 @@ def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_
 
 
 @pytest.mark.parametrize("method", [BULK_INSERT, "compute.zoneOperations.wait", "batch"])
-def test_up_after_a_killed_up_clears_its_remains_and_begins_anew(
+def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     cloud: RecordsCloud, project: Project, method: str
 ) -> None:
     killed_at(cloud, project, "after", method, 0, "up")
     again = came_up(project.hvdcloud("up", expect=None))
-    assert "an earlier `up` of t-gce was cut off" in again.err
+    assert "an earlier `up` of t-gce was interrupted" in again.err
     assert cloud.left() == []
 
 
@@ -289,7 +289,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(
     assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
 
 
-def test_ctrl_c_ends_a_look_that_gets_no_answer_at_once(cloud: RecordsCloud, project: Project) -> None:
+def test_ctrl_c_ends_a_request_that_gets_no_answer_at_once(cloud: RecordsCloud, project: Project) -> None:
     cloud.fail({"hold": "before"}, method="compute.*", times=None)
     with project.started("list") as process:
         screen = Screen(process)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine
 ELSEWHERE = "us-east1-c"
 """A zone in which nothing of these tests is."""
 
-# Reduces over both VMs, tells what is around it and leaves known checkpoints.
+# Reduces over both VMs, prints its surroundings and leaves known checkpoints.
 PROBE = """
 import json, os, random, socket
 import horovod.torch as hvd
@@ -183,7 +183,7 @@ def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def cluster(came_up: tuple[Project, Ended]) -> Project:
-    """The cluster, with a job that trains for ever."""
+    """The cluster, with a job that trains without end."""
     project, _ = came_up
     project.write("train.py", jobs.ENDLESS)
     return project
@@ -267,11 +267,11 @@ def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(clust
     assert follower.returncode == 7
 
 
-def test_a_detached_run_goes_on_from_the_previous_ones_checkpoints(cluster: Project) -> None:
+def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Project) -> None:
     cluster.write("train.py", jobs.COUNTS_UP)
     cluster.hvdcloud("run", "--fresh")
     detached = cluster.hvdcloud("run", "--detach")
-    assert "goes on; hvdcloud logs -f" in detached.out
+    assert "keeps running; hvdcloud logs -f" in detached.out
     assert "1 checkpoint file(s) of run" in detached.err
     assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
         "rank 0 found 1",
@@ -365,7 +365,7 @@ def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud,
 def test_a_container_that_does_not_start_says_so_with_the_boot_log(
     cloud: Cloud, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tag names something that was pushed by somebody else and is no node's image."""
+    """The tag names something that was pushed by another user and is no node's image."""
     tag = f"{cloud.registry}/hvdcloud/empty:v1"
     data = io.BytesIO()
     tarfile.open(fileobj=data, mode="w").close()

@@ -1,4 +1,4 @@
-"""A Spot VM of an elastic run is taken away while the laptop is dead: the head makes it anew."""
+"""A Spot VM of an elastic run is taken away while the laptop is dead: the head replaces it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.harness import Project, Screen, until
 
 pytestmark = pytest.mark.engine
 
-NAME = "t-h-anew"
+NAME = "t-h-new"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,7 @@ def makers(cloud: Cloud) -> list[str]:
     return [str(each["user"]) for each in operations if each["operationType"] == "bulkInsert"]
 
 
-def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_made_anew_by_the_head(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_replaced_by_the_head(cloud: Cloud, tmp_path: Path) -> None:
     project = cloud.project(
         tmp_path,
         NAME,
@@ -79,7 +77,7 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_made_anew_by_the_he
     assert makers(cloud)[-1] == NODES_ACCOUNT
     assert makers(cloud).count(NODES_ACCOUNT) == 1
 
-    # The laptop is back, and knows the new node by what it told the provider.
+    # The laptop is back, and knows the new node by what it sent to the provider.
     until(lambda: newest_run(project)["world"] == 2, seconds=BOOT_SECONDS, what="the world to be whole again")
     assert project.hvdcloud("status", "--json").json["result"]["whole"]
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{node}\n"

@@ -1,4 +1,4 @@
-"""`limits.idle` on this machine: nodes that nobody uses end themselves, with nobody there to tell them to."""
+"""`limits.idle` on this machine: idle nodes end themselves, without a client."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_wheel_is_downloaded_once_for_many_builds(
     assert [path for path in asked if path.endswith("/")] == ["/simple/hvdcloud-cached/"] * 2
 
 
-def test_a_failing_step_is_told_as_the_classic_builder_tells_it(builder: str, engine: Any) -> None:
+def test_a_failing_step_is_reported_as_with_the_classic_builder(builder: str, engine: Any) -> None:
     step = small(dockerfile="FROM debian:bookworm-slim\nRUN echo one; echo two >&2; exit 3\n")
     found = find_builder(engine.api) or ClassicBuilder(engine.api)
     with pytest.raises(ImageError, match="a small image was not built: at step 2/2: RUN echo one; echo two") as raised:

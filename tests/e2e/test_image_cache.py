@@ -127,7 +127,7 @@ def job(
         )
     finally:
         client.close()
-    # That somebody else builds on this engine is no matter here.
+    # That another process builds on this engine is no matter here.
     return result, [event for event in events if not event.text.startswith("waiting for another")]
 
 
@@ -184,7 +184,7 @@ def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer
         f"from the cache: {there}:{tag_of(builder)}, the compilers",
         f"from the cache: {there}:{tag_of(base)}, the base image",
     ]
-    # Its own layer is there for the job after it; what was there already is not sent again.
+    # Its own layer is stored for the next job; what was stored already is not sent again.
     assert texts(events, "image")[1:] == [f"the layer, to the cache as {there}:{tag_of(project.plan().last)}"]
     assert names(project.name) == {f"{there}:{tag_of(layer)}"}, "the image wanted keeps its name, the others none"
 
@@ -199,7 +199,7 @@ def test_an_image_under_a_tag_of_its_own_is_taken_if_it_is_the_one_wanted(
     project.requirement = "two"
     job(project, target=here)
     monkeypatch.setenv("DOCKER_HOST", other_engine.docker_host)
-    # Not the one wanted any more; that one is there too, under its content's tag.
+    # Not the one wanted any more; that one exists too, under its content's tag.
     second, events = job(project, source=f"{there}:latest")
     assert second.cached
     assert [text for text in texts(events, "output") if "cache" in text] == [

@@ -53,7 +53,7 @@ def test_the_template_learns_and_its_checkpoints_are_pulled(
     assert loaded.decode().split() == [f"checkpoint-{epoch:03}.keras" for epoch in range(1, 13)]
 
 
-def test_a_second_run_goes_on_and_large_batches_train_with_lars(project: Project) -> None:
+def test_a_second_run_continues_and_large_batches_train_with_lars(project: Project) -> None:
     large = ["python", "train.py", "--optimizer", "lars", "--batch-size", "256", "--epochs"]
     project.hvdcloud("up")
     project.hvdcloud("run", "--", *large, "2")

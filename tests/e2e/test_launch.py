@@ -121,7 +121,7 @@ def test_ctrl_c_in_the_run_detaches_and_says_how_to_come_back(project: Project, 
         process.send_signal(signal.SIGINT)
         screen.end(within=20)
     assert process.returncode == 130
-    assert "it goes on" in screen.text
+    assert "it keeps running" in screen.text
     assert "hvdcloud logs -f" in screen.text
     run = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
     assert run["state"] == "running"
@@ -217,7 +217,7 @@ def test_run_down_when_done_pulls_and_deletes_whatever_the_jobs_result(
     assert "t-launch is gone" in ended.out
 
 
-def test_nodes_end_themselves_after_the_run_when_nobody_is_there(project: Project, engine: Any) -> None:
+def test_nodes_end_themselves_after_the_run_when_no_client_is_attached(project: Project, engine: Any) -> None:
     project.hvdcloud("up")
     project.hvdcloud("run", "--detach", "--down-when-done", "--", "sh", "-c", WRITES)
 

@@ -18,7 +18,7 @@ from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 pytestmark = pytest.mark.engine
 
 GLOO_TIMEOUT = 10
-# Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI for ever.
+# Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI forever.
 SECONDS = 20
 LEFTOVERS = ("train.py", "horovodrun", "mpirun", "orted")
 

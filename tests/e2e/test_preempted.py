@@ -1,4 +1,4 @@
-"""Nodes that are told that they are about to go: what they have written is in the bucket before they are gone."""
+"""Nodes with a notice that they are about to go: what they have written is in the bucket before they are gone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
         engine.containers.get(node).stop(timeout=STOP_SECONDS)
         took = time.monotonic() - began
         screen.end(within=60)
-    assert took < STOP_SECONDS / 2, "nobody had to kill it"
+    assert took < STOP_SECONDS / 2, "it did not have to be killed"
     assert written <= in_bucket(project)
     said = engine.containers.get(node).logs().decode()
     assert re.search(

@@ -206,7 +206,7 @@ def test_what_was_pushed_from_here_and_is_still_there_need_not_be_pushed(registr
 def test_a_tag_that_was_pushed_from_elsewhere_has_moved(registry: str, reference: str, engine: Any) -> None:
     repository = f"{registry}/hvdcloud/moved:v1"
     ours = push(reference, repository, progress=ignore)
-    # Somebody else's image takes the tag, without this engine.
+    # Another user's image takes the tag, without this engine.
     address = f"http://{registry}/v2/hvdcloud/moved/manifests"
     manifest = requests.get(f"{address}/v1", headers={"Accept": MANIFEST}, timeout=10)
     theirs = manifest.text.replace("\n", "\n ")

@@ -1,4 +1,4 @@
-"""`hvdcloud resize`: nodes come, go and come back, and whatever interrupts that, the cluster is not left half."""
+"""`hvdcloud resize`: nodes come, go and come back, and no interruption leaves a cluster half-changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trains_on(project: Project, ranks: int) -> None:
 def test_a_cluster_grows_and_shrinks_between_runs_and_each_run_has_all_of_it(project: Project, engine: Any) -> None:
     grown = project.hvdcloud("resize", "3", "--json").json["result"]
     assert (grown["nodes"], grown["made"], grown["removed"]) == (3, [f"{project.name}-2"], [])
-    assert grown["note"] == "hvdcloud.yaml has nodes: 2; write nodes: 3 there if it is to stay so"
+    assert grown["note"] == "hvdcloud.yaml has nodes: 2; write nodes: 3 there to keep it that way"
     trains_on(project, 3)
     assert f"hvdcloud resize 2 --name {project.name}" in project.hvdcloud("up", expect=2).err
     again = project.hvdcloud("resize", "3")
@@ -96,7 +96,7 @@ def test_what_would_lose_checkpoints_or_break_a_run_is_refused(project: Project,
     assert nodes(engine, project) == ["0", "1"]
     project.hvdcloud("resize", "2", "--force")
     trains_on(project, 2)
-    # What went with the node stands in nobody's way.
+    # What went with the node is in nothing's way.
     project.hvdcloud("pull")
     project.hvdcloud("down")
     project.hvdcloud("resize", "0", expect=2)

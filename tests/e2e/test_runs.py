@@ -109,7 +109,7 @@ def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     assert ended.json["result"]["exit_code"] == code
     assert ended.json["result"]["state"] == "failed"
     if how == "raise":
-        # Both ranks end with 1: the one that raised and its peer, which Horovod tells at once; either may be out first.
+        # Both ranks end with 1: the one that raised and its peer, which Horovod ends at once; either may end first.
         assert re.match(r"rank [01] on \S+ exited with 1", ended.json["result"]["reason"])
     else:
         assert f"rank 1 on {project.name}-1" in ended.json["result"]["reason"]
@@ -180,7 +180,7 @@ def follow_until_trains(project: Project) -> None:
     until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, seconds=60, what="both ranks to train")
 
 
-def test_a_run_goes_on_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
+def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
     project.write("train.py", jobs.ENDLESS)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
@@ -211,7 +211,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
         out, _ = terminal.communicate(timeout=20)
     try:
         assert terminal.returncode == 130
-        assert "it goes on" in out
+        assert "it keeps running" in out
         assert "hvdcloud logs -f" in out
         assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
     finally:
@@ -231,7 +231,7 @@ def test_a_killed_cli_leaves_the_run_going(project: Project) -> None:
         assert project.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
 
 
-def test_a_second_run_goes_on_from_the_first_ones_checkpoints(project: Project, tmp_path: Path) -> None:
+def test_a_second_run_continues_from_the_first_ones_checkpoints(project: Project, tmp_path: Path) -> None:
     found = []
     for options in (("--fresh",), (), ()):
         out = run(project, jobs.COUNTS_UP, options=options).out
@@ -286,7 +286,7 @@ def test_list_and_status_show_the_cluster(project: Project) -> None:
 
 
 def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, image: str, tmp_path: Path) -> None:
-    # A cluster of its own: the others go on with theirs.
+    # A cluster of its own: the others continue with theirs.
     project = project_in(tmp_path, "t-runs-down")
     project.hvdcloud("up")
     run(project, jobs.COUNTS_UP)

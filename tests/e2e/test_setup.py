@@ -98,7 +98,7 @@ class Lab:
         open_bucket(f"gs://{LAB}-hvdcloud", endpoint=self.storage.url).write(name, data)
 
     def cluster(self, name: str) -> None:
-        """Somebody's cluster of one VM."""
+        """Another user's cluster of one VM."""
         from google.oauth2 import service_account
 
         info = self.emulator.keys.credentials(self.emulator.url)
@@ -162,17 +162,17 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     ]
     config = load_config(lab.file, environ={})
     assert (config.provider, config.gce.network, config.gce.subnetwork) == ("gce", NETWORK, SUBNETWORK)
-    # The cluster commands go on from there: nothing more has to be typed.
+    # The cluster commands work from there: nothing more has to be typed.
     assert lab.project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
 
     text, state = lab.file.read_text(), lab.resources
-    assert "nothing to do" in lab.setup().out  # Nobody has to be asked.
+    assert "nothing to do" in lab.setup().out  # No question is needed.
     assert (lab.file.read_text(), lab.resources) == (text, state)
 
     folder = lab.project.state / "_setup" / LAB
     for each in (folder, folder.parent):
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
-    # A cluster may be called setup, and none may be called _setup: the folder is nobody's.
+    # A cluster may be called setup, and none may be called _setup, the name of the folder.
     lab.project.hvdcloud("down", "--name", "_setup", expect=2)
 
     lab.file.write_text("name: digits  # mine\n")  # Keys that were lost are written again.
@@ -184,13 +184,13 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     assert lab.file.read_text().startswith("name: digits  # mine\n")
 
 
-def test_what_somebody_changed_or_deleted_is_mended(lab: Lab) -> None:
+def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     lab.setup("--yes")
     change(lab.cloud, "google_compute_firewall", f"projects/{LAB}/global/firewalls/hvdcloud-mesh")
     change(lab.cloud, "google_storage_bucket", f"{LAB}-hvdcloud", public_access_prevention="inherited")
     done = lab.setup("--yes")
     assert "+ firewall rule hvdcloud-mesh" in done.err
-    assert "~ bucket gs://test-project-hvdcloud (public_access_prevention; changed by somebody since)" in done.err
+    assert "~ bucket gs://test-project-hvdcloud (public_access_prevention; changed outside hvdcloud)" in done.err
     assert "created firewall rule hvdcloud-mesh" in done.err
     assert "changed bucket gs://test-project-hvdcloud" in done.err
     (bucket,) = lab.resources["google_storage_bucket"].values()
@@ -283,7 +283,7 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     text = lab.file.read_text()
     failed = lab.setup("--yes", expect=3)
     assert "error: cannot set up subnetwork hvdcloud: Required 'compute.subnetworks.create' permission" in failed.err
-    assert "hvdcloud setup again: it goes on from there" in failed.err
+    assert "hvdcloud setup again: it continues from there" in failed.err
     assert "google_compute_network" in lab.resources
     assert lab.file.read_text() == text
     heal(lab.cloud)
@@ -303,7 +303,7 @@ def test_what_was_set_up_from_elsewhere_is_not_touched_until_it_is_adopted(lab: 
     assert "hvdcloud setup --adopt" in failed.json["error"]["hint"]
     assert lab.resources == before
     done = lab.setup("--yes", "--adopt")
-    assert "taking up bucket gs://test-project-hvdcloud, which is there already" in done.err
+    assert "adopting bucket gs://test-project-hvdcloud, which already exists" in done.err
     assert lab.resources == before
     assert lab.keys == KEYS
 
@@ -353,7 +353,7 @@ def test_a_file_that_cannot_be_edited_is_refused_before_anything_is_made(lab: La
 
 
 class Gate:
-    """A stand-in of Cloud Storage that lets nobody make a bucket until it is opened."""
+    """A stand-in of Cloud Storage in which no bucket can be made until it is opened."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -385,13 +385,13 @@ def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, ga
         gate.open.set()
         screen.end(within=30)
     assert process.returncode == 130, screen.text
-    assert "→ hvdcloud setup goes on from there" in screen.text
+    assert "→ hvdcloud setup continues from there" in screen.text
     assert "google_storage_bucket" in lab.resources
-    assert "taking up" not in lab.setup("--yes").err  # Terraform's state has all that was made.
+    assert "adopting" not in lab.setup("--yes").err  # Terraform's state has all that was made.
     assert lab.keys == KEYS
 
 
-def test_kill_9_leaves_terraform_to_end_and_the_next_setup_goes_on(lab: Lab, gate: Gate) -> None:
+def test_kill_9_leaves_terraform_to_end_and_the_next_setup_continues(lab: Lab, gate: Gate) -> None:
     with lab.project.started("setup", "--yes") as process:
         assert gate.asked.wait(60)
         refused = lab.setup("--yes", expect=2)  # Two at once are one too many.
@@ -400,7 +400,7 @@ def test_kill_9_leaves_terraform_to_end_and_the_next_setup_goes_on(lab: Lab, gat
         process.wait(timeout=10)
     with lab.project.started("setup", "--yes") as second:
         screen = Screen(second)
-        screen.wait_for("the Terraform of a setup that was killed is still at work")
+        screen.wait_for("the Terraform of a setup that was killed is still running")
         gate.open.set()
         screen.end(within=60)
     assert second.returncode == 0, screen.text
@@ -437,6 +437,6 @@ def test_what_was_made_while_the_machine_died_is_taken_up(lab: Lab, gate: Gate, 
         lab.state_file.write_bytes(lab.state_file.read_bytes()[:1000])
     done = lab.setup("--yes")
     # It may have been torn without our help.
-    assert not torn or "taking up network hvdcloud, which is there already" in done.err
-    assert "taking up bucket gs://test-project-hvdcloud, which is there already" in done.err
+    assert not torn or "adopting network hvdcloud, which already exists" in done.err
+    assert "adopting bucket gs://test-project-hvdcloud, which already exists" in done.err
     assert lab.keys == KEYS

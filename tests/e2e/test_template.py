@@ -1,6 +1,6 @@
 """The templates for torch really learn, with the image's torch and Horovod, in one container with slots on localhost.
 
-Here `torch-elastic` keeps its ranks: that it also gives the results of `torch`, whatever their number.
+Here `torch-elastic` keeps its ranks: that it also gives the results of `torch`, with any number of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def evaluate(model, loader, original=train.evaluate):
 train.evaluate = evaluate
 train.main()
 """
-# Waits until the third epoch's checkpoint is there, then kills every rank at once, as a lost node would.
+# Waits until the third epoch's checkpoint exists, then kills every rank at once, as a lost node would.
 KILL_AFTER_EPOCH_3 = """
 {command} & launcher=$!
 for _ in $(seq 600); do [ -e {folder}/checkpoint-003.pt ] && break; sleep 0.1; done

@@ -113,6 +113,6 @@ def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) ->
         project.environ = {}
     assert (result["run"], result["result"], result["nodes_sampled"]) == (run, "succeeded", 2)
     html = (project.folder / "run.html").read_text()
-    for said in ("CPU utilisation", "Images/s", "three.pt", "somebody follows it", "every node is ready"):
+    for said in ("CPU utilisation", "Images/s", "three.pt", "client attached", "every node is ready"):
         assert said in html
     assert Path(result["path"]) == project.folder / "run.html"

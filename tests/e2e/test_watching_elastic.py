@@ -30,7 +30,7 @@ def train(state):
             print(f"epoch {state.epoch}/10000: loss 0.5, {1000 * hvd.size()} images/s", flush=True)
         time.sleep(0.3)
         state.commit()
-        # Nobody leaves before the others do: who sees that it is enough tells them.
+        # No rank leaves before the others do: the one that sees that it is enough tells them.
         if hvd.allreduce(torch.tensor([float(os.path.exists("/tmp/enough"))]), name="enough").item():
             return
 
@@ -76,7 +76,7 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
             top.wait_for(lambda text: "in the run: lost" in text, seconds=60)
             top.wait_for(lambda text: "2 of 3 ranks" in text, seconds=60)
             run_screen.wait_for("2000 images/s", times=2)
-            # Whoever is attached to the run replaces what is gone.
+            # The attached client replaces what is gone.
             until(lambda: newest_run(project)["world"] == 3, seconds=120, what="all ranks to train again")
             top.wait_for(lambda text: "of 3 ranks" not in text and "in the run" not in text, seconds=60)
             top.press("q")
@@ -87,7 +87,7 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
         assert {member["state"] for member in members.values()} == {"listed"}
         assert members[name]["alias"] == f"{name}-g2"
         text = project.hvdcloud("status").out
-        assert f"run {run['run']} goes on with 3 ranks" in text
+        assert f"run {run['run']} continues with 3 ranks" in text
         assert f"{name}-g2" in text
         for node in members:
             engine.containers.get(node).exec_run(["touch", "/tmp/enough"])

@@ -1,4 +1,4 @@
-"""Horovod on a real GPU: compiled by the image's own recipe against the torch that is there, and timed.
+"""Horovod on a real GPU: compiled by the image's own recipe against the installed torch, and timed.
 
 It needs a GPU with its driver, a CUDA toolkit (CUDA_HOME, else /usr/local/cuda), g++, and a Python with a CUDA torch:
 TORCH_PYTHON, else python3. Without a network pip takes its wheels, and Horovod's source, from PIP_FIND_LINKS.
@@ -115,4 +115,4 @@ def test_throughput_with_and_without_horovod(machine: Machine, capsys: pytest.Ca
     }
     with capsys.disabled():
         sys.stdout.write(f"\n{json.dumps(result)}\n")
-    assert share > 0.8, "one rank has nobody to wait for: Horovod may cost it a little, no more"
+    assert share > 0.8, "one rank has no other to wait for: Horovod may cost it a little, no more"

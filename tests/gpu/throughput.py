@@ -1,7 +1,7 @@
 """Images per second of one process, as JSON in the last line: throughput.py DEVICE [horovod]
 
 The same training with and without Horovod. With it, it runs under `horovodrun -np 1`, and every gradient is reduced,
-though there is nobody to reduce it with: what is measured is what Horovod itself costs.
+though there is no other rank to reduce it with: what is measured is what Horovod itself costs.
 """
 
 from __future__ import annotations

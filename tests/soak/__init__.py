@@ -1,1 +1,1 @@
-"""One long elastic run, and whatever may happen to its nodes, at random: `make soak`."""
+"""One long elastic run, and all that may happen to its nodes, at random: `make soak`."""

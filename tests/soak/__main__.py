@@ -28,7 +28,7 @@ from tests.support.harness import Project, Screen, labelled, share_engine
 
 NODES = 4
 GOES_ON_SECONDS = 90
-"""Longer than any test waits: what is looked for here is a run that never goes on."""
+"""Longer than any test waits: it is for a run that never continues."""
 SLOW_SECONDS = 15.0
 """A recovery that took longer is worth a look."""
 WHOLE_SECONDS = 240
@@ -42,7 +42,7 @@ OPTIONS = "--epochs 100000 --pause 0.1"
 TWO_AT_ONCE = 0.2
 """How often two nodes are disturbed at the same time."""
 LEAVE_TO_THEM = 0.5
-"""How often nobody undoes what a replacement would mend as well."""
+"""How often a loss that could be undone is left to a replacement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Plan:
     pause: float
     outage: float
     undone: bool
-    """False: whoever is attached has to replace the node."""
+    """False: the attached client has to replace the node."""
     wait_whole: bool
     """Whether all ranks train again before the next round."""
 
@@ -95,7 +95,7 @@ def plans(seed: int, count: int, *, names: Sequence[str]) -> list[Plan]:
 
 
 def say(text: str) -> None:
-    """A line for whoever waits."""
+    """A line of progress."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -138,7 +138,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
         the most seconds from a disturbance to the next step.
 
     Raises:
-        AssertionError: the run did not go on, something was lost, or the result is another one.
+        AssertionError: the run did not continue, something was lost, or the result is another one.
     """
     with elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=START_SECONDS)
@@ -163,7 +163,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
 def one_round(
     engine: Any, project: Project, screen: Screen, training: Training, plan: Plan, away: list[Happened]
 ) -> Recovery:
-    """Disturb, see that the others go on, undo.
+    """Disturb, see that the others continue, undo.
 
     Args:
         away: what was done and not yet undone, of this round and of earlier ones; changed.
@@ -214,7 +214,7 @@ def try_to_disturb(engine: Any, name: str, node: str) -> Happened | None:
 
 
 MENDED_BY_NOBODY = ("pause", "network", "disconnect", "disk")
-"""A node that is frozen or cut off may come back with all that it holds, so nobody replaces it."""
+"""A node that is frozen or cut off may come back with all that it holds, so it is not replaced."""
 
 
 def undo(engine: Any, away: list[Happened], *, all_of_them: bool) -> None:
@@ -257,7 +257,7 @@ def spread(seconds: Any) -> str:
 
 
 def keep_evidence(engine: Any, project: Project) -> None:
-    """What the head says, for whoever looks into a failure, or into a recovery that took long."""
+    """What the head says, to explain a failure or a recovery that took long."""
     folder = Path(tempfile.mkdtemp(prefix="hvd-soak-evidence-"))
     for file in ("state.json", "events.jsonl", "log", "supervisor.err"):
         try:

@@ -27,14 +27,14 @@ ISSUER = "tokens.test"
 
 
 def free_port() -> int:
-    """One that nobody listens on, on any address."""
+    """One without a listener, on any address."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def lasting_port() -> int:
-    """One that nobody listens on, and that no connection is given by chance while nobody does."""
+    """One without a listener, which no connection gets by chance in the meantime."""
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = [port for port in range(20000, 65000) if not first <= port <= last]
     while True:

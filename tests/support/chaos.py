@@ -85,7 +85,7 @@ def run_in(engine: Any, node: str, *argv: str) -> tuple[int, str]:
 def _started_again(engine: Any, container_id: str) -> Undo:
     def undo() -> None:
         container = container_of(engine, container_id)
-        # Whoever replaces the node may delete the container between any two of these calls.
+        # The client that replaces the node may delete the container between any two of these calls.
         with _gone():
             if container is not None and container.status in ("exited", "created"):
                 container.start()
@@ -95,7 +95,7 @@ def _started_again(engine: Any, container_id: str) -> Undo:
 
 @contextlib.contextmanager
 def _gone() -> Any:
-    """A container that somebody deletes meanwhile, or has in another state already, is no failure."""
+    """A container that is deleted meanwhile, or has in another state already, is no failure."""
     from docker.errors import APIError
 
     try:
@@ -176,7 +176,7 @@ def _disconnect(engine: Any, node: str) -> Undo:
         with _gone():
             if found is not None and name not in found.attrs["NetworkSettings"]["Networks"]:
                 # As the provider connected it: by its host name, it is found by the others again. Its interface is eth1
-                # now, which only a restart changes; nobody's machine does that.
+                # now, which only a restart changes; no real machine does that.
                 network.connect(found, aliases=[found.attrs["Config"]["Hostname"]])
                 found.restart(timeout=1)
 

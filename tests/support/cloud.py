@@ -1,4 +1,4 @@
-"""A cloud on this machine: stand-ins of Compute Engine and Cloud Build, a registry and a bucket that know who asks."""
+"""A cloud on this machine: stand-ins of Compute Engine and Cloud Build; a registry and a bucket with access control."""
 
 from __future__ import annotations
 

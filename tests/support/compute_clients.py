@@ -93,7 +93,7 @@ class Plain:
 
 
 def bulk_body(*names: str, **properties: Any) -> dict[str, Any]:
-    """A request for these VMs: n1-standard-4 with one T4, deleted after four hours, unless told otherwise."""
+    """A request for these VMs: n1-standard-4 with one T4, deleted after four hours by default."""
     return {
         "count": str(len(names)),
         "minCount": str(len(names)),

@@ -1,4 +1,4 @@
-"""A training whose result shows whether anything was lost or done twice, whatever happened to its nodes.
+"""A training whose result shows whether anything was lost or done twice when nodes were lost.
 
 Sent to the nodes as a project's train.py. Every step uses BATCH samples in all, shared evenly by however many ranks
 there are, and its gradient is their mean: which samples a step sees, and what it does to the weights, does not depend
@@ -27,7 +27,7 @@ BATCH = 60
 FEATURES = 16
 CLASSES = 4
 ENOUGH = Path("/tmp/enough")
-"""Once this is there on any node, the epoch that has begun is the last one."""
+"""Once this exists on any node, the epoch that has begun is the last one."""
 FOLDER = Path(os.environ.get("HVDCLOUD_CHECKPOINT_DIR", "/tmp/checkpoints"))
 
 
@@ -43,7 +43,7 @@ def arguments():
 
 
 def say(what, state):
-    """A line for whoever measures: what happened, when, where in the training, in which world."""
+    """A line for the measurement: what happened, when, where in the training, with which ranks."""
     print(
         f"{what} t={time.time():.3f} epoch {state.epoch} batch {state.batch} world {hvd.size()} "
         f"rank {hvd.rank()} on {socket.gethostname()}",
@@ -89,7 +89,7 @@ def write(path, save):
 
 
 def resume(state):
-    """Go on from the newest checkpoint that any rank has: after a restart, rank 0 may be on another node."""
+    """Continue from the newest checkpoint that any rank has: after a restart, rank 0 may be on another node."""
     epochs, checkpoint = newest_checkpoint()
     offers = hvd.allgather_object(epochs)
     root = offers.index(max(offers))
@@ -158,7 +158,7 @@ def train_epoch(state, options, dataset):
 
 
 def enough():
-    """Whether any node has been told so; the same answer on every rank."""
+    """Whether any node has got the order; the same answer on every rank."""
     return any(hvd.allgather_object(ENOUGH.exists()))
 
 

@@ -139,7 +139,7 @@ while True:
         exec(order.read_text())
     time.sleep(0.02)
 """
-"""What the workers run: connected to each other twice, as with Gloo, they do what the test tells them."""
+"""What the workers run: connected to each other twice, as with Gloo, they do what the test orders."""
 
 
 class ElasticNodes(NodeCluster):
@@ -163,7 +163,7 @@ class ElasticNodes(NodeCluster):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def switch_on(self, name: str) -> None:
-        """A node that is there, or there again."""
+        """A node that runs, or runs again."""
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]
         machine = subprocess.Popen(words, env=self.environment(name), stderr=subprocess.DEVNULL)
         self._machines[name] = machine
@@ -196,7 +196,7 @@ class ElasticNodes(NodeCluster):
         return f"{folder}:"
 
     def end_everything(self) -> None:
-        """After a test, whatever became of it."""
+        """After a test, passed or failed."""
         super().end_everything()
         for machine in self._machines.values():
             machine.kill()

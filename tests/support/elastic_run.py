@@ -1,4 +1,4 @@
-"""Following a run of e2e/elastic_job.py through whatever happens to its nodes, and checking what came out."""
+"""Following a run of e2e/elastic_job.py through all that happens to its nodes, and checking what came out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORLD = re.compile(r"world of (\d+) ranks: going on at epoch (\d+), batch (\d+)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the training, or the first word of a new world, as rank 0 told it."""
+    """One step of the training, or the first line after a change of ranks, as rank 0 printed it."""
 
     at: float
     """Seconds since 1970."""
@@ -43,7 +43,7 @@ class Step:
 
 
 class Training:
-    """What a run's output tells of its training.
+    """What a run's output shows of its training.
 
     Args:
         text: gives all of the output so far.
@@ -67,7 +67,7 @@ class Training:
         ]
 
     def step_in_new_world(self, since: float, *, seconds: float, what: str = "") -> Step:
-        """The first step after the ranks have found together anew.
+        """The first step after the ranks have found each other again.
 
         Args:
             since: seconds since 1970; worlds before it are not new.
@@ -81,7 +81,7 @@ class Training:
         return self._until(look, seconds=seconds, what=f"a step in a new world {what}")
 
     def step_in_world_of(self, ranks: int, *, since: float = 0.0, seconds: float, what: str = "") -> Step:
-        """The first step, after `since`, with so many ranks."""
+        """The first step, after `since`, with this many ranks."""
 
         def look() -> Step | None:
             return next((step for step in self.steps() if step.at > since and step.world == ranks), None)
@@ -94,12 +94,12 @@ class Training:
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
     def steps_go_on(self, *, count: int = 5, seconds: float = 60.0) -> None:
-        """Until there are so many more steps."""
+        """Until there are this many more steps."""
         before = len(self.steps())
         self._until(lambda: len(self.steps()) >= before + count, seconds=seconds, what=f"{count} more steps")
 
     def step_after(self, at: float, *, seconds: float, what: str = "") -> Step:
-        """The first step after a moment, in whatever world."""
+        """The first step after a moment, with any number of ranks."""
 
         def look() -> Step | None:
             return next((step for step in self.steps() if step.at > at), None)
@@ -113,7 +113,7 @@ class Training:
             raise AssertionError(f"{error}; the output ends with\n{self.tail()}") from None
 
     def tail(self, lines: int = 40) -> str:
-        """The end of the output without the steps, for whoever reads why a wait failed."""
+        """The end of the output without the steps, to show why a wait failed."""
         kept = [line for line in self.text().splitlines() if not re.search(r"(step|commit) t=", line)]
         return "\n".join(kept[-lines:])
 
@@ -126,7 +126,7 @@ def elastic_project(
     Args:
         root: a folder.
         nodes: also the most that the run may grow to.
-        least: nodes with which the run still goes on.
+        least: nodes with which the run still continues.
         options: of the job.
         more: other sections of hvdcloud.yaml.
     """
@@ -186,7 +186,7 @@ def finish_soon(engine: Any, project: Project) -> None:
 
 
 def reference(engine: Any, image: str, *, epochs: int) -> dict[str, Any]:
-    """What an undisturbed training of so many epochs comes to, on one rank."""
+    """What an undisturbed training of this many epochs comes to, on one rank."""
     container = engine.containers.run(
         image,
         ["/job.py", "--epochs", str(epochs)],

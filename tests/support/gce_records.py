@@ -1,6 +1,6 @@
 """A cloud whose VMs are records, for what real commands do before and after there is an sshd.
 
-The image is one small file, and where a node's sshd should be nobody listens: an `up` that gets as far as ready nodes
+The image is one small file, and where a node's sshd should be nothing listens: an `up` that gets as far as ready nodes
 ends there, with exit code 5.
 """
 
@@ -85,10 +85,10 @@ class RecordsCloud:
         return sorted(found)
 
     def list_shows_the_truth(self, project: Project) -> None:
-        """What `list` says is what is there, on whichever laptop it is asked."""
+        """What `list` says is what exists, from any laptop."""
 
         def same() -> bool:
-            # What is under way goes on meanwhile.
+            # What is under way continues meanwhile.
             before = self.there()
             return before == listed(project) == self.there()
 

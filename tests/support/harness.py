@@ -137,7 +137,7 @@ class Screen:
     """What a started command prints; read all the time, so that it never waits for the test.
 
     Args:
-        process: with standard output and error in one pipe, which nobody else reads.
+        process: with standard output and error in one pipe, which nothing else reads.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -162,7 +162,7 @@ class Screen:
         return self._process.poll()
 
     def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
-        """Wait until `words` have been printed so many times; fails at once if the command ends before."""
+        """Wait until `words` have been printed that many times; fails at once if the command ends before."""
 
         def printed() -> bool:
             over = not self._reader.is_alive()
@@ -202,7 +202,7 @@ def share_engine(clean: Callable[[Any], list[str]] = lambda _: []) -> list[str]:
     """Use the engine for tests until this process ends: no other test session removes clusters meanwhile.
 
     Args:
-        clean: is called with the engine's client if nobody else uses it for tests now.
+        clean: is called with the engine's client if no other tests use it now.
 
     Returns:
         what `clean` returned.

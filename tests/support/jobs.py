@@ -26,7 +26,7 @@ print(json.dumps({
 }), flush=True)
 """
 
-# Rank 1 ends in the way that its argument says; the others wait for it for ever.
+# Rank 1 ends in the way that its argument says; the others wait for it forever.
 ONE_ENDS = """
 import os, signal, sys, time
 import horovod.torch as hvd
@@ -45,8 +45,8 @@ hvd.allreduce(torch.ones(1))
 time.sleep(600)
 """
 
-# Trains for ever: a checkpoint of rank 0 (or of the ranks that its arguments name) now and then, an all-reduce all the
-# time.
+# Trains without end: a checkpoint of rank 0 (or of the ranks that its arguments name) now and then, and an all-reduce
+# all the time.
 ENDLESS = """
 import os, sys, time
 import horovod.torch as hvd
@@ -68,7 +68,7 @@ while True:
     time.sleep(0.05)
 """
 
-# Writes one checkpoint and goes on from those that it finds.
+# Writes one checkpoint and continues from those that it finds.
 COUNTS_UP = """
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ if rank == 0:
     (folder / f"count-{seen + 1}.pt").write_text("weights")
 """
 
-# Prints one number after the other, in lines of every length, until it is told that this is enough.
+# Prints one number after the other, in lines of every length, until the test ends it.
 COUNTS_LINES = """
 import itertools, os, time
 

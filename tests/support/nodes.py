@@ -239,7 +239,7 @@ class NodeCluster:
         assert self.launch() == {"ok": True}
 
     def state(self, *, run: str = RUN) -> dict[str, Any]:
-        """The run's state as the head tells it."""
+        """The run's state as the head reports it."""
         answer = self.verb(self.head, "state", run)
         state: dict[str, Any] = answer["runs"][0]
         return state
@@ -280,7 +280,7 @@ class NodeCluster:
         return not self.base.exists()
 
     def end_everything(self) -> None:
-        """After a test, whatever became of it."""
+        """After a test, passed or failed."""
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 # That of a process that has ended is empty.
@@ -297,7 +297,7 @@ AnyCluster = TypeVar("AnyCluster", bound=NodeCluster)
 
 @contextmanager
 def gone_afterwards(make: Callable[[Path], AnyCluster]) -> Iterator[AnyCluster]:
-    """Nodes that are gone afterwards, with whatever still ran on them.
+    """Nodes that are gone afterwards, with all that still ran on them.
 
     Args:
         make: makes them in a folder.

@@ -41,7 +41,7 @@ class Workshop(Protocol):
         """Everything that exists of a cluster, as the engine or the cloud itself sees it."""
 
     def stranger(self, name: str) -> AbstractContextManager[None]:
-        """A machine of somebody else that has this name; it must be there at the end of the block."""
+        """A machine of another user that has this name; it must be there at the end of the block."""
 
     def broken(self, spec: ClusterSpec, *, says: str) -> AbstractContextManager[ClusterSpec]:
         """Nodes that give up while they boot, after having said something."""
@@ -50,7 +50,7 @@ class Workshop(Protocol):
         """Nodes that never get ready."""
 
     def stop(self, name: str) -> None:
-        """Switch a node off from outside; it is there, and does not run."""
+        """Switch a node off from outside; it exists, and does not run."""
 
     def lose(self, name: str) -> None:
         """Make a node vanish."""

@@ -12,7 +12,7 @@ from tests.support.engine_slots import needs_engine
 
 
 class EngineSlots(LoadScopeScheduling):
-    """File by file; at most so many processes at a time run a file that uses the engine, and the rest run the others.
+    """File by file; at most this many processes at a time run a file that uses the engine, and the rest run the others.
 
     Unit and component tests share nothing: they are given out one by one.
     """

@@ -1,4 +1,4 @@
-"""An HTTP server that answers with what a test tells it to, for clients of Google's APIs."""
+"""An HTTP server that gives the answers of a test, for clients of Google's APIs."""
 
 from __future__ import annotations
 

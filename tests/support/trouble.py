@@ -17,7 +17,7 @@ import pytest
 
 @contextlib.contextmanager
 def held_ports(first: int, count: int) -> Iterator[set[int]]:
-    """Loopback ports that another program listens on; those that somebody else uses now, as soon as they are free."""
+    """Loopback ports that another program listens on; those that another process uses now, as soon as they are free."""
     free = set(range(first, min(first + count, 65536)))
     held: set[int] = set()
     done = threading.Event()
@@ -58,7 +58,7 @@ def next_port(engine: Any, image: str) -> int:
 
 
 def small_disk(folder: Path, options: str) -> list[str]:
-    """Words before a command for which `folder` is a disk of its own; nobody else sees it."""
+    """Words before a command for which `folder` is a disk of its own that no other process sees."""
     mount = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
     mine = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     words = [*mine, "sh", "-c", mount, "sh", options, str(folder)]

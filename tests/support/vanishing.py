@@ -29,7 +29,7 @@ RUN = "20261121-101112-abcdef"
 
 
 class Wire:
-    """A VM's end of a connection; when the VM is gone, what is sent to it is lost, and nobody is told."""
+    """A VM's end of a connection; when the VM is gone, what is sent to it is lost without an error."""
 
     def __init__(self, connection: socket.socket, gone: threading.Event) -> None:
         self._connection, self._gone = connection, gone
@@ -81,7 +81,7 @@ class Vm(paramiko.ServerInterface):
         self._transports: list[paramiko.Transport] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.asked = threading.Event()
-        """Somebody has started a program."""
+        """A program was started."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def node(self, index: int) -> Node:

@@ -91,13 +91,13 @@ def test_a_price_in_another_unit_or_currency_is_not_taken() -> None:
     assert "g2-standard-8 (on demand)" in found.kept
 
 
-def test_of_two_prices_the_higher_one_counts_and_is_told() -> None:
+def test_of_two_prices_the_higher_one_counts_and_is_reported() -> None:
     found = reading([*entries(), sku("Nvidia L4 GPU running in Iowa", "0.57", regions=("us-central1",), group="GPU")])
     assert found.rate("nvidia-l4", spot=False, region="us-central1") == pytest.approx(billing.Decimal("0.57"))
     assert found.differing == {("nvidia-l4", False, "us-central1")}
 
 
-def test_what_the_catalog_lacks_stays_as_it_was_and_is_told() -> None:
+def test_what_the_catalog_lacks_stays_as_it_was_and_is_reported() -> None:
     found = table(entries())
     assert found.kept == ["nvidia-tesla-p4 (on demand and Spot)"]
     assert found.main["nvidia-tesla-p4"] == (0.60, 0.2236)
@@ -136,7 +136,7 @@ def test_a_region_that_is_not_open_yet_does_not_stand_in_the_way() -> None:
     assert "atlantis-north1" not in table(entries()).regions
 
 
-def test_the_difference_is_told_by_nodes() -> None:
+def test_the_difference_is_reported_by_nodes() -> None:
     changed, elsewhere = billing.compare(SHIPPED, table(entries()))
     by_name = {what: (was, now) for what, was, now in changed}
     # 8 x 0.031611 + 30 x 0.004237 = 0.379998, and the GPU

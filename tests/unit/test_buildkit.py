@@ -1,4 +1,4 @@
-"""BuildKit through the docker command: whether it is there, what it is sent, and what it says."""
+"""BuildKit through the docker command: whether it exists, what it is sent, and what it says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Entry
 from tests.support.build_steps import build_step
 
-# --- whether it is there -------------------------------------------------------------------------------------------
+# --- whether it exists ---------------------------------------------------------------------------------------------
 
 
 def test_the_command_talks_to_the_engine_that_docker_py_talks_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_in_our_own_dockerfiles_every_download_is_cached() -> None:
         assert added == file.read_text()
 
 
-def test_the_image_has_the_same_name_whoever_builds_it() -> None:
+def test_the_image_has_the_same_name_with_every_builder() -> None:
     small = build_step(Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\nRUN pip install x\n"))
     digest = small.context.digest()
     sent = with_cache(small)
@@ -125,7 +125,7 @@ LOG = """\
 
 def read(log: str) -> tuple[PlainLog, list[BuildEvent]]:
     events: list[BuildEvent] = []
-    plain = PlainLog(image="digits", pip_hint="mend it", progress=events.append)
+    plain = PlainLog(image="digits", pip_hint="fix it", progress=events.append)
     for line in log.splitlines():
         plain.read(line)
     return plain, events
@@ -175,7 +175,7 @@ def test_a_failing_step_is_named_with_its_own_last_lines(last: str) -> None:
     assert error.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 
-def test_a_requirement_that_does_not_exist_is_told_in_pips_words() -> None:
+def test_a_requirement_that_does_not_exist_is_reported_in_pips_words() -> None:
     plain, _ = read(
         "#9 [requirements 6/6] RUN pip install\n"
         "#9 1.2 \x1b[91mERROR: Could not find a version that satisfies the requirement nosuch==9\n"
@@ -186,7 +186,7 @@ def test_a_requirement_that_does_not_exist_is_told_in_pips_words() -> None:
     assert (
         error.message == "digits was not built: pip: Could not find a version that satisfies the requirement nosuch==9"
     )
-    assert error.hint == "mend it"
+    assert error.hint == "fix it"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_base_image_that_cannot_be_pulled_is_told_apart() -> None:
     assert "make base-image" in error.hint
 
 
-def test_a_dockerfile_that_is_none_is_told_in_buildkits_words() -> None:
+def test_a_dockerfile_that_is_none_is_reported_in_buildkits_words() -> None:
     plain, _ = read(
         "#2 copy /context /\n#2 CACHED\nERROR: failed to solve: rpc error: code = Unknown desc = "
         "failed to solve with frontend dockerfile.v0: failed to create LLB definition: "

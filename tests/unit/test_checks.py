@@ -1,4 +1,4 @@
-"""Checks run side by side, wait only for what they need, and never for ever."""
+"""Checks run side by side, wait only for what they need, and never forever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, UsageErro
 
 
 def refuse(error: type[CredentialsError | UsageError | CapacityError]) -> Callable[[], Finding]:
-    return lambda: failed("it is not", hint="mend it", error=error)
+    return lambda: failed("it is not", hint="fix it", error=error)
 
 
 def by_name(found: list[Checked]) -> dict[str, Checked]:
@@ -84,7 +84,7 @@ def test_a_warning_keeps_nothing_from_being_checked() -> None:
     assert by_name(run_checks(checks))["two"].message == "done"
 
 
-def test_a_check_that_does_not_answer_holds_nobody_up() -> None:
+def test_a_check_that_does_not_answer_holds_nothing_up() -> None:
     never = threading.Event()
 
     def hang() -> Finding:
@@ -108,7 +108,7 @@ def test_a_check_that_does_not_answer_holds_nobody_up() -> None:
     assert took < 5, "as long as one of them, not as long as a test may take"
 
 
-def test_the_same_trouble_is_told_once() -> None:
+def test_the_same_trouble_is_reported_once() -> None:
     def looks_at_apis(error: type[CredentialsError | CapacityError]) -> Checked:
         checks = [
             Check(name="APIs", run=refuse(CredentialsError)),
@@ -138,7 +138,7 @@ def test_without_the_thing_itself_nothing_that_is_said_of_it_counts() -> None:
     assert found["account"].status is Status.OK
 
 
-def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_told_as_one() -> None:
+def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_reported_as_one() -> None:
     def raises() -> Finding:
         raise CapacityError("no room", hint="make some", details="line by line")
 
@@ -165,7 +165,7 @@ def test_an_answer_that_several_need_is_asked_for_once_and_so_is_an_error() -> N
 
     def refused() -> str:
         asked.append("")
-        raise UsageError("no", hint="mend it")
+        raise UsageError("no", hint="fix it")
 
     once = Once(make)
     found = run_checks([Check(name=str(number), run=lambda: fine(once())) for number in range(5)])

@@ -94,7 +94,7 @@ def test_every_problem_is_reported_at_once(file: Path) -> None:
 def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
     assert f"{file}:2: not YAML" in refusal(file, "name: digits\nnodes: }\n").message
     assert "a mapping of keys is expected" in refusal(file, "- name\n").message
-    assert "nodes stands twice" in refusal(file, "name: digits\nnodes: 1\nnodes: 2\n").message
+    assert "nodes appears twice" in refusal(file, "name: digits\nnodes: 1\nnodes: 2\n").message
 
 
 def test_a_bad_environment_variable_is_named(file: Path) -> None:
@@ -111,12 +111,12 @@ def test_a_missing_file_is_refused_unless_a_name_is_given(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"no hvdcloud\.yaml"):
         load_config(environ={})
-    with pytest.raises(UsageError, match=r"other\.yaml is not there"):
+    with pytest.raises(UsageError, match=r"other\.yaml does not exist"):
         load_config(Path("other.yaml"), environ={})
     assert load_config(environ={}, flags={"name": "digits"}).name == "digits"
 
 
-def test_a_secret_never_stands_in_the_file(file: Path) -> None:
+def test_a_secret_is_never_in_the_file(file: Path) -> None:
     error = refusal(file, "name: digits\nrun: {env: {TOKEN: x}, secrets: [TOKEN]}\n")
     assert "run.env and run.secrets both name TOKEN" in error.message
 

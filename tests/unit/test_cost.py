@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 
 
 class Clock:
-    """It is NOW until somebody says otherwise."""
+    """It is NOW until the test changes it."""
 
     def __init__(self) -> None:
         self.seconds = NOW.timestamp()
@@ -71,7 +71,7 @@ def test_the_line_at_the_end() -> None:
     assert steps.summary == "cost: $0.11 for 1 node, 7 min 12 s at $0.92/h; $0.000022 a step (5,000 steps)"
 
 
-def test_what_comes_after_the_last_look_is_counted_too() -> None:
+def test_what_comes_after_the_last_observation_is_counted_too() -> None:
     clock = Clock()
     meter = Meter(clock)
     meter.observe(cluster(age=432.0, so_far=0.1104))

@@ -75,7 +75,7 @@ def shown(*states: dict[str, Any]) -> str:
 
 def test_status_names_every_member_and_how_many_ranks_train() -> None:
     text = shown(static(state="done", result="failed"), elastic())
-    assert "run 20261121-101112-abcdef goes on with 4 of 8 ranks\n" in text
+    assert "run 20261121-101112-abcdef continues with 4 of 8 ranks\n" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["digits-2", "-", "lost", "11:06:40Z", "no", "heartbeat", "for", "5", "s"] in lines
     assert ["digits-3", "digits-3-g2", "joining", "11:06:40Z", "-"] in lines
@@ -151,7 +151,7 @@ def test_a_state_that_says_no_number_of_ranks_refuses_none() -> None:
         ({}, ""),
     ],
 )  # fmt: skip
-def test_an_event_is_told_in_words(event: dict[str, Any], said: str) -> None:
+def test_an_event_is_described_in_words(event: dict[str, Any], said: str) -> None:
     read = Event.from_json({"t": 1.0, **event})
     assert read is not None
     assert read.text == said

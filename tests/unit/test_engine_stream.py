@@ -16,7 +16,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 def build(*items: dict[str, Any]) -> tuple[str, list[BuildEvent]]:
     events: list[BuildEvent] = []
-    return follow_build(items, image="hvdcloud/digits:1", pip_hint="mend it", progress=events.append), events
+    return follow_build(items, image="hvdcloud/digits:1", pip_hint="fix it", progress=events.append), events
 
 
 def failing_build(*items: dict[str, Any]) -> ImageError:
@@ -63,7 +63,7 @@ def test_a_failing_step_is_named_with_its_last_lines_only() -> None:
     assert failed.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 
-def test_a_requirement_that_does_not_exist_is_told_in_pips_words() -> None:
+def test_a_requirement_that_does_not_exist_is_reported_in_pips_words() -> None:
     failed = failing_build(
         step(3, "RUN pip install"),
         {"stream": "\x1b[91mERROR: Could not find a version that satisfies the requirement nosuch==9\n\x1b[0m"},
@@ -72,7 +72,7 @@ def test_a_requirement_that_does_not_exist_is_told_in_pips_words() -> None:
     )
     assert "satisfies the requirement nosuch==9" in failed.message
     assert failed.details.splitlines()[-1] == "ERROR: No matching distribution found for nosuch==9"
-    assert failed.hint == "mend it"
+    assert failed.hint == "fix it"
 
 
 @pytest.mark.parametrize("where", ["error", "output"])
@@ -95,7 +95,7 @@ def test_an_engine_that_hangs_up_fails_the_build() -> None:
         yield step(2, "RUN make")
         raise ChunkedEncodingError("Connection broken: IncompleteRead")
 
-    with pytest.raises(ImageError, match="hung up during the build of digits, at step 2/3: RUN make"):
+    with pytest.raises(ImageError, match="closed the connection during the build of digits, at step 2/3: RUN make"):
         follow_build(broken(), image="digits", pip_hint="", progress=ignore)
 
 

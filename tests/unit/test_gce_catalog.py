@@ -40,7 +40,7 @@ def test_a_custom_type_has_its_size_in_its_name(name: str) -> None:
         ("custom-2-20480", "0.9 to 6.5 GB per vCPU"),
     ],
 )
-def test_a_custom_type_that_breaks_a_rule_is_told_which(name: str, reason: str) -> None:
+def test_a_custom_type_that_breaks_a_rule_is_refused_with_the_rule(name: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         catalog.machine(name)
     assert len(problems(name, None, 0)) == 1
@@ -118,7 +118,7 @@ def test_a_machine_that_has_its_gpus_is_named_where_one_is_asked_for_on_n1() -> 
     assert "a2-ultragpu-1g" in problem.hint
 
 
-def test_the_end_of_a_gpu_is_told_before_and_refused_from_that_day_on() -> None:
+def test_the_end_of_a_gpu_is_reported_before_and_refused_from_that_day_on() -> None:
     eve, day = date(2027, 7, 31), date(2027, 8, 1)
     for gpu in ("nvidia-tesla-t4", "nvidia-tesla-p4"):
         [notice] = catalog.notices("n1-standard-8", gpu, 1, today=eve)

@@ -105,7 +105,7 @@ def test_the_region_of_each_vm_decides() -> None:
 def test_a_region_that_the_table_does_not_know_is_said() -> None:
     found = costs([vm(zone="europe-west4-b", ends=at(hours=1))], [], now=at(minutes=30))
     assert found.so_far == pytest.approx(0.46 / 2)
-    assert found.notes == ("the price table has no prices of europe-west4; those of us-central1 stand in for them",)
+    assert found.notes == ("the price table has no prices of europe-west4; those of us-central1 are used instead",)
 
 
 def test_a_spot_vm_costs_its_own_price() -> None:
@@ -144,7 +144,7 @@ def test_a_minute_is_billed_at_least() -> None:
 
 
 @pytest.mark.parametrize("status", ["TERMINATED", "STOPPED"])
-def test_a_vm_that_is_off_costs_its_disk_until_somebody_deletes_it(status: str) -> None:
+def test_a_vm_that_is_off_costs_its_disk_until_it_is_deleted(status: str) -> None:
     off = vm(status=status, lastStopTimestamp=text(at(minutes=30)), ends=at(hours=2))
     found = costs([off], [], now=at(hours=10))
     assert found.dollars_per_hour == pytest.approx(DISK)
@@ -162,12 +162,12 @@ def test_a_vm_that_was_off_for_a_while_costs_its_disk_for_that_while() -> None:
     assert found.worst_case == pytest.approx(0.94 + 0.46 * 3630 / 3600)
 
 
-def test_a_disk_that_no_vm_holds_costs_until_somebody_deletes_it() -> None:
+def test_a_disk_that_no_vm_holds_costs_until_it_is_deleted() -> None:
     found = costs([vm("digits-1", ends=at(hours=2))], [disk(), disk(zone="us-west1-a")], now=at(hours=1))
     assert found.dollars_per_hour == pytest.approx(NODE + DISK + DISK_WEST)
     assert found.so_far == pytest.approx(0.46 + 0.01 + 0.012)
     assert found.worst_case is None
-    assert "disk digits-0 belongs to no VM that is there" in found.notes
+    assert "disk digits-0 belongs to no existing VM" in found.notes
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "REPAIRING", "SUSPENDED", "ANYTHING"])

@@ -1,4 +1,4 @@
-"""What an error of the Compute API means, whatever form it comes in."""
+"""What an error of the Compute API means, in each of its forms."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
     assert "\nGPU=no\n" in script(gpu_type=None)
 
 
-def test_compute_engine_itself_deletes_the_nodes_whoever_forgets_them() -> None:
+def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
     for spot in ("none", "all"):
         assert properties(spot=spot)["scheduling"] == {
             "provisioningModel": "SPOT" if spot == "all" else "STANDARD",

@@ -153,7 +153,7 @@ def test_a_table_without_its_main_region_is_left_aside(state: Path) -> None:
     assert "us-central1 has no disk-gb-month" in notice
 
 
-def test_a_folder_in_its_place_does_not_keep_prices_from_being_told(state: Path) -> None:
+def test_a_folder_in_its_place_does_not_keep_prices_from_being_shown(state: Path) -> None:
     (state / "prices.json").mkdir()
     assert prices.as_of() == date(2026, 7, 30)
     assert prices.notices()

@@ -48,7 +48,7 @@ def test_what_a_cluster_does_not_use_is_not_counted() -> None:
     assert "A2_CPUS" in {need.metric for need in needs(settings(machine_type="a2-highgpu-1g"), nodes=1)}
 
 
-def test_a_quota_without_room_is_told_with_its_numbers() -> None:
+def test_a_quota_without_room_is_reported_with_its_numbers() -> None:
     [found] = shortfalls(needs(settings(), nodes=4), regional_quotas=quotas({"CPUS": 40}, usage=10), project_quotas=[])
     assert found == Shortfall(metric="CPUS", needed=32, limit=40.0, usage=10.0, regional=True)
 

@@ -21,7 +21,7 @@ READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"
 
 
 class Client(ComputeClient):
-    """VMs that are ready after so many questions."""
+    """VMs that are ready after this many questions."""
 
     def __init__(self, nodes: int, *, questions: int) -> None:
         self.made = [

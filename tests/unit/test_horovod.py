@@ -103,7 +103,7 @@ def test_a_head_that_only_drives_gives_no_ranks_and_fewer_nodes_than_the_minimum
     hosts = (Host(name="d-0", slots=0), Host(name="d-1", slots=2), Host(name="d-2", slots=2))
     argv = elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120)
     assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "8")
-    # The head alone would be enough for `min: 1`, but somebody has to train.
+    # The head alone would be enough for `min: 1`, but one node has to train.
     argv = elastic_argv(hosts=hosts, least=1, most=1, interface="eth0", gloo_timeout=120)
     assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "2")
     with pytest.raises(UsageError, match=r"there are 3 node\(s\), and run.elastic.min is 4"):

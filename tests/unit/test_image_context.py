@@ -253,7 +253,7 @@ def test_one_command_plans_its_image_once(tmp_path: Path) -> None:
     command = Context(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}), Console())
     (tmp_path / "requirements.txt").write_text("tqdm==4.66.1\n")
     planned = image_to_be(command)
-    # Whatever is written meanwhile is for the next command.
+    # What is written meanwhile is for the next command.
     (tmp_path / "requirements.txt").write_text("tqdm==4.67.0\n")
     assert image_of_nodes(command) == image_to_be(command) == planned
     assert image_to_be(Context(command.config, Console())) != planned

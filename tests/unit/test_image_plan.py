@@ -280,7 +280,7 @@ def test_a_dockerfile_that_cannot_become_a_node_is_refused_before_anything_is_bu
 def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    with pytest.raises(UsageError, match=r"Dockerfile is not there, but image\.dockerfile names it"):
+    with pytest.raises(UsageError, match=r"Dockerfile does not exist, but image\.dockerfile names it"):
         planned(project, dockerfile="Dockerfile")
     dockerfile(tmp_path)
     with pytest.raises(UsageError, match="is not below the project's folder"):

@@ -1,4 +1,4 @@
-"""The run's log: one prefix per line, whoever launched the ranks, and no line that is lost or mixed up."""
+"""The run's log: one prefix per line, with either launcher, and no line that is lost or mixed up."""
 
 from __future__ import annotations
 

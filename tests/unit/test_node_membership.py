@@ -65,7 +65,7 @@ def test_two_changes_are_never_within_the_same_second() -> None:
     assert made.change(now=WRITE_SECONDS) == {"d-0": 2, "d-1": 2}
 
 
-def test_workers_that_have_not_met_yet_are_not_told_of_another_change() -> None:
+def test_workers_that_have_not_met_yet_are_not_notified_of_another_change() -> None:
     made = started()
     made.move("d-2", Place.LEAVING)
     assert made.change(now=FORM_SECONDS - 0.1) is None
@@ -81,7 +81,7 @@ def test_a_listed_node_that_horovod_has_missed_is_listed_under_another_name() ->
     assert made.change(now=UNUSED_SECONDS + 0.2) == {"d-0": 2, "d-1": 2, "d-2-g2": 2}
 
 
-def test_a_node_that_the_others_are_slow_to_take_is_listed_anew_less_and_less_often() -> None:
+def test_a_node_that_the_others_are_slow_to_take_is_listed_again_less_and_less_often() -> None:
     made = started()
     made.continued(now=3.0)
     now, aliases = 3.0, []
@@ -103,7 +103,7 @@ def test_after_a_loss_the_list_stays_until_the_others_have_gone_on() -> None:
     assert made.change(now=100.0 + GLOO + LOSS_MARGIN_SECONDS) == {"d-0": 2, "d-1": 2, "d-2-g2": 2}
 
 
-def test_when_the_others_are_seen_to_go_on_the_list_changes_at_once() -> None:
+def test_when_the_others_are_seen_to_continue_the_list_changes_at_once() -> None:
     made = started()
     made.lost("d-2", "no heartbeat", now=100.0)
     made.continued(now=103.0)
@@ -184,7 +184,7 @@ def test_what_fails_because_of_a_loss_is_not_held_against_its_node() -> None:
     assert places(made)["d-1"] == "listed"
 
 
-def test_a_node_that_is_made_anew_begins_without_failures() -> None:
+def test_a_replaced_node_begins_without_failures() -> None:
     made = started()
     now = fail(made, times=MOST_FAILURES, now=100.0)
     made.admit("d-1", index=1, slots=4)
@@ -194,7 +194,7 @@ def test_a_node_that_is_made_anew_begins_without_failures() -> None:
     assert made.change(now=now + 600.0) == {"d-0": 2, "d-2": 2, f"d-1-g{MOST_FAILURES + 1}": 4}
 
 
-def test_what_its_predecessor_did_is_not_held_against_a_node_that_is_made_anew() -> None:
+def test_what_its_predecessor_did_is_not_held_against_a_replaced_node() -> None:
     made = started()
     now = fail(made, times=MOST_FAILURES, now=100.0)
     made.admit("d-1", index=1, slots=2)

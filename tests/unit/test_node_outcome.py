@@ -145,7 +145,7 @@ def elastic_evidence(*workers: Worker, **seen: Any) -> ElasticEvidence:
 
 
 REMOVED = worker(2, 1, got_over=True, at=5.0)
-"""Of a node that was dismissed: Horovod tells it so by an exception."""
+"""Of a node that was dismissed: Horovod ends it by an exception."""
 LOST_LONG_AGO = worker(2, lost=True, got_over=True)
 KILLED_LONG_AGO = worker(2, 137, got_over=True, signal=9, at=5.0)
 EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were training, which ends an elastic job"
@@ -155,7 +155,7 @@ EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were t
     ("workers", "seen", "outcome"),
     [
         ([worker(0, 0), worker(1, 0)], {"launcher": 0}, Outcome("succeeded", 0, "")),
-        # Whoever left before the others were done has no part in it.
+        # A worker that left before the others were done has no part in it.
         ([worker(0, 0), REMOVED, LOST_LONG_AGO, KILLED_LONG_AGO], {"launcher": 0}, Outcome("succeeded", 0, "")),
         ([worker(0, 0), worker(1, 0)], {"launcher": 1, "stopped": True}, Outcome("succeeded", 0, "")),
         ([worker(0, 0), worker(1, 7, at=12.0)], {"launcher": 0}, Outcome("failed", 7, EARLY)),
@@ -181,7 +181,7 @@ EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were t
         (
             [worker(0, lost=True), worker(1, lost=True)],
             {"lost": [Loss("n1", "gone", 1.0), Loss("n0", "gone", 2.0)], "least": 2, "launcher": 1},
-            Outcome("lost", None, "of n0, n1 nothing was heard, and fewer than 2 node(s) were left"),
+            Outcome("lost", None, "nothing was heard from n0, n1, and fewer than 2 node(s) were left"),
         ),
         ([worker(0)], {"launcher": -9}, Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)")),
         # Its workers are asked to end, and may exit with 0.

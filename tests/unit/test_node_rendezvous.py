@@ -162,7 +162,7 @@ def test_nothing_is_hopeless_without_workers() -> None:
     assert not scene.hopeless_after(10 * STEP_SECONDS)
 
 
-def test_workers_that_go_on_long_after_one_ended_well_are_parted_from_it_once() -> None:
+def test_workers_that_continue_long_after_one_ended_well_are_parted_from_it_once() -> None:
     scene = Scene()
     end(scene.world, "d-1", 0, at=scene.now)
     assert not scene.hopeless_after(60.0)

@@ -72,7 +72,7 @@ def test_the_file_of_samples_stays_small_and_covers_the_whole_run(tmp_path: Path
     assert kept[-1] >= count - max(gaps)
 
 
-def test_a_second_agent_goes_on_with_the_file_of_the_first(tmp_path: Path) -> None:
+def test_a_second_agent_continues_with_the_file_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     Series(path).add({"t": 1})
     Series(path).add({"t": 2})

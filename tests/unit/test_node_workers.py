@@ -13,7 +13,7 @@ def test_a_world_has_formed_when_everybody_is_connected_to_everybody() -> None:
     assert not made.check_formed(made.nodes(), now=10.0)
     see(made, "d-0", "d-1", "d-2", now=10.0)
     see(made, "d-1", "d-0", "d-2", now=10.0)
-    assert not made.check_formed(made.nodes(), now=10.0), "nothing was heard of d-2"
+    assert not made.check_formed(made.nodes(), now=10.0), "nothing was heard from d-2"
     see(made, "d-2", "d-0", now=10.0)
     assert not made.check_formed(made.nodes(), now=10.0), "d-2 is not connected to d-1"
     see(made, "d-2", "d-1", "d-0", now=10.0)
@@ -96,7 +96,7 @@ def test_one_that_is_left_alone_while_workers_were_connecting_may_wait_for_a_dea
 
 def test_what_was_trained_is_forgotten_when_those_who_have_met_have_all_ended() -> None:
     made = world(2)
-    assert not made.has_forgotten(), "nobody has met yet: there is nothing to forget"
+    assert not made.has_forgotten(), "no workers have met yet: there is nothing to forget"
     see_all(made, now=10.0)
     assert made.check_formed(made.nodes(), now=10.0)
     made.processes["d-2", 7] = Process(2, "d-2", "d-2")
@@ -105,7 +105,7 @@ def test_what_was_trained_is_forgotten_when_those_who_have_met_have_all_ended() 
     end(made, "d-0", 134, at=11.0)
     assert made.has_forgotten()
     made.forget("d-2")
-    assert not made.has_forgotten(), "nobody is left who could wait"
+    assert not made.has_forgotten(), "no worker is left that could wait"
     made.begin(now=20.0)
     made.processes["d-0", 9] = Process(0, "d-0", "d-0")
     assert not made.has_forgotten()
@@ -114,7 +114,7 @@ def test_what_was_trained_is_forgotten_when_those_who_have_met_have_all_ended() 
 def test_workers_connect_when_each_of_them_has_been_seen_with_a_connection_since_the_change() -> None:
     made = world(3)
     see_all(made, now=FRESH_SECONDS - 0.1)
-    assert not made.all_connect(now=FRESH_SECONDS), "connections from before, which nobody has broken yet"
+    assert not made.all_connect(now=FRESH_SECONDS), "connections from before, which are not broken yet"
     see(made, "d-0", "d-1", now=10.0, connections=1)
     see(made, "d-1", "d-0", now=10.0, connections=1)
     see(made, "d-2", now=10.0)
@@ -122,7 +122,7 @@ def test_workers_connect_when_each_of_them_has_been_seen_with_a_connection_since
     see(made, "d-2", "d-0", now=10.0, connections=1)
     assert made.all_connect(now=10.0)
     assert not made.check_formed(made.nodes(), now=10.0), "but they have not all met"
-    assert not made.all_connect(now=10.0 + FRESH_SECONDS + 0.1), "nobody knows what has become of it"
+    assert not made.all_connect(now=10.0 + FRESH_SECONDS + 0.1), "its state is not known"
 
 
 def test_one_that_is_alone_has_nobody_to_connect_to() -> None:
@@ -138,14 +138,14 @@ def test_without_workers_there_is_no_world() -> None:
     assert not made.check_formed(made.nodes(), now=20.0)
 
 
-def test_a_worker_of_which_nobody_told_is_passed_over() -> None:
+def test_a_worker_that_was_never_reported_is_passed_over() -> None:
     made = world(1)
     made.connected("d-0", {"8": {}}, listening=[], now=9.0)
     made.connected("d-3", {"7": {}}, listening=[], now=9.0)
     assert not made.check_formed(made.nodes(), now=9.0)
 
 
-def test_workers_that_go_on_for_long_after_one_has_ended_well_wait_for_it() -> None:
+def test_workers_that_continue_for_long_after_one_has_ended_well_wait_for_it() -> None:
     made = world(2)
     assert not made.waits_for_one_that_ended(now=1000.0)
     end(made, "d-1", 0, at=100.0)

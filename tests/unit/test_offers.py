@@ -201,7 +201,7 @@ def test_where_the_api_answers_its_zones_count() -> None:
 QUOTAS = [{"metric": "NVIDIA_T4_GPUS", "limit": 3.0, "usage": 2.0}]
 
 
-def test_quota_that_would_refuse_is_told() -> None:
+def test_quota_that_would_refuse_is_reported() -> None:
     available = Availability(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
     found = offered(available=available)
     own = the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4")
@@ -209,7 +209,7 @@ def test_quota_that_would_refuse_is_told() -> None:
     assert the(found, "g2-standard-8", "us-central1-a", spot=False).quota == ()
 
 
-def test_quota_that_nobody_told_is_not_known() -> None:
+def test_quota_that_no_answer_has_is_not_known() -> None:
     known = Availability(regional_quotas={"us-central1": QUOTAS, "us-east1": ()}, project_quotas=[])
     for found, zone in ((offered(), "us-central1-a"), (offered(available=known), "us-east1-c")):
         assert the(found, "n1-standard-8", zone, spot=False, gpu="nvidia-tesla-t4").quota is None

@@ -158,7 +158,7 @@ def reader_of(log: str, *, elastic: bool = True, piece: int = 5) -> LogReader:
     return reader
 
 
-# Worker 0 was rank 0 until its node was lost; worker 2 goes on from the last commit, and ends the run.
+# Worker 0 was rank 0 until its node was lost; worker 2 continues from the last commit, and ends the run.
 MOVED = """\
 [0] world of 3: going on at epoch 1, batch 0
 [0] epoch  1/6: loss 0.9, 300 images/s
@@ -184,7 +184,7 @@ def test_the_rank_that_prints_epochs_is_followed_whichever_worker_it_is(piece: i
     assert reader.numbers["images/s"] == 390
 
 
-def test_a_static_run_is_told_by_rank_zero_alone() -> None:
+def test_the_progress_of_a_static_run_comes_from_rank_zero_alone() -> None:
     reader = reader_of(MOVED, elastic=False)
     assert reader.progress == Progress(unit="epoch", count=2)
     assert reader.last_line == "epoch  2/6: loss 0.8, 310 images/s"
@@ -198,13 +198,13 @@ def test_the_same_epoch_of_every_rank_counts_once() -> None:
     assert reader.numbers == {"loss": 1.5}
 
 
-def test_steps_that_every_rank_prints_do_not_look_like_steps_that_begin_anew() -> None:
+def test_steps_that_every_rank_prints_do_not_look_like_steps_that_begin_again() -> None:
     lines = [f"[{rank}] step {step}/900" for step in range(100, 600, 100) for rank in (0, 1)]
     lines.insert(5, lines.pop(2))
     assert reader_of("\n".join([*lines, ""])).progress == Progress(unit="step", count=500)
 
 
-def test_a_worker_that_goes_on_alone_from_an_earlier_commit_is_followed() -> None:
+def test_a_worker_that_continues_alone_from_an_earlier_commit_is_followed() -> None:
     before = [f"[0] step {step}/900" for step in range(10, 510, 10)]
     after = [f"[3] step {step}/900" for step in range(400, 470, 10)]
     reader = reader_of("\n".join([*before, *after, ""]))

@@ -85,7 +85,7 @@ def test_what_markdown_would_take_for_markup_stands_for_itself() -> None:
     assert lines == ["x" * 60, "y" * 59 + " - no list"]
 
 
-def test_an_example_is_what_stands_after_the_last_paragraph_mark() -> None:
+def test_an_example_is_what_follows_the_last_paragraph_mark() -> None:
     app = typer.Typer()
 
     @app.command()

@@ -209,7 +209,7 @@ def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
 
 
 @pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
-def test_whatever_stands_in_place_of_a_number_does_no_harm(value: Any) -> None:
+def test_anything_in_place_of_a_number_does_no_harm(value: Any) -> None:
     rows = [{"t": BEGAN + n, **dict.fromkeys(("cpu", "memory", "sent", "log", "gpus"), value)} for n in range(3)]
     state = dict.fromkeys(("started", "ended", "np", "nodes", "ranks", "about", "exit_code", "result"), value)
     parsed(page(record(state=state, samples={0: rows}, events=[{"t": BEGAN, "event": value}])))

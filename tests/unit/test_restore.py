@@ -226,7 +226,7 @@ def test_gathering_keeps_what_is_newer_here_and_fetches_nothing_where_nothing_is
     assert world.files(RUNS[0]) == {"latest": b"of 0"}
 
 
-def test_gathering_goes_on_from_what_the_run_was_given(world: Workers) -> None:
+def test_gathering_continues_from_what_the_run_was_given(world: Workers) -> None:
     world.write(RUNS[0], "epoch-1", b"1", modified=100)
     world.finish(RUNS[0])
     for node in (0, 1):

@@ -113,7 +113,7 @@ def test_gpus_share_a_line_where_there_is_no_room_for_each() -> None:
     assert low.count("8 GPUs") == 4
     assert "504 W" in low
     many = "\n".join(shown(view(nodes=[node(index, gpus=8) for index in range(64)]), height=24))
-    assert "more; a higher terminal shows them" in many
+    assert "more; a taller terminal shows them" in many
 
 
 def test_what_does_not_answer_or_is_gone_is_said_where_its_figures_were() -> None:
@@ -208,7 +208,7 @@ def test_money_that_nothing_ends_is_said_and_none_too() -> None:
     assert "costs nothing" in shown(view(dollars_per_hour=0.0, dollars_so_far=0.0))[0]
 
 
-def test_a_question_stands_where_the_keys_were() -> None:
+def test_a_question_is_shown_where_the_keys_were() -> None:
     assert shown(view(), message="stop run r? y/n")[-1] == "stop run r? y/n"
 
 

@@ -73,7 +73,7 @@ def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
     assert variables(work, **away) == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
 
 
-def test_a_variable_that_somebody_wrote_into_the_file_by_hand_stays(work: WorkFolder) -> None:
+def test_a_variable_that_was_written_into_the_file_by_hand_stays(work: WorkFolder) -> None:
     carried_out(work, {"project": "lab-42", "cheaper_after_days": None})
     assert variables(work) == {**DEFAULTS, "cheaper_after_days": None}
 
@@ -98,7 +98,7 @@ def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkF
     assert variables(work, name="words", self_delete=True)["self_delete"] == ["digits", "words"]
 
 
-def test_only_a_cluster_that_was_named_makes_its_nodes_anew(work: WorkFolder) -> None:
+def test_only_a_cluster_that_was_named_replaces_its_nodes(work: WorkFolder) -> None:
     carried_out(work, variables(work, self_replace=True))
     assert variables(work)["self_replace"] == ["digits"]
     assert variables(work, name="words")["self_replace"] == ["digits"]
@@ -117,9 +117,9 @@ def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"bucket": "gs://mine/folder"}, "no bucket's name"),
-        ({"operators": ["ann@example.com"]}, "no member"),
-        ({"region": "us-central1-a"}, "no region"),
+        ({"bucket": "gs://mine/folder"}, "not a bucket's name"),
+        ({"operators": ["ann@example.com"]}, "not a member"),
+        ({"region": "us-central1-a"}, "not a region"),
         ({"budget_dollars": 5}, "needs the billing account"),
         ({"billing_account": "01AB23-4C56DE-F78901"}, "only for a budget"),
     ],

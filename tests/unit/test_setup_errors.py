@@ -77,7 +77,7 @@ Details:
          "network and proxy"),
         ("", "Failed to query available provider packages\nCould not retrieve the list of available versions", 5,
          "network and proxy"),
-        ("", "Error acquiring the state lock", 2, "at work in the same folder"),
+        ("", "Error acquiring the state lock", 2, "running in the same folder"),
         ("", "Unsupported Terraform Core version", 2, "too old"),
         ("", "Failed to save state: write terraform.tfstate: no space left on device", 4, "free some space"),
         ("", "Something that nobody has seen before", 2, "Something that nobody has seen before"),
@@ -89,7 +89,7 @@ def test_what_terraform_says_and_what_it_means(address: str, said: str, code: in
     error = terraform_error([failure], doing="set up the project", project="lab-42", ended=1)
     assert error.code == ExitCode(code)
     assert words in f"{error.message} {error.hint}"
-    assert summary[:60] in error.details  # Terraform's own words are there, whatever was made of them.
+    assert summary[:60] in error.details  # Terraform's own words are there, too.
 
 
 def test_a_missing_right_comes_before_what_follows_from_it() -> None:
@@ -129,7 +129,7 @@ def test_all_that_is_there_already_is_named() -> None:
 
 
 def test_what_was_begun_and_not_refused_may_be_there() -> None:
-    """Only that is taken up without a word: what Google refused may be somebody else's."""
+    """Only that is taken up without a word: what Google refused may belong to another user."""
 
     def hook(kind: str, address: str, action: str = "create") -> dict[str, Any]:
         return {"type": kind, "hook": {"resource": {"addr": address}, "action": action}}

@@ -64,7 +64,7 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
         "+ APIs on: compute, iam",
         "+ network hvdcloud",
         "± subnetwork hvdcloud (region)",
-        "~ bucket gs://lab-hvdcloud (lifecycle_rule; changed by somebody since)",
+        "~ bucket gs://lab-hvdcloud (lifecycle_rule; changed outside hvdcloud)",
         "+ grant to the nodes' service account: storage.objectUser on bucket lab-hvdcloud",
         "- grant to serviceAccount:n@lab: hvdcloudSelfDelete on the project, if hvdcloud-digits",
         "+ something new x",

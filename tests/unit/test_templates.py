@@ -119,7 +119,7 @@ def test_the_configuration_is_valid(template: Path) -> None:
     assert (template / str(config.image.requirements)).is_file()
 
 
-def test_only_the_elastic_templates_go_on_without_some_of_their_nodes(template: Path) -> None:
+def test_only_the_elastic_templates_continue_without_some_of_their_nodes(template: Path) -> None:
     config = load_config(template / "hvdcloud.yaml", environ={})
     if template.name.endswith("-elastic"):
         assert config.run.elastic is not None

@@ -1,4 +1,4 @@
-"""The ledger remembers what was verified; whatever happens to it, it never says more than is true."""
+"""The ledger remembers what was verified; even when damaged, it never says more than is true."""
 
 from __future__ import annotations
 

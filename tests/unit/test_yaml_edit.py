@@ -210,7 +210,7 @@ def test_the_file_is_replaced_in_one_move_and_keeps_its_mode(tmp_path: Path) -> 
     link = tmp_path / "hvdcloud.yaml"
     link.symlink_to("real.yaml")
     inode = file.stat().st_ino
-    with file.open() as reader:  # Whoever reads it meanwhile still reads the whole old one.
+    with file.open() as reader:  # A reader meanwhile still reads the whole old one.
         assert [change.key for change in edit_file(link, {"provider": "gce"})] == ["provider"]
         assert reader.read() == "name: x\n"
     assert link.is_symlink()

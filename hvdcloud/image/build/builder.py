@@ -75,14 +75,14 @@ def build(
         plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
-        UsageError: no such framework and device, a file that the configuration names is not there, or a cache is no
+        UsageError: no such framework and device, a file that the configuration names is missing, or a cache is no
             repository.
         NodeError, CredentialsError: the engine, see `engine.connect`.
         ImageError: `image.base` can't be pulled or can't be a node, or a step failed; `details` has its last lines.
     """
     started = time.monotonic()
     source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
-    # What can be refused is refused before an engine is asked, and before `image.base` is pulled, whatever that is.
+    # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
     if plan is None:
         unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
         plan = plan_image(image_config, project_dir=project_dir, base=unseen, needs=needs)
@@ -147,7 +147,7 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
     """What `build` carries out; no engine is asked, except for what image the tag `image.base` is.
 
     Raises:
-        UsageError: no such framework and device, or a file that the configuration names is not there.
+        UsageError: no such framework and device, or a file that the configuration names is missing.
         ImageError: `image.base` is not in the engine.
         NodeError, CredentialsError: the engine, see `engine.connect`.
     """

@@ -94,7 +94,7 @@ def find_builder(api: Any) -> BuildKitBuilder | None:
     """
     wanted = os.environ.get(BUILDER_VARIABLE, "")
     if wanted not in ("", "classic", "buildkit"):
-        message = f"{BUILDER_VARIABLE}={wanted} is no builder"
+        message = f"{BUILDER_VARIABLE}={wanted} is not a builder"
         raise UsageError(message, hint="set it to classic or buildkit, or unset it")
     if wanted == "classic":
         return None
@@ -215,7 +215,7 @@ def _end(lines: Sequence[str], begun: int) -> int:
 def _run(command: list[str], *, environment: dict[str, str], context: Context, log: PlainLog, what: str) -> int:
     """Sends the context to a docker command and reads what it prints; returns its exit code.
 
-    Whatever ends this early, such as Ctrl-C, ends the command, and with it the build.
+    Anything that ends this early, such as Ctrl-C, ends the command, and with it the build.
     """
     process = subprocess.Popen(
         command,

@@ -25,7 +25,7 @@ _BASE_IMAGE = re.compile(r"\[internal\] load metadata for (\S+)")
 _OUTPUT = re.compile(r"\d+\.\d+ (.*)")
 _PULLED = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52} (.*\d.*)")
 _ERROR = "ERROR: "
-# Whatever passed the error on, before what it is.
+# The parts that passed the error on, before the error itself.
 _VIA = re.compile(
     r"(?:ERROR: |failed to solve: |failed to solve with frontend \S+: |failed to create LLB definition: "
     r"|rpc error: code = \w+ desc = )+"

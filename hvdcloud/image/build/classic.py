@@ -35,7 +35,7 @@ class ClassicBuilder:
         # The throw-away stage first, to know which image has to be thrown away.
         stage = self._run(step, target=step.throw_away, tag=None, progress=progress) if step.throw_away else None
         image_id = self._run(step, target=step.target, tag=step.reference, progress=progress)
-        # It only costs space: an engine that keeps it, for whatever reason, has built the image all the same.
+        # It only costs space: an engine that keeps it, for any reason, has built the image all the same.
         with contextlib.suppress(APIError):
             if stage is not None:
                 self.api.remove_image(stage)
@@ -65,5 +65,5 @@ class ClassicBuilder:
             said = str(error.explanation or error)
             raise engine_stream.disk_full(said, image=step.what) or ImageError(
                 f"the Docker engine refused to build {step.what}: {said}",
-                hint="docker info shows whether the engine is well; then try again",
+                hint="docker info shows whether the engine is healthy; then try again",
             ) from error

@@ -47,12 +47,12 @@ class Cache:
 
 
 def cache_from(text: str | None) -> Cache | None:
-    """What `--cache-from HOST/PATH[:TAG]` names. Raises UsageError: that is no repository."""
+    """What `--cache-from HOST/PATH[:TAG]` names. Raises UsageError: that is not a repository."""
     return None if text is None else _parsed(text, option="--cache-from")
 
 
 def cache_to(text: str | None) -> Cache | None:
-    """What `--cache-to HOST/PATH` names. Raises UsageError: no repository, or with a tag: each image has its own."""
+    """What `--cache-to HOST/PATH` names. Raises UsageError: not a repository, or with a tag: each image has its own."""
     cache = None if text is None else _parsed(text, option="--cache-to")
     if cache and cache.tag:
         message = f"--cache-to {text} names a tag, but a cache has one for each image"
@@ -80,7 +80,7 @@ class Reader:
         return any(self._pulled(step, f"{self.cache.repository}:{tag}") for tag in self._tags(step))
 
     def tidy(self) -> None:
-        """Removes the names under which images were pulled, and with them those that were of no use.
+        """Removes the names under which images were pulled, and with them those that did not help.
 
         Not sooner: even the wrong image has layers that the next one to be pulled needs.
         """
@@ -133,7 +133,7 @@ def store(api: Any, cache: Cache, *, plan: ImagePlan, progress: Progress) -> Non
 def _parsed(text: str, *, option: str) -> Cache:
     path, tag = _split(text)
     if "@" in text or not _PATH.fullmatch(path) or (tag and not _TAG.fullmatch(tag)):
-        message = f"{option} {text!r} is no repository"
+        message = f"{option} {text!r} is not a repository"
         raise UsageError(message, hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache")
     return Cache(repository=path, tag=tag)
 

@@ -8,7 +8,7 @@ from hvdcloud.errors import CapacityError, CredentialsError, ImageError, UsageEr
 from hvdcloud.google.error_catalogue import Action, Rule
 
 _IAM = "https://console.cloud.google.com/iam-admin/iam?project={project}"
-_AGAIN = "run hvdcloud build --remote again; https://status.cloud.google.com tells of outages"
+_AGAIN = "run hvdcloud build --remote again; https://status.cloud.google.com shows outages"
 _ACCOUNT = "the account that builds run as (image.remote.service_account, else Cloud Build's own)"
 _ERROR_INFO = "https://github.com/googleapis/googleapis/blob/master/google/api/error_reason.proto"
 _ROLES = "https://cloud.google.com/build/docs/iam-roles-permissions"

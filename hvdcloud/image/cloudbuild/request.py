@@ -44,7 +44,7 @@ class Names:
     wanted: tuple[str, ...]
 
     def of(self, step: Step, plan: ImagePlan) -> tuple[str, ...]:
-        """Everything that a step's image is to be called."""
+        """All names that a step's image gets."""
         own = () if step.reference == plan.reference else (self.content[step.reference],)
         return (*own, *(self.wanted if step is plan.last else ()))
 

@@ -25,7 +25,12 @@ _LEVEL = 1
 
 
 def merged(contexts: Mapping[str, Context], *, keep_ca_bundle: bool) -> Context:
-    """One context with a folder for each; without certificates that only this machine's network needs, if so asked."""
+    """One context with a folder for each.
+
+    Args:
+        contexts: what is in each folder, by its name.
+        keep_ca_bundle: False: leave out certificates that only this machine's network needs.
+    """
     entries = []
     for folder, context in contexts.items():
         for entry in (*context.hashed, *context.unhashed):

@@ -187,7 +187,7 @@ def project_context(row: Row, sources: Sources, *, project_dir: Path, requiremen
         base: reference of the base image.
 
     Raises:
-        UsageError: a file is not there, or not below `project_dir`.
+        UsageError: a file is missing, or not below `project_dir`.
     """
     # What the base image has is not needed again, and TensorFlow's other name means what it has.
     there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
@@ -225,7 +225,7 @@ def requirements_context(
 
 
 def has_requirements(project_dir: Path, requirements: str | None) -> bool:
-    """Whether there is anything to install, not only comments. Raises UsageError: the file is not there."""
+    """Whether there is anything to install, not only comments. Raises UsageError: the file does not exist."""
     if requirements is None:
         return False
     lines = _requirements_file(project_dir, requirements).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -266,7 +266,7 @@ def ca_entry(sources: Sources) -> Entry:
 def _requirements_file(project_dir: Path, requirements: str) -> Path:
     path = project_dir / requirements
     if not path.is_file():
-        message = f"{path} is not there, but image.requirements names it"
+        message = f"{path} does not exist, but image.requirements names it"
         raise UsageError(message, hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml")
     return path
 
@@ -287,7 +287,7 @@ def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
         if name in found:
             continue
         if not path.is_file():
-            message = f"{path} is not there, but {requirements} includes it"
+            message = f"{path} does not exist, but {requirements} includes it"
             raise UsageError(message, hint="create it, or take the line out")
         content = path.read_bytes()
         found[name] = Entry(path=f"project/{name}", content=content)

@@ -68,7 +68,7 @@ def is_pinned(reference: str) -> bool:
 
 
 def find(api: Any, reference: str) -> Base | None:
-    """The image in the engine; None if it is not there. Raises ImageError: the engine does not take the reference."""
+    """The image in the engine; None if it has none. Raises ImageError: the engine does not take the reference."""
     from docker.errors import APIError
 
     try:
@@ -82,7 +82,7 @@ def find(api: Any, reference: str) -> Base | None:
 
 
 def have(api: Any, reference: str, *, progress: Progress) -> Base:
-    """The image in the engine, pulled if it is not there: as with Docker's own FROM, a newer one is not looked for.
+    """The image in the engine, pulled if missing: as with Docker's own FROM, a newer one is not looked for.
 
     Raises:
         ImageError: it can't be pulled.
@@ -94,7 +94,9 @@ def have(api: Any, reference: str, *, progress: Progress) -> Base:
         _pull(api, reference, progress=progress)
         found = find(api, reference)
     if found is None:
-        raise ImageError(f"{reference} was pulled and is not there", hint=f"docker pull {reference} shows why")
+        raise ImageError(
+            f"{reference} was pulled, but the engine does not have it", hint=f"docker pull {reference} shows why"
+        )
     return found
 
 

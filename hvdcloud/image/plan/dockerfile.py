@@ -79,12 +79,12 @@ def read(project_dir: Path, path: str) -> UserDockerfile:
     """Reads `image.dockerfile`.
 
     Raises:
-        UsageError: it is not there or not below the project's folder, does not begin with our image, or replaces what
+        UsageError: it is missing or not below the project's folder, does not begin with our image, or replaces what
             nodes start.
     """
     file = project_dir / path
     if not file.is_file():
-        message = f"{file} is not there, but image.dockerfile names it"
+        message = f"{file} does not exist, but image.dockerfile names it"
         raise UsageError(message, hint=f"create it ({_FIRST_LINES}), or take image.dockerfile out of hvdcloud.yaml")
     if project_dir.resolve() not in file.resolve().parents:
         message = f"{file} is not below the project's folder {project_dir.resolve()}, which is all that can be sent"

@@ -1,6 +1,6 @@
 """Labels that say what an image was made from: the project's source and revision, and the versions in it.
 
-They are no part of the image's content: its tag stays the same. An existing image keeps the revision that
+They are not part of the image's content: its tag stays the same. An existing image keeps the revision that
 it was first built from, which is right as long as its content is the same.
 """
 

@@ -36,12 +36,12 @@ def find_sources(
 
     Args:
         find_links: `image.find_links`, relative to `project_dir`. None: the folders in PIP_FIND_LINKS that exist.
-        ca_bundle: `image.ca_bundle`, likewise. None: the first file that SSL_CERT_FILE, PIP_CERT or REQUESTS_CA_BUNDLE
-            names and that exists.
+        ca_bundle: `image.ca_bundle`, relative to it too. None: the first existing file of SSL_CERT_FILE, PIP_CERT and
+            REQUESTS_CA_BUNDLE.
         machine: the processor that the image is for, as in wheel names. None: this machine's.
 
     Raises:
-        UsageError: what hvdcloud.yaml names is not there, or is something else.
+        UsageError: what hvdcloud.yaml names is missing, or is something else.
     """
     # The engine's machine is this one, or a virtual machine on it.
     here = platform.machine().lower()
@@ -57,7 +57,7 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
     proxies = [variable for name in _PROXIES for variable in (name, name.upper())]
     found = {name: environment[name] for name in proxies if environment.get(name)}
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
-        # A folder of this machine is no index for the engine.
+        # The engine cannot use a folder of this machine as an index.
         urls = [url for url in environment.get(name, "").split() if url.startswith(("http://", "https://"))]
         if urls:
             found[name] = " ".join(urls)
@@ -69,7 +69,7 @@ def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:
         folder = project_dir / configured.removeprefix("file://")
         if not folder.is_dir():
             raise UsageError(
-                f"{folder} is no folder, but image.find_links names it",
+                f"{folder} is not a folder, but image.find_links names it",
                 hint="image.find_links is a folder with .whl files; correct it in hvdcloud.yaml or take it out",
             )
         return (folder,)
@@ -83,7 +83,7 @@ def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
         return next((path for path in named if path.is_file()), None)
     path = project_dir / configured
     if not path.is_file():
-        message = f"{path} is not there, but image.ca_bundle names it"
+        message = f"{path} does not exist, but image.ca_bundle names it"
         raise UsageError(message, hint="correct image.ca_bundle in hvdcloud.yaml")
     if b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
         message = f"{path} holds no certificate in PEM form, but image.ca_bundle names it"

@@ -99,7 +99,7 @@ def plan_image(
         needs: what the user's own base image has to be able to do.
 
     Raises:
-        UsageError: no such framework, device and version, or a file that the configuration names is not there or will
+        UsageError: no such framework, device and version, or a file that the configuration names is missing or will
             not do.
     """
     row = None

@@ -27,9 +27,9 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
         repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
 
     Raises:
-        UsageError: `repository` is no repository name.
+        UsageError: `repository` is not a repository name.
         CredentialsError: the docker configuration's credentials can't be read, or Google's are missing or refused.
-        ImageError: the image is not there, or the registry refused or can't be reached.
+        ImageError: the image does not exist, or the registry refused or can't be reached.
         NodeError: no engine.
     """
     target = registry.target_of(reference, repository)
@@ -65,7 +65,7 @@ def _tag(client: Any, reference: str, repository: str, target: str) -> None:
         if not error.is_client_error() and "invalid reference format" not in str(error):
             raise engine_stream.push_error(str(error.explanation or error), reference=target) from error
         raise UsageError(
-            f"image.repository {repository!r} is no repository: {error.explanation}",
+            f"image.repository {repository!r} is not a repository: {error.explanation}",
             hint="write HOST/PATH in lower case, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
         ) from error
 

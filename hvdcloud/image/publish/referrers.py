@@ -1,7 +1,7 @@
 """A document beside an image at its registry: an OCI artifact that refers to the image by its digest.
 
 It is found by the digest, for example with `oras discover REPOSITORY@DIGEST`. The engine can't push such
-things, so the registry is spoken to directly, with the credentials that a push has
+things, so requests go to the registry directly, with the credentials that a push has
 (https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md).
 """
 
@@ -92,7 +92,7 @@ def referrers_tag(digest: str) -> str:
 
 
 class _Repository:
-    """One repository of a registry, spoken to as `docker push` does."""
+    """One repository of a registry, reached as `docker push` does."""
 
     def __init__(self, target: str) -> None:
         import requests
@@ -163,7 +163,7 @@ class _Repository:
                 return
             body = json.dumps({**index, "manifests": [*listed, artifact]}).encode()
             tag = f"manifests/{referrers_tag(digest)}"
-            # 412: another process was faster. Registries that don't look at the condition are asked again above.
+            # 412: another process was faster. Registries that ignore the condition are asked again above.
             self._ask("PUT", tag, body=body, headers={"Content-Type": OCI_INDEX, **headers}, fine=(201, 412))
         raise ImageError(
             f"{self.host} does not keep what is added to {self.path}:{referrers_tag(digest)}, the list of what refers "
@@ -183,7 +183,7 @@ class _Repository:
                 etag = answer.headers.get("ETag")
                 return index, {"If-Match": etag} if etag else {}
         raise ImageError(
-            f"{self.host}/{self.path}:{tag} is no list of what refers to the image, so nothing can be added to it",
+            f"{self.host}/{self.path}:{tag} is not a list of what refers to the image, so nothing can be added to it",
             hint=f"see what it is and who pushed it; without the tag {tag} `hvdcloud push` makes a new list",
         )
 
@@ -221,7 +221,7 @@ class _Repository:
             return self._session.request(method, url, timeout=_TIMEOUT_SECONDS, **arguments)
         except SSLError as error:
             raise ImageError(
-                f"{urlsplit(url).netloc} does not speak TLS that we trust: {error}",
+                f"{urlsplit(url).netloc} has a TLS certificate that is not trusted here: {error}",
                 hint=f"name its CA in REQUESTS_CA_BUNDLE; if {self.host} speaks plain HTTP, add it to "
                 "insecure-registries in the engine's /etc/docker/daemon.json",
             ) from error
@@ -285,7 +285,7 @@ class _Repository:
 
 
 def _no_credentials(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """For requests, which would look into ~/.netrc if it were given nothing."""
+    """For requests, which would otherwise read ~/.netrc."""
     return request
 
 

@@ -58,7 +58,7 @@ def unreadable_credentials(host: str, error: Exception) -> CredentialsError:
 
 
 def target_of(reference: str, repository: str) -> str:
-    """Where an image of the engine goes: `HOST/PATH:TAG`; a tag that `repository` has comes before the reference's."""
+    """Where an image of the engine goes: `HOST/PATH:TAG`, with the tag of `repository`, else of `reference`."""
     from docker.utils import parse_repository_tag
 
     path, own_tag = parse_repository_tag(repository)
@@ -66,7 +66,7 @@ def target_of(reference: str, repository: str) -> str:
 
 
 def pinned(reference: str, digest: str) -> str:
-    """`HOST/PATH@sha256:…`: always the same bytes, whatever becomes of the tag."""
+    """`HOST/PATH@sha256:…`: always the same bytes, even if the tag moves."""
     from docker.utils import parse_repository_tag
 
     return f"{parse_repository_tag(reference)[0]}@{digest}"

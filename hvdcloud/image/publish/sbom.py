@@ -79,12 +79,12 @@ def contents(reference: str) -> Contents:
         except (DockerException, RequestException) as error:
             said = getattr(error, "explanation", None) or error
             message = f"the Python packages of {reference} can't be listed: {said}"
-            raise ImageError(message, hint="docker info shows whether the engine is well; then try again") from error
+            raise ImageError(message, hint="docker info shows whether the engine is healthy; then try again") from error
     try:
         headers: Mapping[str, str] = json.loads(output)
     except ValueError:
         raise ImageError(
-            f"the Python packages of {reference} can't be listed: its Python did not end well",
+            f"the Python packages of {reference} can't be listed: its Python failed",
             hint=f"docker run --rm --entrypoint sh {reference} -c 'command -v python3 python' shows what it has",
             details=errors.decode(errors="replace").strip(),
         ) from None
@@ -133,9 +133,11 @@ def _run(api: Any, image_id: str) -> tuple[bytes, bytes]:
 
 
 def packages_of(headers: Mapping[str, str]) -> Iterator[Package]:
-    """The packages that metadata files speak of, by their path; those of one name and version are one package.
+    """The packages that metadata files describe; those of one name and version are one package.
 
-    https://packaging.python.org/en/latest/specifications/core-metadata/
+    Args:
+        headers: the fields of each file, by its path
+            (https://packaging.python.org/en/latest/specifications/core-metadata/).
     """
     found: dict[tuple[str, str], Package] = {}
     for place in sorted(headers):

@@ -90,7 +90,7 @@ def _run(scanner: _Scanner, program: str, *, sbom: Path, report: Path) -> Vulner
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ImageError(f"{scanner.name} did not scan {sbom}: {error}", hint=hint) from error
-    # Not the exit code: a user's settings can make it stand for what was found.
+    # Not the exit code: a user's settings can make it depend on what was found.
     try:
         counts = Counter(severity.lower() for severity in scanner.severities(json.loads(done.stdout)))
     except (ValueError, KeyError, TypeError, AttributeError):

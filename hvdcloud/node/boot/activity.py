@@ -31,8 +31,11 @@ def idle_seconds() -> float | None:
 
 
 def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
-    """The activity at this moment, in words; None: there is none. `tables`: files with this machine's TCP
-    connections."""
+    """The activity at this moment, in words; None: there is none.
+
+    Args:
+        tables: files with this machine's TCP connections, in the format of /proc/net/tcp.
+    """
     if (run := state.active_run()) is not None:
         return f"run {run}"
     if agents := state.live_agents():

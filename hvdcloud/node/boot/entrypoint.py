@@ -55,7 +55,7 @@ class _StepError(Exception):
 
 
 def main() -> int:
-    """Be the container's first process until it is told to end, or sshd ends. Returns 0 after SIGTERM, else 1."""
+    """Be the container's first process until it gets SIGTERM, or sshd ends. Returns 0 after SIGTERM, else 1."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     try:
         publish({"status": "starting"})
@@ -101,8 +101,11 @@ def _next_signal(watch: Watch | None) -> int | None:
 
 
 def publish(status: dict[str, Any], *, seconds: float = PUBLISH_SECONDS) -> None:
-    """Print the node's status as one line, and set the VM's guest attribute if this is a VM. Raises _StepError: the
-    metadata server did not take it within `seconds`, so the laptop cannot know."""
+    """Print the node's status as one line, and set the VM's guest attribute if this is a VM.
+
+    Raises:
+        _StepError: the metadata server did not take it within `seconds`, so the laptop cannot know.
+    """
     _print(status)
     if server := os.environ.get(METADATA_VARIABLE):
         _put(server, json.dumps(status).encode(), deadline=time.monotonic() + seconds)

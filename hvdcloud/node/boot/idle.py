@@ -33,8 +33,11 @@ _FROZEN_SECONDS = 5.0
 
 
 class Watch:
-    """Checks for activity in the container's first process; `limit`: seconds without any after which the node is
-    idle."""
+    """Checks for activity in the container's first process.
+
+    Args:
+        limit: seconds without activity after which the node is idle.
+    """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -47,8 +50,11 @@ class Watch:
 
     @classmethod
     def wanted(cls) -> Watch | None:
-        """The watch that the environment asks for; None: the node is never idle. Raises ValueError: not a number of
-        seconds."""
+        """The watch that the environment asks for; None: the node is never idle.
+
+        Raises:
+            ValueError: not a number of seconds.
+        """
         text = os.environ.get(LIMIT_VARIABLE)
         return cls(max(1.0, float(text))) if text else None
 
@@ -108,8 +114,14 @@ class Verdict(Enum):
 
 
 def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> Verdict:
-    """What this node does next. Pure. `limit`: in seconds. `head`: this node is the head, or alone. `peers`: for the
-    head, every other node; for another node, the head; None: it does not answer."""
+    """What this node does next. Pure.
+
+    Args:
+        own: this node's answer.
+        limit: seconds without activity after which a node is idle.
+        head: this node is the head, or alone.
+        peers: for the head, every other node's answer; for another node, the head's. None: it does not answer.
+    """
     if own.idle is None or own.idle < limit:
         return Verdict.WAIT
     if not own.complete:

@@ -27,12 +27,16 @@ class _Dismissal:
     began: float
     """Monotonic seconds."""
     told: set[str] = field(default_factory=set)
-    """Nodes whose agents were told to finish."""
+    """Nodes whose agents got the order to finish."""
 
 
 class Admission:
-    """Answers the requests, and sees nodes off that were dismissed. `leases`: of the nodes' agents, by name.
-    `replaced`: called with a node that is admitted, before its new agent is started."""
+    """Answers the requests, and ends the part of nodes that were dismissed.
+
+    Args:
+        leases: of the nodes' agents, by name.
+        replaced: called with a node that is admitted, before its new agent is started.
+    """
 
     def __init__(
         self,

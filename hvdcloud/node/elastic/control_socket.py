@@ -38,8 +38,12 @@ class Caller:
 
 
 def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The supervisor's answer to a request. Raises UsageError: the run has ended, is not elastic, or refuses;
-    NodeError: the supervisor does not answer."""
+    """The supervisor's answer to a request.
+
+    Raises:
+        UsageError: the run has ended, is not elastic, or refuses.
+        NodeError: the supervisor does not answer.
+    """
     if state.supervised(run) is None:
         raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
     try:

@@ -4,7 +4,7 @@ Horovod 0.28.1 has its own ideas of hosts, which decide what may be done when (h
 
 * A host whose worker has failed is never used again under its name (discovery.py), so a node that returns gets a new
   one: `digits-2`, then `digits-2-g2`.
-* A change of the list is told to rank 0's worker by a call that waits for a minute where its node does not answer
+* A change of the list reaches rank 0's worker by a call that waits for a minute where its node does not answer
   (driver.py), with the driver's lock held. So after a loss the list stays as it is until the others have continued; a
   host that is dead and listed does no harm.
 * Two changes within one second count as one for the workers, which compare whole seconds (common/elastic.py).
@@ -196,7 +196,7 @@ class Membership:
         return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
 
     def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
-        """Give those that were listed long ago and have no worker yet another name, of which Horovod is told."""
+        """Give those that were listed long ago and have no worker yet another name, which Horovod is given."""
         for member in self.in_use():
             if member.name in used:
                 member.missed = 0
@@ -206,7 +206,7 @@ class Membership:
                 self._quiet_until = min(self._quiet_until, now)
 
     def worth_waiting(self, *, now: float) -> bool:
-        """Whether a node that is ready had better wait for others that will be soon: every change stops the training.
+        """Whether a node that is ready should wait for others that will be soon: every change stops the training.
         Here `now` is the time of day, in seconds since the epoch."""
         places = {member.place for member in self.members.values()}
         ready = [member.since for member in self.members.values() if member.place is Place.READY]

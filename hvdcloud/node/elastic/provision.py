@@ -1,6 +1,6 @@
 """The head prepares another node for an active run, as the laptop did when it began, from its own copy.
 
-Code, environment and secrets are those with which the run began, whatever has changed in the project on the laptop.
+Code, environment and secrets are those with which the run began, even if the project on the laptop has changed since.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ class RunBundle(NamedTuple):
 
     @classmethod
     def of(cls, run: str, *, interface: str | None) -> RunBundle:
-        """The bundle of a run that was prepared on this node. `interface`: what Horovod was told to use. Raises
-        UsageError: the run was not prepared here."""
+        """The bundle of a run that was prepared on this node.
+
+        Args:
+            interface: the network interface that Horovod uses.
+
+        Raises:
+            UsageError: the run was not prepared here.
+        """
         spec = Spec.load(run)._asdict()
         header = {
             **{key: spec[key] for key in ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command")},
@@ -61,8 +67,12 @@ def _files() -> list[dict[str, Any]]:
 
 
 def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
-    """Prepare a node; blocks until it is ready. Raises UnreachableError: it cannot be reached; NodeError: it refuses,
-    or takes too long."""
+    """Prepare a node; blocks until it is ready.
+
+    Raises:
+        UnreachableError: it cannot be reached.
+        NodeError: it refuses, or takes too long.
+    """
     header = {**bundle.header, "node": index, "slots": slots}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),

@@ -1,7 +1,7 @@
 """How the workers of an elastic run find each other again after a loss, and when they will not.
 
 A worker notices that another is gone only when their connection breaks, which after a crash, a freeze or a cut cable it
-does not do by itself. So every agent is told to break its workers' connections (mesh/tcp.py). Pure but for that.
+does not do by itself. So every agent breaks its workers' connections (mesh/tcp.py). Pure but for that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rendezvous:
     """Decides when connections are broken, and when Horovod is restarted. All times are monotonic seconds.
 
     Args:
-        disconnect: breaks those connections between workers that are at least so many seconds old.
+        disconnect: breaks those connections between workers that are at least that many seconds old.
         longest_step: how long workers that were connected when one of them was lost may take until they begin to
             connect again.
     """
@@ -70,10 +70,9 @@ class Rendezvous:
             self._disconnect(NEW_SECONDS)
 
     def is_hopeless(self, *, now: float) -> bool:
-        """Whether they wait in vain; true once for each loss. Called in every round.
+        """Whether the workers cannot find each other any more; true once for each loss. Called in every round.
 
-        Workers that lost one of them before they were all connected wait for it until Gloo's timeout, and then die;
-        they are
+        Workers that lost one of them before all were connected wait for it until Gloo's timeout, and then die; they are
         started again at once instead. So are those that are left when all that knew what was trained have ended.
         """
         if not self._world.living():

@@ -407,7 +407,7 @@ class ElasticSupervisor(Supervisor):
 
     def _start_over(self) -> None:
         self._state.restarts += 1
-        what = f"Horovod did not get over a loss (exit code {self._launcher_code})"
+        what = f"Horovod did not recover from a loss (exit code {self._launcher_code})"
         self._log.note(f"{what}; it is started again from the newest checkpoint")
         self._end_launcher_group()
         self._close_output()

@@ -27,8 +27,14 @@ _ALIASES = "other names"
 
 
 def resolve(addresses: Mapping[str, str], *, seconds: float = RESOLVE_SECONDS) -> dict[str, str]:
-    """The IPv4 address of every node that has another address (IP or DNS) than its name. Raises NodeError: the name
-    service does not know one within `seconds`."""
+    """The IPv4 address of every node whose address differs from its name.
+
+    Args:
+        addresses: of each node, by its name: an IP address or a DNS name.
+
+    Raises:
+        NodeError: the name service does not know one of them within `seconds`.
+    """
     deadline = time.monotonic() + seconds
     return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
 
@@ -64,8 +70,14 @@ def write(found: Mapping[str, str], *, block: str = _NODES) -> None:
 
 
 def write_aliases(names: Mapping[str, str]) -> None:
-    """Make these (nodes' own names, by alias) the aliases, in place of earlier ones; a node that cannot be resolved
-    gets none. Raises OSError: a file cannot be written."""
+    """Make these the aliases, in place of earlier ones; a node that cannot be resolved gets none.
+
+    Args:
+        names: the node's own name, by alias.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     found = {}
     for alias, name in names.items():
         # Without it, Horovod's ssh fails, as it does for every node that is just lost.

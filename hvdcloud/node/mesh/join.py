@@ -73,8 +73,11 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:
-    """Join a new node to the mesh, and tell the other nodes its host key, as far as they answer. Raises NodeError: the
-    new one does not answer."""
+    """Join a new node to the mesh, and give the other nodes its host key, as far as they answer.
+
+    Raises:
+        NodeError: the new one does not answer.
+    """
     with _joining:
         known = {str(host["name"]): host for host in (read_json(peers_file()) or {}).get("hosts") or ()}
         # In its predecessor's place: the head stays the first.

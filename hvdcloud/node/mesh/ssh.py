@@ -60,7 +60,7 @@ def config() -> str:
 def node_command(
     node: str, command: str, *, connect_seconds: float | None = RECONNECT_SECONDS, seconds: float | None = None
 ) -> list[str]:
-    """The command line that runs the node program on another node, and ends it after so many seconds (None: never).
+    """The command line that runs the node program on another node, and ends it after that many seconds (None: never).
 
     Args:
         command: what follows the node program's name, quoted for a shell.

@@ -80,8 +80,11 @@ def open_sockets(worker: int, addresses: Collection[str]) -> OpenSockets:
 
 
 def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[str]) -> int:
-    """Break those of a worker's connections to these addresses that have one of the inodes; returns how many. Raises
-    OSError: this process may not do that."""
+    """Break those of a worker's connections to these addresses that have one of the inodes; returns how many.
+
+    Raises:
+        OSError: this process may not do that.
+    """
     import ctypes
 
     broken = 0

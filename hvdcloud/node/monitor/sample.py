@@ -95,7 +95,12 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
 
 
 class GpuReader:
-    """Asks nvidia-smi, and waits no longer than so many seconds; `program`: its path; None: where this image has it."""
+    """Reads the GPUs' values from nvidia-smi.
+
+    Args:
+        program: its path; None: where this image has it.
+        seconds: how long it may take.
+    """
 
     def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
         image = machine.image_environment()
@@ -113,7 +118,7 @@ class GpuReader:
         """Why there is no answer; empty while there is one, or nothing to ask."""
 
     def read(self) -> list[dict[str, Any]]:
-        """One object a GPU; none where nvidia-smi is not there or does not answer."""
+        """One object a GPU; none where nvidia-smi is missing or does not answer."""
         if self._program is None or time.monotonic() < self._again_at or self._hangs():
             return []
         try:
@@ -155,7 +160,13 @@ class GpuReader:
 
 
 class Sensors:
-    """Reads samples; rates are since the reading before. `interface`: None: the one that leads to the other nodes."""
+    """Reads samples; rates are since the reading before.
+
+    Args:
+        gpus: reads the GPUs.
+        interface: whose bytes are counted; None: the one that leads to the other nodes.
+        proc: the folder /proc.
+    """
 
     def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None, proc: Path = Path("/proc")):
         self._gpus = gpus if gpus is not None else GpuReader()

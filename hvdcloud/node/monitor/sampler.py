@@ -134,7 +134,7 @@ class Sampler:
         while True:
             over = self._closed.wait(wait)
             wait = UPLOAD_SECONDS
-            # Samples are no checkpoints: where they cannot be kept, the next upload has them too.
+            # Samples are not checkpoints: where they cannot be kept, the next upload has them too.
             with contextlib.suppress(HvdcloudError, OSError):
                 self._put(self._upload_loop.bucket)
             if over:

@@ -55,7 +55,7 @@ class Spec(NamedTuple):
             )
         except (KeyError, TypeError, ValueError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
-            hint = "the image and hvdcloud must be of one version: hvdcloud build"
+            hint = "the image and hvdcloud must be the same version: hvdcloud build"
             raise UsageError(why, hint=hint) from error
         if not spec.command:
             raise UsageError("the run has no command", hint="set run.command, or `hvdcloud run -- COMMAND`")

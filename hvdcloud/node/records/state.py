@@ -49,7 +49,7 @@ def reserve(run: str) -> None:
 
 
 def write(state: RunState) -> bool:
-    """Replace the run's state file; False, with a word on standard error, where even the reserve did not help."""
+    """Replace the run's state file; False, with a line on standard error, where even the reserve did not help."""
     run = state.run
     if state.done:
         _ballast(run).unlink(missing_ok=True)

@@ -305,7 +305,7 @@ class Agent:
 
     def _finish(self) -> None:
         if self._drain is not None:
-            # The supervisor ends the run as soon as it knows that we will; what ranks elsewhere do then is no failure.
+            # The supervisor ends the run as soon as it knows that we will; what other ranks do then is not a failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
         left = processes.reap(self._spec.run)
         self._mailbox.post(lambda: self._lease.send({"type": "reaped", "left": left}))
@@ -326,7 +326,7 @@ class Agent:
             self._answer_askers(self._drain.saved(report))
         self._lease.send({"type": "finished", "checkpoints": report.to_json(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
-        # The end of this node ends its sshd too: wait until the head has heard us and hung up.
+        # The end of this node ends its sshd too: wait until the head has got the message and closed the connection.
         while (self._lease.blocked or self._drain) and not self._lease.closed and time.monotonic() < deadline:
             writing = [self._lease.write_fd] if self._lease.blocked else []
             select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
@@ -352,8 +352,15 @@ class Agent:
 
 
 def main(run: str, *, probe: bool = False) -> int:
-    """Be the agent of a run; standard input and output are the lease. `probe`: try what a worker needs before this node
-    is ready. Raises UsageError: the run was not prepared here; NodeError: another agent of this run cannot be ended."""
+    """Be the agent of a run; standard input and output are the lease.
+
+    Args:
+        probe: try what a worker needs before this node is ready.
+
+    Raises:
+        UsageError: the run was not prepared here.
+        NodeError: another agent of this run cannot be ended.
+    """
     # sshd has made a session for us; a local supervisor has not, and its end must not be ours.
     with contextlib.suppress(PermissionError):
         os.setsid()

@@ -31,8 +31,12 @@ def show(run: str | None) -> dict[str, Any]:
 
 
 def stop(run: str) -> dict[str, Any]:
-    """End a run on every node and wait until it has ended; harmless if it has. Raises UsageError: no such run;
-    NodeError: it did not end in time."""
+    """End a run on every node and wait until it has ended; harmless if it has.
+
+    Raises:
+        UsageError: no such run.
+        NodeError: it did not end in time.
+    """
     current = state.read(run)
     if pid := state.supervised(run):
         state.record_event(run, "asked to stop")
@@ -109,7 +113,7 @@ def _wait_for_agent(run: str, *, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (holder := lock_holder(paths.agent_lock(run))) is not None:
         if time.monotonic() >= deadline:
-            raise NodeError(f"the agent of run {run} is still at work after {seconds:.0f} s", hint="hvdcloud status")
+            raise NodeError(f"the agent of run {run} is still running after {seconds:.0f} s", hint="hvdcloud status")
         if pid := int(holder.get("pid", 0)):
             processes.wait_gone([pid], seconds=deadline - time.monotonic())
         else:

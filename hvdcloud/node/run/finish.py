@@ -49,7 +49,7 @@ def after(ended: RunState) -> None:
 
 
 def keep_log(ended: RunState) -> None:
-    """The log is no checkpoint: if it cannot be kept, the rest continues."""
+    """The log is not a checkpoint: if it cannot be kept, the rest continues."""
     try:
         archive.keep(ended.run)
     except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go

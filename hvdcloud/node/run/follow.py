@@ -19,13 +19,20 @@ from hvdcloud.node.records import state
 from hvdcloud.runs.state import RunState
 
 _POLL_SECONDS = 0.02
-"""Containers' file systems do not all report changes, so the log is looked at; a look costs microseconds."""
+"""Containers' file systems do not all report changes, so the log is polled; that costs microseconds."""
 _READ_SIZE = 1 << 18
 
 
 def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
-    """Copy the log to `output` from a byte offset on, and the state as one line of JSON to standard error. `follow`:
-    stay until the run has ended. Raises UsageError: no such run on this node."""
+    """Copy the log to `output`, and the state as one line of JSON to standard error.
+
+    Args:
+        offset: bytes of the log that the caller already has.
+        follow: stay until the run has ended.
+
+    Raises:
+        UsageError: no such run on this node.
+    """
     current = state.read(run)
     try:
         descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
@@ -75,7 +82,7 @@ def _copy(
     run: str, current: RunState, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
 ) -> int:
     if followed:
-        state.record_event(run, "somebody follows it")
+        state.record_event(run, "client attached")
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)
         seen = _identity(run)
@@ -97,7 +104,7 @@ def _copy(
     except BrokenPipeError:
         # The client disconnected; the run does not care.
         if followed:
-            state.record_event(run, "whoever followed it has hung up")
+            state.record_event(run, "client disconnected")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         os.close(descriptor)

@@ -17,8 +17,12 @@ _ERROR_TAIL = 2000
 
 
 class Lease:
-    """One agent, which `argv` starts. `silence`: seconds without a heartbeat after which either side gives the other
-    up."""
+    """The hold on one agent, which it starts.
+
+    Args:
+        argv: the command that starts the agent.
+        silence: seconds without a heartbeat after which either side gives the other up.
+    """
 
     def __init__(self, *, node: str, argv: Sequence[str], silence: float) -> None:
         self.node = node
@@ -91,8 +95,12 @@ def local_agent(run: str, *, probe: bool = False) -> list[str]:
 
 
 def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
-    """The command that starts another node's agent. `again`: the first lease broke: use a connection of its own and
-    give up soon."""
+    """The command that starts another node's agent.
+
+    Args:
+        again: the first lease broke: use a connection of its own and give up soon.
+        probe: the agent first tries what a worker needs.
+    """
     command = f"agent {shlex.quote(run)}" + (" --probe" if probe else "")
     # Else horovodrun's own ssh calls to this node use this connection: no handshake for any of them.
     return ssh.node_command(node, command, connect_seconds=ssh.RECONNECT_SECONDS if again else None)

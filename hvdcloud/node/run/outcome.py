@@ -152,7 +152,7 @@ class ElasticEvidence(NamedTuple):
 def judge_elastic(evidence: ElasticEvidence) -> Outcome:
     """How an elastic run ended, and what ended it.
 
-    horovodrun exits with 0 as soon as one worker has, whatever the others did (registration.py): only where all that
+    horovodrun exits with 0 as soon as one worker has, regardless of the others (registration.py): only where all that
     were training with it ended well too, or were lost with their nodes, has the training ended well.
     """
     done = [each for each in evidence.workers if each.succeeded and each.ended and not each.ended.record.terminated]
@@ -183,7 +183,9 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         return Outcome("failed", first_failure.record.exit_code, describe(first_failure.record))
     if evidence.lost:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
-        return Outcome("lost", None, f"of {names} nothing was heard, and fewer than {evidence.least} node(s) were left")
+        return Outcome(
+            "lost", None, f"nothing was heard from {names}, and fewer than {evidence.least} node(s) were left"
+        )
     if evidence.launcher is not None and evidence.launcher < 0:
         number = -evidence.launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")

@@ -288,7 +288,7 @@ class Supervisor:
             del self._leases[lease.node]
 
     def _is_over(self) -> bool:
-        """Whether it is time to end the run, on whatever grounds."""
+        """Whether the run has to end, for any reason."""
         if self._stop:
             self._stopped = True
             return True
@@ -318,7 +318,7 @@ class Supervisor:
         return any(ended.record.exit_code for ended in self._ended)
 
     def _finish(self) -> None:
-        """End the run on every node, collect what is to be known, and write it down. How it ended is judged when every
+        """End the run on every node, collect what is known, and write it down. How it ended is judged when every
         agent has finished, and has reported how its ranks ended, or was given up."""
         self._ending = True
         self._hurry_at = float("inf")

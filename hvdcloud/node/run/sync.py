@@ -65,8 +65,15 @@ def _stays_inside(path: str, target: str) -> bool:
 
 
 class Sync:
-    """One sync of all files of the project into the workspace; `record` is a JSON file that says what earlier syncs put
-    there. Raises UsageError: a path is listed twice, or below a listed file or link."""
+    """One sync of the project into the workspace.
+
+    Args:
+        record: JSON file that says what earlier syncs put there.
+        entries: all files of the project.
+
+    Raises:
+        UsageError: a path is listed twice, or below a listed file or link.
+    """
 
     def __init__(self, *, workspace: Path, record: Path, entries: Sequence[Entry]) -> None:
         self._workspace = workspace

@@ -106,7 +106,7 @@ class Watch:
 
 
 def watch(noticed: Callable[[], None]) -> None:
-    """Have `noticed` called, in another thread, when this node is preempted; never where no metadata server tells."""
+    """Have `noticed` called, in another thread, when this node is preempted; never without a metadata server."""
     if server := machine.facts().get("metadata"):
         Watch(str(server), noticed).start()
 
@@ -177,7 +177,7 @@ class Drain:
     Args:
         why: `preempted` or another word that completes "it is being …".
         flush: uploads what is not being written; blocks.
-        looked: told of every look at the directory, in the thread.
+        looked: called after every check of the directory, in the thread.
     """
 
     def __init__(self, why: str, *, flush: Callable[[], UploadReport], looked: Callable[[Saved], None]) -> None:
@@ -276,7 +276,7 @@ def main(words: Sequence[str]) -> dict[str, Any]:
 
 
 def before_the_end() -> None:
-    """The container's first process was told to end: what is on this disk only is uploaded first. Never raises."""
+    """The container's first process got SIGTERM: what is on this disk only is uploaded first. Never raises."""
     try:
         # Docker may end the container before the notice has come through.
         why = PREEMPTED if is_preempted() else SHUT_DOWN
@@ -284,5 +284,5 @@ def before_the_end() -> None:
             note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
             sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
             sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 - a container that was told to end does, whatever is broken in it
+    except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, even if anything in it is broken
         sys.stderr.write(f"hvdcloud: the checkpoints were not asked for: {type(error).__name__}: {error}\n")

@@ -1,6 +1,6 @@
 """Which files some process is in the middle of writing, by what /proc says about open files and mappings.
 
-A process that is not ours to look at (another user's, for a caller that is not root) is passed over: the agent is root.
+A process that may not be read (another user's, for a caller that is not root) is skipped: the agent is root.
 """
 
 from __future__ import annotations

@@ -63,12 +63,10 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
 
 
 def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
-    """Bring `directory` to the newest that all nodes of this very run have in the bucket; returns how many files are
-    there.
+    """Bring `directory` to the newest that all nodes of this very run have in the bucket.
 
-    Unlike `restore`, whose errors it raises, it replaces a file whose successor another node wrote. What is here must
-    be
-    in the bucket already.
+    Unlike `restore`, whose errors it raises, it replaces a file that another node has written since. What is here must
+    be in the bucket already. Returns how many of its files are there.
     """
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
@@ -107,7 +105,7 @@ def _restore(
         whose = run_from or "this run"
         raise CheckpointError(
             f"{len(failures)} checkpoint(s) of {whose} could not be restored: {first}: {failures[first]}",
-            hint="look at the bucket, or start without them: hvdcloud run --fresh",
+            hint="check the bucket, or start without them: hvdcloud run --fresh",
             details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
         )
     return len(restored)

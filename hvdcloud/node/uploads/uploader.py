@@ -105,7 +105,10 @@ class Uploader:
 
     def scan(self, *, final: bool = False) -> UploadReport:
         """Upload what is ready. Network and bucket errors are in the result, not raised: the next scan tries again.
-        `final`: the writers have ended: don't wait for files to rest. Those that are open for writing still wait."""
+
+        Args:
+            final: the writers have ended: don't wait until files rest; those that are open for writing still wait.
+        """
         with self._lock:
             found = _Found()
             self._scan(found, final=final)
@@ -122,8 +125,11 @@ class Uploader:
         )
 
     def finish(self, deadline: float) -> UploadReport:
-        """Final scans until everything is in the bucket, then mark the manifest complete. `deadline`: of
-        time.monotonic(); it holds even while the bucket doesn't answer."""
+        """Final scans until everything is in the bucket, then mark the manifest complete.
+
+        Args:
+            deadline: of time.monotonic(); it holds even while the bucket doesn't answer.
+        """
         last: list[UploadReport] = []
         thread = threading.Thread(target=self._finish, args=(deadline, last), name="hvdcloud-finish", daemon=True)
         thread.start()

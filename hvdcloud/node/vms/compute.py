@@ -33,8 +33,13 @@ _PASSES = {"rateLimitExceeded", "userRateLimitExceeded", "resourceNotReady"}
 
 
 class RefusedError(Exception):
-    """Another attempt would be refused too. HTTP status 0: the API was not asked; `reason`: its word, such as
-    `notFound`."""
+    """The API refused, and would refuse another attempt too.
+
+    Args:
+        said: the API's answer.
+        status: its HTTP status; 0: the API was not asked.
+        reason: its word for the error, such as `notFound`.
+    """
 
     def __init__(self, said: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(said)
@@ -95,9 +100,16 @@ class Compute:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def delete_vms(self, names: Sequence[str], *, seconds: float = DELETE_SECONDS) -> dict[str, str]:
-        """Request the deletion of VMs, all at once, for so many seconds; one that does not exist counts as deleted.
-        Returns those that will not be deleted, each with the reason. Needs `compute.instances.delete` alone, so an
-        operation's end is not waited for."""
+        """Request the deletion of VMs, all at once; one that does not exist counts as deleted.
+
+        Needs `compute.instances.delete` alone, so an operation's end is not waited for.
+
+        Args:
+            seconds: how long to repeat requests that fail.
+
+        Returns:
+            The VMs that will not be deleted, each with the reason.
+        """
         if not names:
             return {}
         deadline = time.monotonic() + seconds

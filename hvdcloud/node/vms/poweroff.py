@@ -58,7 +58,7 @@ def end_others(nodes: Sequence[str]) -> Refusal | None:
 
 
 def delete_this_one() -> Refusal | None:
-    """Request this node's own deletion; None if it was granted, or if this node is no VM."""
+    """Request this node's own deletion; None if it was granted, or if this node is not a VM."""
     if not is_vm():
         return None
     refused = _delete([machine.name()])

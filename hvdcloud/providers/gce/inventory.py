@@ -49,7 +49,7 @@ class Inventory:
         return tuple(each for each in making if belongs_to(str(each.get("clientOperationId", "")), cluster))
 
     def nameless(self, clusters: Iterable[str]) -> bool:
-        """Whether an operation makes VMs for none of these clusters; whose they are, the VMs' labels will tell."""
+        """Whether an operation makes VMs for none of these clusters; the VMs' labels say whose they are."""
         known = list(clusters)
         making = [each for each in self.operations if each.get("operationType") == "bulkInsert"]
         requests = [str(each.get("clientOperationId", "")) for each in making]
@@ -131,7 +131,7 @@ def described_labels(rule: Resource) -> dict[str, str]:
 
 
 def _covers(place: str, zone: str) -> bool:
-    """A place that is no zone, such as a part of the project, may hold anything."""
+    """A place that is not a zone, such as a part of the project, may hold anything."""
     return not place.startswith("zone ") or place == f"zone {zone}"
 
 

@@ -31,11 +31,17 @@ if TYPE_CHECKING:
 
 CONSOLE_BYTES = 200_000
 APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
-"""Other tools make VMs as well, and theirs are waited for in vain."""
+"""Other tools make VMs as well, and waiting for theirs is useless."""
 
 
 class GceProvider:
-    """VMs of one project; `client` makes the API's client on first use, or raises CredentialsError or UsageError."""
+    """VMs of one project.
+
+    Args:
+        config: which VMs, where, and who may reach them.
+        limits: how long they may live.
+        client: makes the API's client on first use; may raise CredentialsError or UsageError.
+    """
 
     name = "gce"
     ready_seconds = 1800.0
@@ -226,7 +232,7 @@ class GceProvider:
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Their VMs, then disks that stayed, likewise."""
+        """Their VMs, then disks that stayed; looked for again until nothing is found."""
         if not indices:
             return []
         names = {f"{name}-{index}" for index in indices}

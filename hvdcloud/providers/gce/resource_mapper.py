@@ -138,7 +138,7 @@ def metadata_of(instance: Resource) -> dict[str, str]:
 
 
 def internal_name(name: str, *, zone: str, project: str) -> str:
-    """The zonal DNS name, which resolves for every VM of the same network, whatever names the nodes' search path has.
+    """The zonal DNS name, which resolves for every VM of the same network, independent of the nodes' search path.
 
     https://cloud.google.com/compute/docs/internal-dns; the two parts of a domain-scoped project change places there:
     `google.com:cloudtop-prod` has hosts such as `alain.us-east1-b.c.cloudtop-prod.google.com.internal`.

@@ -33,7 +33,12 @@ _SOURCE_HINT = "set gce.ssh.source to your network's range, such as 198.51.100.0
 
 
 def fetch_text(url: str) -> str:
-    """The first bytes of a page. OSError: no answer within ANSWER_SECONDS, or not status 200. ValueError: no URL."""
+    """The first bytes of a page.
+
+    Raises:
+        OSError: no answer within ANSWER_SECONDS, or another status than 200.
+        ValueError: not a URL.
+    """
     from urllib.request import urlopen
 
     with urlopen(url, timeout=ANSWER_SECONDS) as answer:
@@ -70,7 +75,7 @@ def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> s
 
 
 def is_public(source: str) -> bool:
-    """Whether a range of IPv4 addresses (else ValueError) lies outside of private networks and VPNs."""
+    """Whether a range of IPv4 addresses is outside private networks and VPNs. Raises ValueError: not such a range."""
     network = ipaddress.IPv4Network(source, strict=False)
     return not any(network.subnet_of(private) for private in _PRIVATE)
 

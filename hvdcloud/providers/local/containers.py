@@ -22,7 +22,7 @@ class Maker:
         self._made: list[tuple[str, str]] = []
 
     def network(self, request: Request) -> None:
-        """Make a network. NameTakenError: its name. CapacityError: no subnet is free. NodeError: refused."""
+        """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused."""
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:

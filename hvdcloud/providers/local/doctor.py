@@ -56,7 +56,7 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
             f"{said}; ranks that wait for each other's core are slow", hint=f"--nodes {max(1, cores)}, or fewer slots"
         )
     if gb and ranks * _RANK_GB > gb:
-        return warning(f"{said}: little memory for so many", hint="take fewer nodes")
+        return warning(f"{said}: little memory for that many", hint="take fewer nodes")
     return fine(said)
 
 

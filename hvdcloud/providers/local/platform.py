@@ -30,7 +30,7 @@ class LocalPlatform:
         self._config = config
 
     def connect(self, *, on_retry: Callable[[str], None]) -> LocalProvider:
-        """The provider on the engine that `DOCKER_HOST` or the current context names; NodeError: none answers."""
+        """The provider on the engine of `DOCKER_HOST` or the current context. Raises NodeError: none answers."""
         from hvdcloud import engine
 
         return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle)

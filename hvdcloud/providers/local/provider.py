@@ -62,7 +62,7 @@ class LocalProvider:
     # --- planning -------------------------------------------------------------------------------------------------
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, an image that is not there."""
+        """A name that is taken, an image that does not exist."""
         problems = []
         names = {spec.node_name(index) for index in range(spec.nodes)}
         for container in self._api.containers(all=True):
@@ -253,13 +253,13 @@ class LocalProvider:
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:
-        """Their containers alone, likewise."""
+        """Delete their containers, and look for them again until nothing is found."""
         return self._until_gone(lambda: self._destroy_once(name, on_progress, indices=set(indices)))
 
     def _destroy_once(
         self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
     ) -> Sequence[Leftover]:
-        """Delete all, or these nodes only; what was found, deleted or not, is to be looked for once more."""
+        """Delete all, or these nodes only; what was found, deleted or not, has to be looked for once more."""
         labels = {"label": [f"{LABEL_CLUSTER}={name}", OURS]}
         containers = [
             ("container", found["Names"][0].removeprefix("/"), found["Id"])
@@ -305,7 +305,7 @@ class LocalProvider:
 
 
 def _make_folder(path: Path) -> None:
-    """The folder that is to be mounted: the engine would make a missing one root's."""
+    """The folder to mount: the engine would make a missing one owned by root."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

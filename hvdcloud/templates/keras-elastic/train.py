@@ -8,12 +8,12 @@ Every process ("rank") holds the whole model and works on its own share of each 
 that the weights stay the same everywhere. Only rank 0 prints and writes checkpoints.
 
 Processes may come and go. Every few steps all ranks commit: they keep a copy of their state in memory. When a rank is
-lost, the others go back to the last commit and go on without it. When others have come, they get the state of rank 0 at
-the next commit. Both times `train` starts again from its top; an image that has been counted is not taken again in that
+lost, the others go back to the last commit and continue without it. New ranks get the state of rank 0 at the next
+commit. Both times `train` starts again from its top; an image that has been counted is not taken again in that
 epoch. Ranks are numbered again, so any process may become rank 0.
 
-A run that finds checkpoints in its folder goes on after the newest one. Before hvdcloud starts a run it puts the files
-of the cluster's previous run into that folder, so a second `hvdcloud run` goes on where the first one ended.
+A run that finds checkpoints in its folder continues after the newest one. Before hvdcloud starts a run it puts the
+files of the cluster's previous run into that folder, so a second `hvdcloud run` continues where the first one ended.
 
 This needs Keras 2, which is `tf.keras` up to TensorFlow 2.15, and later with tf-keras and TF_USE_LEGACY_KERAS=1. With
 Keras 3 Horovod 0.28.1 does not average gradients, and does not say so.
@@ -251,9 +251,10 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 def save_checkpoint(folder: Path, epoch: int, model: tf.keras.Model) -> None:
-    """Writes what a later run needs to go on after `epoch`: the model and the optimizer's state.
+    """Writes what a later run needs to continue after `epoch`: the model and the optimizer's state.
 
-    Under another name first, then renamed in one move: nobody ever sees half a checkpoint, whatever dies meanwhile.
+    Under another name first, then renamed in one move: even if this process dies meanwhile, no reader ever sees half a
+    checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "unfinished.keras"
@@ -383,7 +384,7 @@ def main() -> None:
     # Nothing may be sent between ranks outside of `train`: a process that joins comes through here alone.
     state = State(
         model,
-        epoch=None,  # epochs that are done; None: nobody has looked for checkpoints yet
+        epoch=None,  # epochs that are done; None: checkpoints were not searched for yet
         batch=0,  # steps of this epoch
         done=0,  # images of this epoch
         loss=0.0,  # sum over these images

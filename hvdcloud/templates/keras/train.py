@@ -7,8 +7,8 @@
 Every process ("rank") holds the whole model and works on its own share of the images. Horovod averages the gradients,
 so that the weights stay the same everywhere. Only rank 0 prints and writes checkpoints.
 
-A run that finds checkpoints in its folder goes on after the newest one. Before hvdcloud starts a run it puts the files
-of the cluster's previous run into that folder, so a second `hvdcloud run` goes on where the first one ended.
+A run that finds checkpoints in its folder continues after the newest one. Before hvdcloud starts a run it puts the
+files of the cluster's previous run into that folder, so a second `hvdcloud run` continues where the first one ended.
 
 This needs Keras 2, which is `tf.keras` up to TensorFlow 2.15, and later with tf-keras and TF_USE_LEGACY_KERAS=1. With
 Keras 3 Horovod 0.28.1 does not average gradients, and does not say so.
@@ -182,7 +182,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 def save_checkpoints(folder: Path) -> list[tf.keras.callbacks.Callback]:
     """What writes the model and the optimizer's state after each epoch.
 
-    Under another name first, then renamed in one move: nobody ever sees half a checkpoint, whatever dies meanwhile.
+    Under another name first, then renamed in one move: even if this process dies meanwhile, no reader ever sees half a
+    checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "unfinished.keras"

@@ -8,12 +8,12 @@ Every process ("rank") holds the whole model and works on its own share of each 
 that the weights stay the same everywhere. Only rank 0 prints and writes checkpoints.
 
 Processes may come and go. Every few steps all ranks commit: they keep a copy of their state in memory. When a rank is
-lost, the others go back to the last commit and go on without it. When others have come, they get the state of rank 0 at
-the next commit. Both times `train` starts again from its top; an image that has been counted is not taken again in that
+lost, the others go back to the last commit and continue without it. New ranks get the state of rank 0 at the next
+commit. Both times `train` starts again from its top; an image that has been counted is not taken again in that
 epoch. Ranks are numbered again, so any process may become rank 0.
 
-A run that finds checkpoints in its folder goes on after the newest one. Before hvdcloud starts a run it puts the files
-of the cluster's previous run into that folder, so a second `hvdcloud run` goes on where the first one ended.
+A run that finds checkpoints in its folder continues after the newest one. Before hvdcloud starts a run it puts the
+files of the cluster's previous run into that folder, so a second `hvdcloud run` continues where the first one ended.
 """
 
 from __future__ import annotations
@@ -245,9 +245,10 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 def save_checkpoint(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Writes what a later run needs to go on after `epoch`.
+    """Writes what a later run needs to continue after `epoch`.
 
-    Under another name first, then renamed in one move: nobody ever sees half a checkpoint, whatever dies meanwhile.
+    Under another name first, then renamed in one move: even if this process dies meanwhile, no reader ever sees half a
+    checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(folder, epoch)
@@ -385,7 +386,7 @@ def main() -> None:
         model=model,
         optimizer=build_optimizer(model, options),
         sampler=EachOnce(train_set, options.batch_size, options.seed),
-        epoch=None,  # epochs that are done; None: nobody has looked for checkpoints yet
+        epoch=None,  # epochs that are done; None: checkpoints were not searched for yet
         batch=0,  # steps of this epoch
         loss=0.0,  # sum over the images of this epoch
         factor=1.0,  # of the learning rate

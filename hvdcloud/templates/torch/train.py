@@ -7,8 +7,8 @@
 Every process ("rank") holds the whole model and works on its own share of each epoch. Horovod averages the gradients,
 so that the weights stay the same everywhere. Only rank 0 prints and writes checkpoints.
 
-A run that finds checkpoints in its folder goes on after the newest one. Before hvdcloud starts a run it puts the files
-of the cluster's previous run into that folder, so a second `hvdcloud run` goes on where the first one ended.
+A run that finds checkpoints in its folder continues after the newest one. Before hvdcloud starts a run it puts the
+files of the cluster's previous run into that folder, so a second `hvdcloud run` continues where the first one ended.
 """
 
 from __future__ import annotations
@@ -178,9 +178,10 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def save_checkpoint(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Writes what a later run needs to go on after `epoch`.
+    """Writes what a later run needs to continue after `epoch`.
 
-    Under another name first, then renamed in one move: nobody ever sees half a checkpoint, whatever dies meanwhile.
+    Under another name first, then renamed in one move: even if this process dies meanwhile, no reader ever sees half a
+    checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{epoch:03d}.pt"

@@ -23,7 +23,7 @@ class EmulatorProcess:
     """A context: `python -m tests.standins.compute` whose VMs are records.
 
     Attributes:
-        folder: for whoever measures; gone at the end.
+        folder: for the measurement; gone at the end.
         environment: for processes that are to use it.
     """
 

@@ -98,7 +98,7 @@ def measure(row: str, *, cold: bool, donor: str | None, folder: Path, engine: Se
         finally:
             for reference in project.references:
                 output("docker", "image", "rm", f"{project.repository}:{reference.rpartition(':')[2]}")
-            # The second one nobody else has: its requirements are the benchmark's own.
+            # The second one is not shared: its requirements are the benchmark's own.
             if len(project.references) == 2:
                 output("docker", "image", "rm", changed["reference"])
 
@@ -139,7 +139,7 @@ def interrupted(number: int, _frame: object) -> None:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.images", description=__doc__)
     parser.add_argument("--rows", nargs="+", default=ROWS, metavar="FRAMEWORK/DEVICE[/VERSION]", help=" ".join(ROWS))
-    parser.add_argument("--cold", action="store_true", help="remove the rows' images first, compile Horovod anew")
+    parser.add_argument("--cold", action="store_true", help="remove the rows' images first, compile Horovod again")
     parser.add_argument("--cuda-donor", help="image.cuda_donor, where the row's own can't be pulled")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for images.json and images.md")
     return parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""The server: pages of entries, for whoever has a token or a key.
+"""The server: pages of entries, for any caller with a token or a key.
 
 `Catalog.answer` is only the API, `/v1/services/…`, so that another server can have it among its own paths.
 """
@@ -39,7 +39,7 @@ class Catalog:
     Args:
         keys: whose tokens count.
         api_keys: that count as well.
-        page_size: most entries of a page, whatever is asked for.
+        page_size: most entries of a page, regardless of the request.
 
     Attributes:
         skus: service → its entries; a test may change them.

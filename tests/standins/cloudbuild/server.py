@@ -115,7 +115,7 @@ class CloudBuildServer:
             return [dict(build.resource) for build in self._builds.values()]
 
     def cancel(self, build_id: str) -> None:
-        """As if somebody had cancelled it in Google's console."""
+        """As if a user had cancelled it in Google's console."""
         self._cancel(self._builds[build_id])
 
     def asked(self, method: str) -> list[Entry]:
@@ -251,7 +251,7 @@ class CloudBuildServer:
 
     def _update(self, build: Build, changes: dict[str, Any]) -> None:
         with self._lock:
-            # What was cancelled stays so, whatever its worker was about to say.
+            # What was cancelled stays so, even if its worker was about to report something else.
             kept = {"status": "CANCELLED"} if build.cancelled.is_set() else {}
             build.resource.update({**changes, **kept})
 

@@ -33,7 +33,7 @@ class Access:
             self._allowed += [(email, permission, resource) for permission in permissions]
 
     def deny(self, email: str, *permissions: str, resource: str = "*") -> None:
-        """Take away, whatever is granted; also from the owner."""
+        """Take away, even if it is granted; also from the owner."""
         with self._lock:
             self._denied += [(email, permission, resource) for permission in permissions]
 

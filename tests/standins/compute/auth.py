@@ -22,7 +22,7 @@ SCOPES = frozenset(
     f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "compute", "compute.readonly")
 )
 AUDIENCE = "https://compute.googleapis.com/"
-# google-auth names this one whatever the file's token_uri is.
+# google-auth names this one regardless of the file's token_uri.
 TOKEN_AUDIENCE = "https://oauth2.googleapis.com/token"
 
 
@@ -101,7 +101,7 @@ class Keys:
         return {"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"}
 
     def check(self, header: str | None) -> str:
-        """The e-mail address of who asks.
+        """The e-mail address of the caller.
 
         Raises:
             ApiError: 401.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 Instance: TypeAlias = Mapping[str, Any]
-"""The stored resource in the form of the API's `Instance` schema. Read-only for a backing; `id` is unique for ever,
+"""The stored resource in the form of the API's `Instance` schema. Read-only for a backing; `id` is never used twice,
 `name` is unique in its `zone` (a URL: `zone_of`) as long as the instance exists."""
 
 

@@ -78,6 +78,6 @@ class Clock:
 
 
 def timestamp(*, ahead: float = 0) -> str:
-    """Now, or so many seconds from now, as the API writes it (RFC 3339)."""
+    """Now, or this many seconds from now, as the API writes it (RFC 3339)."""
     moment = datetime.fromtimestamp(time.time() + ahead, tz=timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

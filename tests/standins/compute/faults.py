@@ -7,7 +7,7 @@ A rule is a JSON object; the first that matches happens:
 
 `method` is a method's id, or a pattern of it (`compute.instances.*`), or `batch`; without it the rule is for every HTTP
 request to the API (the parts of a batch are not requests of their own then). `zone` and `instance` narrow it further.
-`skip` lets that many matches pass first; `times` is how often it happens (null: for ever). One action of README.md.
+`skip` lets that many matches pass first; `times` is how often it happens (null: without end). One action of README.md.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Faults:
             return self._change.wait_for(lambda: bool(self._held), timeout)
 
     def release(self) -> None:
-        """Let those that are held go on."""
+        """Release the requests that are held."""
         with self._change:
             for held in self._held:
                 held.release.set()

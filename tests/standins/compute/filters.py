@@ -2,7 +2,7 @@
 
 Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field is there),
 `AND`, `OR`, `NOT`, `-`, parentheses; two expressions side by side are joined by AND. OR binds tighter than AND, as
-AIP-160 has it. The other dialect (`eq`, `ne`, regular expressions) is not spoken: 501.
+AIP-160 has it. The other dialect (`eq`, `ne`, regular expressions) is not supported: 501.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def compile_filter(text: str | None, *, schema: str) -> Predicate:
     """What says of a resource of this schema whether the filter lets it through.
 
     Raises:
-        ApiError: 400 for a malformed filter or an unknown field, 501 for the dialect that isn't spoken.
+        ApiError: 400 for a malformed filter or an unknown field, 501 for the dialect that isn't supported.
     """
     if not text or not text.strip():
         return lambda resource: True

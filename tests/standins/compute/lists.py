@@ -22,7 +22,7 @@ class Page:
     Args:
         query: the typed query.
         schema: of one item.
-        limit: most items of a page, whatever maxResults says.
+        limit: most items of a page, regardless of maxResults.
     """
 
     def __init__(self, query: Mapping[str, Any], *, schema: str, limit: int = 500) -> None:

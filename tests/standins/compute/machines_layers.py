@@ -1,6 +1,6 @@
 """Image layers that machines have pulled, on the disks of those that are made after them.
 
-Unpacking an image of a gigabyte takes a core 15 s, for every machine anew. Here a new machine's disk has what earlier
+Unpacking an image of a gigabyte takes a core 15 s, again for every machine. Here a new machine's disk has what earlier
 ones pulled, as if it were made from a disk image with the layers on it: `docker pull` asks the registry as ever, and
 finds that these layers exist.
 """

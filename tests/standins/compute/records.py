@@ -1,4 +1,4 @@
-"""The backing without machines: what a startup script would report appears after so many seconds."""
+"""The backing without machines: what a startup script would report appears after that many seconds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Records:
     def _report(self, host: BackingHost, name: str, report: dict[str, Any]) -> None:
         shown = {key: value for key, value in report.items() if key != "host_key"}
         self._say(host, name, " ".join(str(value) for value in shown.values()))
-        # Without the metadata item a real machine can't report either; its serial port still tells.
+        # Without the metadata item a real machine can't report either; its serial port still shows it.
         with suppress(PermissionError):
             host.guest_attribute(name, NAMESPACE, KEY, json.dumps(report))
 

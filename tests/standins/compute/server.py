@@ -38,7 +38,7 @@ class Emulator:
         delays: of operations.
         time_scale: by which every maxRunDuration is multiplied (0.01: an hour lasts 36 s).
         networks: name → region → CIDR of VPC networks beside `default`.
-        page_size: most items of a page, whatever maxResults asks for; small to exercise paging.
+        page_size: most items of a page, regardless of maxResults; small to exercise paging.
         token_seconds: how long an access token is valid.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""A metadata server as nodes see it: it takes the guest attribute `hvdcloud/status`, and tells a VM who it is."""
+"""A metadata server as nodes see it: it takes the guest attribute `hvdcloud/status`, and tells a VM its identity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def metadata_server(*answers: int, host: str = "127.0.0.1") -> Iterator[Metadata
 
 
 def identity_of_vm(emulator: Emulator, *, account: str, zone: str) -> Callable[[Asked], Reply]:
-    """What a VM of the emulator's project is told of itself, with tokens of its service account."""
+    """What a VM of the emulator's project reads about itself, with tokens of its service account."""
 
     def answer(asked: Asked) -> Reply:
         assert asked.headers["Metadata-Flavor"] == "Google"

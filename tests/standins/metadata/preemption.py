@@ -1,4 +1,4 @@
-"""A metadata server that tells of a preemption the way Compute Engine's does: requests hang until something changes."""
+"""A metadata server that reports a preemption the way Compute Engine's does: requests hang until something changes."""
 
 from __future__ import annotations
 

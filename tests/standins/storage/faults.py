@@ -6,7 +6,7 @@ A fault is a JSON object: {"method": "GET", "path": "regular expression found in
   {"cut": "request", "after": K}   read K bytes of the body, then cut the connection; nothing happens
   {"cut": "effect"}             do what is asked, then cut the connection instead of answering
   {"cut": "response", "after": K}  cut the connection after K bytes of the answer's body
-  {"delay": S}                  wait S seconds, then go on as usual
+  {"delay": S}                  wait S seconds, then continue as usual
   {"rate": B}                   send the answer's body at B bytes per second
 """
 

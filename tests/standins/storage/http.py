@@ -70,7 +70,7 @@ class Body:
 
 
 class Request:
-    """One request, read strictly: a parameter that nobody asks for is an error."""
+    """One request, read strictly: a parameter that no handler reads is an error."""
 
     def __init__(self, handler: BaseHTTPRequestHandler, fault: dict[str, Any]) -> None:
         parts = urlsplit(handler.path)
@@ -165,7 +165,7 @@ class Request:
                 left -= len(data)
 
     def cut(self) -> None:
-        """End the connection in the middle of whatever is going on."""
+        """End the connection in the middle of a request or an answer."""
         self._handler.close_connection = True
         with contextlib.suppress(OSError):
             self._handler.connection.shutdown(socket.SHUT_RDWR)

@@ -31,13 +31,13 @@ class StorageServer:
         folder: where objects are kept.
         host: address to bind.
         port: 0 for any free one; `url` then has it.
-        page_size: most items in one page of a list, whatever maxResults asks for; small to exercise paging.
+        page_size: most items in one page of a list, regardless of maxResults; small to exercise paging.
         keep_generations: what is overwritten stays readable by its generation, as with object versioning.
         md5: compute and serve MD5.
         authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
 
     Attributes:
-        denied: permissions that nobody has, as `testPermissions` tells.
+        denied: permissions that no account has, as `testPermissions` tells.
         settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
     """
 

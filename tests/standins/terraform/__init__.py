@@ -58,7 +58,7 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
         "TF_CLI_CONFIG_FILE": str(settings),
         "TF_IN_AUTOMATION": "1",
         "TF_INPUT": "0",
-        # Terraform asks nobody whether there's a newer Terraform.
+        # Terraform does not check for a newer Terraform.
         "CHECKPOINT_DISABLE": "1",
     }
 

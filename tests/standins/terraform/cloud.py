@@ -1,6 +1,6 @@
 """The project that the stand-in of Google's provider makes things in: a JSON file, so that it outlives the process.
 
-Terraform starts the provider anew for every command and more often than that.
+Terraform starts a new provider for every command and more often than that.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _wrong(rules: Mapping[str, Any], value: str | float | bool) -> str | None:
     return None
 
 
-# -- what Google's API says no to, whatever the provider lets pass -----------------------------------------------------
+# -- what Google's API refuses although the provider lets it pass ------------------------------------------------------
 
 
 def _bucket(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -210,7 +210,7 @@ class Plan:
             state.update({name: unknown for name in _LABELS if name in state})
         replace = () if prior is None else tuple(_replacing(schema, prior, state))
         if replace:
-            # Everything that the cloud decides is decided anew.
+            # Everything that the cloud decides is decided again.
             state = _planned(schema, None, config, unknown) | {
                 name: state[name] for name in ("timeouts",) if name in state
             }

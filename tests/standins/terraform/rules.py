@@ -51,7 +51,7 @@ _IDS = {
     "google_storage_bucket": "{name}",
     "google_storage_bucket_iam_member": "b/{bucket}/{role}/{member}",
 }
-# Making one that is there already is success.
+# Making one that exists already is success.
 REPEATABLE = {kind for kind in WORDS if kind.endswith("_iam_member")} | {"google_project_service"}
 ALWAYS_DECIDED = {"effective_labels", "terraform_labels"}
 

@@ -137,7 +137,7 @@ class Servicer(rpc.ProviderServicer):
                 else self._cloud.update(request.type_name, prior, known)
             )
         except RefusedError as refused:
-            # What was there before is there still.
+            # What existed before still exists.
             return answer(
                 new_state=to_dynamic_value(prior), diagnostics=[_error(str(refused))], legacy_type_system=True
             )

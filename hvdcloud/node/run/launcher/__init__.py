@@ -20,8 +20,14 @@ _DEFAULT_PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 
 
 def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
-    """The same command with our `horovodrun.py` in horovodrun's place, under the Python that horovodrun names; as it
-    is, if it is not horovodrun or that is not a Python program. `path`: where to look for it, as in `$PATH`."""
+    """The same command with our `horovodrun.py` in horovodrun's place, under the Python that horovodrun names.
+
+    Args:
+        path: where to look for horovodrun, as in `$PATH`.
+
+    Returns:
+        The command as it is, if it is not horovodrun or that is not a Python program.
+    """
     if not command or command[0] != PROGRAM:
         return list(command)
     script = shutil.which(PROGRAM, path=path)
@@ -39,7 +45,7 @@ def launcher_environment(run: str) -> dict[str, str]:
     """All that horovodrun gets to know: its Gloo launcher puts every value on ssh command lines."""
     image = image_environment()
     passed = {name: image[name] for name in image if name in _PASSED_ON or name.startswith(_MPI_SETTINGS)}
-    # An image may have its Open MPI where sshd's sessions do not look.
+    # An image may have its Open MPI where sshd's sessions do not find it.
     daemon = [f"{name}={passed[name]}" for name in _DAEMON_NEEDS if _NEEDS_NO_QUOTES.fullmatch(passed.get(name, ""))]
     if paths.ROOT_VARIABLE in os.environ:
         passed[paths.ROOT_VARIABLE] = os.environ[paths.ROOT_VARIABLE]

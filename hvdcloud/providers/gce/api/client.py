@@ -45,7 +45,13 @@ class Aggregated:
 
 
 class ComputeClient:
-    """One project's Compute Engine, as `http.Transport` reaches it. May be used from several threads at once."""
+    """One project's Compute Engine. May be used from several threads at once.
+
+    Args:
+        credentials: of google.auth.
+        endpoint: scheme, host and port of the API; None: Google's.
+        retry_seconds: after which a call that keeps failing is given up.
+    """
 
     def __init__(
         self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = http.RETRY_SECONDS
@@ -55,7 +61,7 @@ class ComputeClient:
         self.transport = http.Transport(
             project=project, credentials=credentials, endpoint=endpoint, retry_seconds=retry_seconds
         )
-        """Its `on_retry` is told of every call that failed and will be repeated."""
+        """Its `on_retry` is called for every call that failed and will be repeated."""
         self._status_reads = batch.TokenBucket(burst=STATUS_BURST, per_second=STATUS_PER_SECOND)
         self._batch_refused = threading.Event()
 
@@ -165,8 +171,12 @@ class ComputeClient:
     ) -> dict[str, Any]:
         """Wait until an operation is DONE; whether it succeeded is for `operation_errors` to say.
 
-        Raises ApiError if it is not DONE by `deadline` (a `time.monotonic()` value; its reason is `deadline`), or
-        `stop_seconds` after `stop` is set (`stopped`).
+        Args:
+            deadline: of time.monotonic(): when to give up.
+            stop: give up `stop_seconds` after it is set.
+
+        Raises:
+            ApiError: reason `deadline` or `stopped`: it was not DONE by then.
         """
         current = dict(operation)
         service, fields = _operation_place(operation)
@@ -185,7 +195,7 @@ class ComputeClient:
             try:
                 current = self.transport.call(service, "wait", fields, read_seconds=seconds, patience=patience)
             except ApiError as error:
-                # An answer that did not come in time is no failure of the operation: the deadline decides.
+                # An answer that did not come in time is not a failure of the operation: the deadline decides.
                 if error.reason != "timeout":
                     raise
             # A server under load may answer at once and must not be asked in a tight loop (discovery document).
@@ -296,7 +306,7 @@ class ComputeClient:
 
 
 def connect_client(*, project: str | None, endpoint: str | None) -> ComputeClient:
-    """The Compute API with this machine's credentials; `project`, and what is raised: as `google_credentials`."""
+    """The Compute API with this machine's credentials. `project` and the errors are those of `google_credentials`."""
     credentials, chosen = google_credentials(project)
     return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)
 

@@ -82,7 +82,11 @@ def questions(client: ComputeClient, *, machines: Sequence[str], gpus: Sequence[
 
 
 def ask_all(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, HvdcloudError]]:
-    """All questions at once. Returns the answers, None where there is none, and why; `doing` as for `as_user_error`."""
+    """All questions at once. Returns the answers, None where there is none, and why there is none.
+
+    Args:
+        doing: what a question is for, as `ApiError.as_user_error` takes it.
+    """
     failures: dict[str, HvdcloudError] = {}
 
     def answer(what: str) -> Any:

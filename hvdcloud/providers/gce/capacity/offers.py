@@ -57,7 +57,7 @@ def _without_gpus(vcpus: int) -> Iterator[NodeKind]:
 
 
 def _n1_for(gpu: catalog.Gpu, count: int, base: catalog.Machine) -> str | None:
-    """The configured machine type, or one of its size, or the largest that takes so many of these GPUs."""
+    """The configured machine type, or one of its size, or the largest that takes that many of these GPUs."""
     if count not in gpu.limits:
         return None
     vcpus, memory_gb = gpu.limits[count]
@@ -94,7 +94,7 @@ def offers(
         image_problem: of a GPU: why the image does not run on it; None: it does.
     """
     allowed = set(candidates.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
-    # A head alone is no worker.
+    # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
     home = settings.subnetwork_region

@@ -1,7 +1,7 @@
 """Whether a cluster can be made, where, and from which VM image: the catalogue's rules, then what the API says.
 
 Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell (quotas it
-leaves out, a zone that does not answer) is taken for good: `up` finds out by itself.
+leaves out, a zone that does not answer) is assumed to be fine: `up` finds out by itself.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Outlook:
     """Those whose regions have quota for all nodes."""
     short: list[Problem]
     scarce: list[str]
-    """What was left out of them for want of quota, for the user."""
+    """What was left out of them for lack of quota, for the user."""
     namesakes: list[NameTaken]
     image: list[Problem]
 
@@ -241,7 +241,7 @@ def _quotas(
     if zones and not roomy:
         message = f"no region has quota for {spec.nodes} node(s): {_some(lines, separator='; ')}"
         return [], [Problem(message=message, hint=hint, error=CapacityError)], []
-    return roomy, [], [f"left out for want of quota: {_some(lines, separator='; ')}"] if lines else []
+    return roomy, [], [f"left out for lack of quota: {_some(lines, separator='; ')}"] if lines else []
 
 
 def _shortfall(short: quota.Shortfall) -> str:

@@ -59,7 +59,7 @@ def needs(settings: Settings, *, nodes: int) -> list[Need]:
 
 
 def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
-    """Of nodes that are alike, of a cluster of so many."""
+    """What a group of like nodes needs; `nodes`: of the whole cluster."""
     kind, alike = group.kind, group.nodes
     machine = catalog.machine(kind.machine_type)
     gpu_type, gpu_count = kind.gpus

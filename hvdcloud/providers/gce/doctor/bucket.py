@@ -86,7 +86,7 @@ def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Findin
 
 
 def _storage(login: Login) -> Any:
-    """As hvdcloud/checkpoints opens it: another endpoint is spoken to without credentials."""
+    """As hvdcloud/checkpoints opens it: another endpoint is used without credentials."""
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint:
         from google.auth.credentials import AnonymousCredentials

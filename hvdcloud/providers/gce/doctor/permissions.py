@@ -88,7 +88,7 @@ class Login:
 
 
 def log_in(config: GceConfig) -> Login:
-    """This machine's account and the configured project; CredentialsError: there are none. UsageError: no project."""
+    """This machine's account and the project. Raises CredentialsError: no credentials; UsageError: no project."""
     credentials, project = google_credentials(config.project)
     return Login(credentials=credentials, project=project, endpoint=config.endpoint)
 
@@ -200,7 +200,7 @@ def check_permissions(login: Login, *, external_address: bool) -> Finding:
 
 
 def check_firewall_rights(login: Login) -> Finding | None:
-    """Whether we may add firewall rules; None: yes, or it cannot be told."""
+    """Whether we may add firewall rules; None: yes, or it is not known."""
     try:
         lacking = missing(login, _FIREWALL)
     except ApiError:
@@ -215,7 +215,7 @@ def check_firewall_rights(login: Login) -> Finding | None:
 
 
 def missing(login: Login, permissions: Sequence[str]) -> list[str]:
-    """Those that we do not have in the project; ApiError: Resource Manager does not tell."""
+    """Those that we do not have in the project. Raises ApiError: Resource Manager does not answer."""
     body = {"permissions": list(permissions)}
     found = login.api("cloudresourcemanager").post(f"projects/{login.project}:testIamPermissions", body)
     return [permission for permission in permissions if permission not in found.get("permissions", [])]

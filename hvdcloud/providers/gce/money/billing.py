@@ -23,10 +23,10 @@ PAGE_SIZE = 5000
 GLOBAL = "global"
 LOCAL_SSD = "local-ssd-gb-month"
 ABSURD = Decimal(10)
-"""A price that is this many times what it was, or this fraction of it, is taken for an error."""
+"""A price that is this many times what it was, or this fraction of it, is treated as an error."""
 
 _PLACE = re.compile(r"(?P<name>.+?) (?:running )?in .+")
-# Discounts, reservations, surcharges and places that are not one region. They are told by their names alone: many have
+# Discounts, reservations, surcharges and places that are not one region. They are known by their names alone: many have
 # the usage type OnDemand, and some cost nothing.
 _OTHER = re.compile(
     r"\b(commitment|reserved|reservation|dws|calendar mode|flex start|sole tenancy|premium|suspended|early delete"
@@ -148,7 +148,11 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 def table_of(reading: Reading, *, before: Table, shipped: Table, today: date) -> Table:
     """The new price table: the regions that have machines, and what the main one lacks from the table `before`.
 
-    Raises NodeError: beside the `shipped` table, the answer cannot be right.
+    Args:
+        shipped: the table that the answer's prices are compared with.
+
+    Raises:
+        NodeError: the answer cannot be right.
     """
     _check_zeros(reading, shipped)
     places = {region for prices in reading.found.values() for region in prices} - {GLOBAL}
@@ -172,7 +176,7 @@ def _rates(reading: Reading, region: str) -> Rates:
     pairs: Rates = {}
     for key, parts in _parts():
         columns = [_sum(reading, parts, spot=spot, region=region) for spot in (False, True)]
-        if key in (price_table.DISK, price_table.BUCKET):  # They cost the same whatever VM they belong to.
+        if key in (price_table.DISK, price_table.BUCKET):  # They cost the same for every VM.
             columns[1] = columns[0]
         if columns != [None, None]:
             pairs[key] = (columns[0], columns[1])
@@ -256,7 +260,7 @@ def _unbelievable(what: str) -> NodeError:
 
 
 def compare(before: Table, after: Table) -> tuple[list[tuple[str, float, float]], int]:
-    """What costs something else now: nodes, disks and the like in the main region, and how many figures elsewhere.
+    """Whose price has changed: nodes, disks and the like in the main region, and how many figures elsewhere.
 
     Returns:
         (what, dollars before, dollars now), what changed most first; the number of other figures that changed.

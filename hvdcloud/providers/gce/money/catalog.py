@@ -101,14 +101,14 @@ class NodeKind:
 
 
 def machine(machine_type: str) -> Machine:
-    """The machine type, custom N1 types included; UsageError: it is unknown, or breaks the rules of custom types."""
+    """The machine type, custom N1 types included. Raises UsageError: unknown, or breaks the rules of custom types."""
     if custom := _CUSTOM.fullmatch(machine_type):
         return _custom_machine(machine_type, vcpus=int(custom[1]), mb=int(custom[2]), extended=bool(custom[3]))
     return _looked_up(machine_type, _machines(), what="gce.machine_type", table="machine types")
 
 
 def gpu(gpu_type: str) -> Gpu:
-    """The accelerator type of this name; UsageError: it is not in the table."""
+    """The accelerator type of this name. Raises UsageError: it is not in the table."""
     return _looked_up(gpu_type, _gpus(), what="gce.gpu.type", table="GPUs")
 
 
@@ -164,7 +164,7 @@ def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: dat
 
 
 def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
-    """Why the VM cannot be made from some day on. UsageError: the machine type or the GPU is not in the table."""
+    """Why the VM cannot be made from some day on. Raises UsageError: machine type or GPU is not in the table."""
     node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
     found = gpu(node_gpu) if node_gpu else None
     if found is None or found.ends is None or found.ends <= today:

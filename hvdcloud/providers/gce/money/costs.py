@@ -130,7 +130,7 @@ def _disk(disk: Resource, now: datetime) -> _Item:
         per_hour=prices.disk_dollars_per_hour(disk_gb=_number(disk.get("sizeGb")), region=_region(disk)),
         since=moment(disk.get("creationTimestamp")) or now,
         ends=None,
-        endless=f"disk {disk['name']} belongs to no VM that is there",
+        endless=f"disk {disk['name']} belongs to no existing VM",
     )
 
 
@@ -173,7 +173,7 @@ def _unpriced(instances: Sequence[Resource]) -> list[str]:
 
 def _foreign(resources: Sequence[Resource]) -> list[str]:
     regions = {region for each in resources if (region := _region(each)) and not prices.knows(region)}
-    instead = f"those of {prices.region()} stand in for them"
+    instead = f"those of {prices.region()} are used instead"
     return [f"the price table has no prices of {each}; {instead}" for each in sorted(regions)]
 
 

@@ -130,7 +130,9 @@ def _choose(path: Path, _time: int, _size: int) -> Chosen:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        return _left_aside(f"{path} is no price table ({': '.join(filter(None, (where, first['msg'])))}); {_REFRESH}")
+        return _left_aside(
+            f"{path} is not a price table ({': '.join(filter(None, (where, first['msg'])))}); {_REFRESH}"
+        )
     except OSError as error:
         return _left_aside(f"{path} cannot be read: {error.strerror}; {_REFRESH}")
     except (ValueError, RecursionError):

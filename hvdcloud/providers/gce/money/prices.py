@@ -18,10 +18,17 @@ _GB = 2**30
 def node_dollars_per_hour(
     kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None, table: Table | None = None
 ) -> float | None:
-    """The estimate for one node in US dollars: machine, GPUs, boot disk and external address.
+    """The estimate for one node: machine, GPUs, boot disk and external address.
 
-    None if the `table` (None: the one that counts) lacks the machine or the GPU. For a region that is None or not in it
-    the prices of `region()`; regions differ by 10 to 50 %. UsageError: the machine type is not in the catalogue.
+    Args:
+        region: None, or one that the table does not have: the prices of `region()`. Regions differ by 10 to 50 %.
+        table: None: the one in use.
+
+    Returns:
+        US dollars an hour; None if the table lacks the machine or the GPU.
+
+    Raises:
+        UsageError: the machine type is not in the catalogue.
     """
     machine = catalog.machine(kind.machine_type)
     parts: list[tuple[float, str]]
@@ -58,7 +65,10 @@ def bucket_dollars_per_month(*, size_bytes: int, region: str | None = None) -> f
 def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
     """`zones`, those of the cheapest region first; what costs the same, or is not known, stays in order.
 
-    While the `price` of fewer than two of the regions that the table knows is known, nothing is moved.
+    While the prices of fewer than two of the regions are known, nothing is moved.
+
+    Args:
+        price: of a region; None: not known.
     """
     ordered = list(zones)
     regions = dict.fromkeys(zone.rpartition("-")[0] for zone in ordered)

@@ -116,15 +116,15 @@ def _own_credentials(project: str | None) -> tuple[Any, str]:
 
     credentials, chosen = google_credentials(project)
     if isinstance(credentials, Credentials) and not credentials.quota_project_id:
-        # A person's calls of this API count against a project, which has to be told:
+        # A person's calls of this API count against a project, which has to be named:
         # https://cloud.google.com/docs/authentication/troubleshoot-adc#user-creds-client-based
         credentials = credentials.with_quota_project(chosen)
     return credentials, chosen
 
 
 def _checked(key: str, named: str) -> str:
-    """What is no key never gets as far as an HTTP library, whose message would quote it."""
+    """A text that is not a key never reaches an HTTP library, whose message would quote it."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
-        message = f"{named} is no API key: it is empty or has characters that keys do not have"
+        message = f"{named} is not an API key: it is empty or has characters that keys do not have"
         raise UsageError(message, hint=f"{_KEY_PAGE} shows your keys")
     return key.strip()

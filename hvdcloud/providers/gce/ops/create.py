@@ -48,7 +48,7 @@ class FirewallRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcePlan(Plan):
-    """The firewall rules that are missing, and the bulkInserts for the first zone; the others get the like of them."""
+    """The firewall rules that are missing, and the bulkInserts for the first zone; the other zones get similar ones."""
 
     settings: Settings
     zones: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Delete, look again, and believe only what is seen."""
+"""Delete, list again, and believe only what is listed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 class Sweep:
     """Deletes everything of a cluster that an inventory shows, until an inventory shows nothing.
 
-    One look asks four questions and only the deletions themselves are one call for each thing, so that 256 VMs are
+    One listing takes four requests and only the deletions themselves are one call for each thing, so that 256 VMs are
     looked at as cheaply as one.
     """
 
@@ -162,7 +162,7 @@ class Sweep:
     def _find_failed_deletions(self, inventory: Inventory, listed: set[Target]) -> None:
         """A deletion that is over while its object exists has failed, and its operation tells why.
 
-        Lists are made one after the other, so it must look like that twice.
+        Lists are made one after the other, so two in a row must show it.
         """
         if OPERATIONS in inventory.failures:
             return
@@ -186,7 +186,7 @@ class Sweep:
         try:
             return self.client.wait(operation, deadline=time.monotonic() + WAIT_SECONDS)
         except (ApiError, HvdcloudError):
-            # The next look tells how things are.
+            # The next listing shows how things are.
             return None
 
     def _leftovers(self, inventory: Inventory, creating: list[Resource]) -> list[Leftover]:

@@ -18,7 +18,7 @@ from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32
-"""VMs boot alike: as long as none of so many is ready, asking all would only use up the API's rate."""
+"""VMs boot alike: as long as none of this many is ready, asking all would only use up the API's rate."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25

@@ -119,17 +119,17 @@ def _share(
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:
-    """Stopped VMs of the wanted names, and disks that they left. NameTakenError: one of these VMs is not stopped."""
+    """Stopped VMs of the wanted names, and disks that they left. Raises NameTakenError: a VM is not stopped."""
     ours = inventory.only(spec.id).named({spec.node_name(index) for index in indices})
     for vm in ours.instances:
         if node_state(vm) is not NodeState.STOPPED:
             hint = f"hvdcloud status --name {spec.name}"
-            raise NameTakenError(f"node {vm['name']} is there, in {zone_of(vm)}", hint=hint)
+            raise NameTakenError(f"node {vm['name']} already exists, in {zone_of(vm)}", hint=hint)
     return {str(each["name"]) for each in (*ours.instances, *ours.loose_disks)}
 
 
 def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: int) -> None:
-    """Change the label on all VMs and disks that say another number; ApiError: it could not be changed."""
+    """Change the label on all VMs and disks that have another number. Raises ApiError: it could not be changed."""
 
     def change(resource: Resource) -> None:
         labels = {**labels_of(resource), LABEL_NODES: str(nodes)}

@@ -50,8 +50,10 @@ def unpriced(settings: Settings, *, nodes: int, zone: str | None = None) -> str:
 def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) -> int:
     """How long the nodes may live: `limits.max_run_duration`, or less where `limits.max_cost` buys less.
 
-    By the prices of a zone, or of the price table's own region. Raises UsageError: outside of what Compute Engine
-    takes; the money buys less than that; or the price is not known.
+    By the prices of a zone, or of the price table's own region.
+
+    Raises:
+        UsageError: outside of what Compute Engine takes; the money buys less than that; or the price is not known.
     """
     check_run_seconds(settings.max_run_seconds, "limits.max_run_duration")
     if settings.max_cost is None:
@@ -105,7 +107,7 @@ class PaidZone:
 
 
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
-    """The zones that `limits.max_cost` pays for, in order, and those that it does not. UsageError: it pays for none."""
+    """The zones that `limits.max_cost` pays for, in order, and the others. Raises UsageError: it pays for none."""
     found: list[PaidZone] = []
     refused: dict[str, UsageError] = {}
     for zone in zones:
@@ -146,7 +148,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
         shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
         yield (
-            f"in {dearest.zone}, the dearest of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
+            f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
             f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
         )
     if first.dollars_per_hour is None:
@@ -156,7 +158,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
-            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} stand in for them "
+            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} are used instead "
             "and may be far off"
         )
 
