@@ -26,6 +26,8 @@ MANY = 'for n in $(seq 60); do head -c 2000000 /dev/zero > "$HVDCLOUD_CHECKPOINT
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-killed")
+    # They are found by the environment that they were started with.
+    project.warm = False
     yield project
     left = labelled(engine, project.name)
     if left:

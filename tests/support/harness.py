@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.warm import WarmPopen
+
 T = TypeVar("T")
 
 # On what a test makes at the engine without hvdcloud.
@@ -64,6 +66,8 @@ class Project:
     state: Path
     name: str
     environ: dict[str, str] = field(default_factory=dict)
+    warm: bool = True
+    """Its commands begin with hvdcloud's modules loaded (tests/support/warm.py)."""
 
     def env(self) -> dict[str, str]:
         """What the command sees."""
@@ -79,39 +83,37 @@ class Project:
             expect: the exit code; None for any.
             before: words of a program that runs hvdcloud, such as `unshare -m`.
         """
-        done = subprocess.run(
-            [*before, *HVDCLOUD, *args],
-            cwd=self.folder,
-            env=self.env(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-        ended = Ended(done.returncode, done.stdout, done.stderr)
+        with self._popen(before, args, stderr=subprocess.PIPE) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            finally:
+                process.kill()
+        ended = Ended(process.returncode, out, err)
         return ended if expect is None else ended.expect(expect)
 
     @contextmanager
     def started(self, *args: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
         """A command that runs during the block, killed if it is still there at the end; `before` as for `hvdcloud`."""
-        process = subprocess.Popen(
-            [*before, *HVDCLOUD, *args],
-            cwd=self.folder,
-            env=self.env(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        process = self._popen(before, args, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+
+    def _popen(self, before: Sequence[str], args: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        warm = self.warm and not before
+        return (WarmPopen if warm else subprocess.Popen)(
+            args if warm else [*before, *HVDCLOUD, *args],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            **options,
+        )
 
     def write(self, name: str, text: str) -> None:
         """Put a file into the project."""
