@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Processes for the tests that use the engine (two from four cores on), and one for the rest.
-PYTEST_PARALLEL ?= -n $(shell [ "$$(nproc)" -ge 4 ] && echo 3 || echo 2) --dist loadscope
+# Two processes for the tests that use the engine, and one for the rest.
+PYTEST_PARALLEL ?= -n 3 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
 
 help: ## this list

@@ -23,12 +23,9 @@ def needs_engine(file: Path) -> bool:
 
 
 def slots() -> int:
-    """How many files of tests may use the engine at the same time: the largest clusters have 5 nodes of 1 GiB each.
-
-    Two on two cores are no faster than one, and what they wait for comes later.
-    """
+    """How many files of tests may use the engine at the same time: the largest clusters have 5 nodes of 1 GiB each."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 2 if (os.cpu_count() or 1) >= 4 and memory >= 12 * GIB else 1
+    return 2 if memory >= 12 * GIB else 1
 
 
 @contextmanager
