@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -15,6 +16,10 @@ from tests.support.engine_slots import needs_engine, no_engine, slots, turn
 
 # A shell has what it runs in the background ignore Ctrl-C, which would be passed on to every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start the node program hundreds of times, which takes half as long when it was compiled before.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)

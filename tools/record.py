@@ -25,6 +25,7 @@ import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -205,9 +206,9 @@ def _screen(terminal: Any) -> Screen:
 def _line(terminal: Any, row: int) -> Line:
     cursor = terminal.cursor.x if row == terminal.cursor.y and not terminal.cursor.hidden else -1
     runs: list[Run] = []
+    cells = terminal.buffer[row]
     for column in range(terminal.columns):
-        cell = terminal.buffer[row][column]
-        run = _cell(column, cell, under_cursor=column == cursor)
+        run = _cell(column, cells[column], under_cursor=column == cursor)
         last = runs[-1] if runs else None
         if last and (last.colour, last.background, last.bold) == (run.colour, run.background, run.bold):
             runs[-1] = Run(
@@ -230,6 +231,7 @@ def _cell(column: int, cell: Any, *, under_cursor: bool) -> Run:
     return Run(column=column, text=cell.data, colour=colour or FOREGROUND, background=background, bold=cell.bold)
 
 
+@cache
 def _colour(name: str, *, bold: bool) -> str:
     """Of a name or six hexadecimal digits, as pyte has them; empty: the terminal's own."""
     bright = name.removeprefix("bright")

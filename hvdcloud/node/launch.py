@@ -16,7 +16,6 @@ from hvdcloud.node.files import Lock
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
-from hvdcloud.node.run.prepare import ActiveRunError
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.supervisor import Supervisor
 from hvdcloud.node.vms.templates import VmTemplates
@@ -52,7 +51,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     Spec.load(run)
     lock = Lock(paths.supervisor_lock())
     if not lock.acquire({"run": run, "pid": os.getpid()}):
-        raise ActiveRunError(state.active_run() or "?")
+        raise state.ActiveRunError(state.active_run() or "?")
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
     current = RunState(

@@ -17,6 +17,7 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.down import down
+from hvdcloud.remote import ssh
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
 from tests.support.harness import until
@@ -42,6 +43,13 @@ def when_asked(vm: Vm, act: Callable[[], None]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+@pytest.fixture
+def gives_up_soon(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node is left that a busy machine could keep from answering in time."""
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("gives_up_soon")
 @pytest.mark.parametrize("verb", ["flush", "stop", "state"])
 def test_a_call_to_a_vm_that_vanishes_does_not_last_until_its_deadline(
     laptop: Laptop, new_vm: NewVm, verb: str
@@ -84,6 +92,7 @@ def test_down_of_nodes_that_delete_themselves_meanwhile_continues(laptop: Laptop
     assert time.monotonic() - began < SOON
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_down_of_nodes_that_are_all_gone_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:
     vm = new_vm({"hvdcloud-node flush": goes_on()})
     context, _, machines = laptop.context([vm])
@@ -99,6 +108,7 @@ def test_down_of_nodes_that_are_all_gone_meanwhile_continues(laptop: Laptop, new
     assert machines.destroyed
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_down_refuses_while_a_node_that_is_still_there_does_not_answer(laptop: Laptop, new_vm: NewVm) -> None:
     vm = new_vm({"hvdcloud-node flush": goes_on()})
     context, _, machines = laptop.context([vm])
@@ -112,6 +122,7 @@ def test_down_refuses_while_a_node_that_is_still_there_does_not_answer(laptop: L
     assert time.monotonic() - began < SOON
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop: Laptop, new_vm: NewVm) -> None:
     vm = new_vm({"hvdcloud-node flush": goes_on()})
     context, cluster, machines = laptop.context([vm])

@@ -197,7 +197,9 @@ class NodeCluster:
         """`prepare` on every node; the closing lines."""
         answers = []
         contents = {path: text.encode() for path, text in (code or {"train.py": "print('trains')\n"}).items()}
-        for index, name in enumerate(self.names):
+        # All at once, and then one after the other is told what to do.
+        processes = [self.start(name, "prepare") for name in self.names]
+        for index, process in enumerate(processes):
             header = {
                 "run": run,
                 "cluster": "digits",
@@ -213,7 +215,7 @@ class NodeCluster:
                 "elastic": elastic,
                 "files": [entry(path, data) for path, data in contents.items()],
             }
-            answers.append(send_code(self.start(name, "prepare"), header, contents))
+            answers.append(send_code(process, header, contents))
         return answers
 
     def launch(self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0) -> dict[str, Any]:

@@ -23,6 +23,15 @@ _MOST_EVENT_BYTES = 1 << 17
 SUPERVISOR_GONE = "the run's supervisor on the head ended unexpectedly"
 
 
+class ActiveRunError(UsageError):
+    """Another run works on this node."""
+
+    def __init__(self, active: str) -> None:
+        hint = f"hvdcloud logs -f {active}, or hvdcloud stop {active}"
+        super().__init__(f"run {active} is active on this cluster", hint=hint)
+        self.active = active
+
+
 def state_file(run: str) -> Path:
     """Of one run, on the head."""
     return run_dir(run) / "state.json"

@@ -10,21 +10,12 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import machine, paths
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.records.state import active_run, live_agents
+from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""
-
-
-class ActiveRunError(UsageError):
-    """Another run works on this node."""
-
-    def __init__(self, active: str) -> None:
-        hint = f"hvdcloud logs -f {active}, or hvdcloud stop {active}"
-        super().__init__(f"run {active} is active on this cluster", hint=hint)
-        self.active = active
 
 
 def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:

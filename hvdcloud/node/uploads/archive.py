@@ -8,7 +8,6 @@ import threading
 import time
 from pathlib import Path
 
-from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths
 from hvdcloud.node.files import write_json
@@ -54,6 +53,7 @@ def _done_file(run: str) -> Path:
 
 
 def _keep(run: str) -> None:
+    from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
     from hvdcloud.storage.checksum import crc32c_of_file
     from hvdcloud.storage.open import open_bucket
 

@@ -11,7 +11,6 @@ to do in that hour than to leave; its end comes as a shutdown.
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import threading
 import time
@@ -52,12 +51,21 @@ _NOTICE = "/computeMetadata/v1/instance/preempted"
 class Watch:
     """Waits for the preemption notice of a VM in a thread, and calls `noticed` there, once, whatever goes wrong before.
     One request waits `hang_seconds` for a change:
-    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange"""
+    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
+    The pauses after requests that failed grow from `first_pause` on."""
 
-    def __init__(self, server: str, noticed: Callable[[], None], *, hang_seconds: float = HANG_SECONDS) -> None:
+    def __init__(
+        self,
+        server: str,
+        noticed: Callable[[], None],
+        *,
+        hang_seconds: float = HANG_SECONDS,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
         self._server = urlsplit(server).netloc
         self._noticed = noticed
         self._hang_seconds = hang_seconds
+        self._first_pause = first_pause
         self._connection: HTTPConnection | None = None
 
     def start(self) -> None:
@@ -66,9 +74,10 @@ class Watch:
 
     def _work(self) -> None:
         # Here, because ranks wait for the agent that imports us.
+        import random
         from http.client import HTTPException
 
-        etag, pause = _NO_ETAG, FIRST_PAUSE
+        etag, pause = _NO_ETAG, self._first_pause
         never = threading.Event()
         while True:
             began = time.monotonic()
@@ -82,7 +91,7 @@ class Watch:
                     self._hang_up()
                     self._noticed()
                     return
-                pause = FIRST_PAUSE
+                pause = self._first_pause
                 # A server that does not let a request hang is not asked without end.
                 if new != etag or time.monotonic() - began > FIRST_PAUSE:
                     etag = new
