@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
@@ -39,8 +41,9 @@ def small(tmp_path: Path, engine: Any, image: str) -> Iterator[Build]:
 
     yield call
     for reference in set(built):
-        for found in engine.images.list(reference):
-            engine.images.remove(found.id, force=True)
+        # By its name, not its id: an image that another session's begins with only loses its name.
+        with contextlib.suppress(ImageNotFound):
+            engine.images.remove(reference, force=True)
 
 
 def inside(engine: Any, image: str, *argv: str) -> str:
