@@ -1,7 +1,7 @@
 """Proves that Horovod works in this image: `check_horovod.py CONTROLLER…`, with gloo or mpi.
 
-For each controller: it is in the Controllers rows of `horovodrun --check-build`, and two ranks started by `horovodrun`
-on this machine sum a tensor with each framework that Horovod was compiled for, and with TensorFlow train a Keras model.
+For each controller: two ranks that `horovodrun` starts on this machine, which refuses what Horovod was built without,
+sum a tensor with each framework that Horovod was compiled for, and with TensorFlow train a Keras model.
 The image's build runs it, and so can anybody on a node. Exit code 0: all is well.
 
 `--cuda`, `--nccl` and `--capabilities` say what an image for GPUs has to hold: so much can be seen without a GPU.
@@ -13,7 +13,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,12 +118,6 @@ def frameworks() -> list[str]:
     return found or sys.exit(f"Horovod was compiled for none of {', '.join(FRAMEWORKS)}")
 
 
-def ticked(report: str, title: str) -> list[str]:
-    """What `horovodrun --check-build` has ticked below a title."""
-    rows = re.search(rf"{title}:\n(.*?)\n\s*\n", f"{report}\n\n", re.DOTALL)
-    return re.findall(r"\[X\] (\w+)", rows[1]) if rows else []
-
-
 def answer(code: str, *arguments: str) -> dict[str, Any]:
     """The JSON object in the last line that a Python program prints."""
     found: dict[str, Any] = json.loads(run(sys.executable, "-c", code, *arguments).splitlines()[-1])
@@ -170,14 +163,7 @@ def main() -> None:
     wanted = parser.parse_args()
     controllers: list[str] = wanted.controllers
     found = frameworks()
-    report = run("horovodrun", "--check-build")
-    built = ticked(report, "Available Controllers")
-    for controller in controllers:
-        if CONTROLLERS[controller] not in built:
-            sys.exit(f"Horovod was built without {CONTROLLERS[controller]}:\n{report}")
     if wanted.cuda:
-        if "NCCL" not in ticked(report, "Available Tensor Operations"):
-            sys.exit(f"Horovod was built without NCCL:\n{report}")
         check_libraries(found)
         for framework in found:
             check_cuda(framework, cuda=wanted.cuda, nccl=wanted.nccl, capabilities=wanted.capabilities.split())

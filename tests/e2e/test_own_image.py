@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
@@ -67,15 +68,19 @@ def remove(engine: Any, references: list[str]) -> None:
         before = len(mine)
         mine |= {each["Id"] for each in nameless if each["ParentId"] in mine}
     # An image goes after those that begin with it.
-    while mine:
-        found = engine.api.images(all=True)
-        mine &= {each["Id"] for each in found}
-        last = mine - {each["ParentId"] for each in found}
+    parents = {each["Id"]: each["ParentId"] for each in engine.api.images(all=True)}
+    mine &= parents.keys()
+    while last := mine - set(parents.values()):
         for image in last:
-            engine.images.remove(image, force=True, noprune=True)
-        if not last:
-            # What is left is a part of images with other names.
-            return
+            try:
+                engine.images.remove(image, force=True, noprune=True)
+            except APIError as error:
+                # Another process has removed it meanwhile, or its build begins with it.
+                if error.status_code not in (404, 409):
+                    raise
+            del parents[image]
+        mine -= last
+    # What is left is a part of images with other names.
 
 
 @pytest.fixture(scope="module")

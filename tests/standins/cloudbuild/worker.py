@@ -19,7 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import docker
 import requests
+from docker.errors import APIError, ImageNotFound
 
 from tests.standins.cloudbuild.build import DOCKER, Build, now, seconds
 from tests.standins.cloudbuild.storage import GrowingLog, Storage
@@ -283,21 +285,28 @@ def _engine_as_before(names: set[str], *, layers: Sequence[str], containers: Seq
         layers: ids of the images that the block went through, also of those that never had a name.
         containers: ids of those that it started; one whose command failed is still there.
     """
-    known = set(_asked("images", "--all", "--quiet"))
-    new = [name for name in sorted(names) if not _asked("images", "--quiet", name)]
-    try:
-        yield
-    finally:
-        for container in containers:
-            _asked("rm", "--force", container)
-        for name in new:
-            _asked("rmi", name)
-        for layer in reversed(layers):
-            if layer not in known and _asked("image", "inspect", "--format", "{{len .RepoTags}}", layer) == ["0"]:
-                _asked("rmi", layer)
+    # Not with the docker command, which costs more than what it asks for.
+    with contextlib.closing(docker.from_env().api) as api:
+        known = {found["Id"] for found in api.images(all=True)}
+        new = [name for name in sorted(names) if _inspected(api, name) is None]
+        try:
+            yield
+        finally:
+            for container in containers:
+                with contextlib.suppress(APIError):
+                    api.remove_container(container, force=True)
+            for name in new:
+                with contextlib.suppress(APIError):
+                    api.remove_image(name)
+            for layer in reversed(layers):
+                found = _inspected(api, layer)
+                if found is not None and found["Id"] not in known and not found["RepoTags"]:
+                    with contextlib.suppress(APIError):
+                        api.remove_image(layer)
 
 
-def _asked(*arguments: str) -> list[str]:
-    """The lines of a docker command's answer; none if it failed, as for an image that isn't there."""
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.splitlines() if done.returncode == 0 else []
+def _inspected(api: Any, image: str) -> dict[str, Any] | None:
+    """What the engine says of an image; None if it isn't there."""
+    with contextlib.suppress(ImageNotFound):
+        return dict(api.inspect_image(image))
+    return None

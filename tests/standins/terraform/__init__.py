@@ -8,10 +8,13 @@ In a test:
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import shlex
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = ROOT / "terraform"
 VENV = ROOT / ".cache/terraform"
 VERSION = "8.2.0"
+_warm: list[subprocess.Popen[bytes]] = []
+"""The process of `_socket`, with the pipe that it reads, which has to stay open."""
+STARTER = Path(__file__).with_name("starter.py")
 
 
 def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = None) -> dict[str, str]:
@@ -40,7 +46,7 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
     package = place / f"mirror/registry.terraform.io/hashicorp/google/{VERSION}/{system}"
     for each in (package, place / "home"):
         each.mkdir(parents=True, exist_ok=True)
-    command = [str(VENV / "bin/python"), "-m", "tests.standins.terraform.provider", str(place)]
+    command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_socket()), str(place)]
     command += [f"--compute={compute}"] if compute else []
     command += [f"--storage={storage}"] if storage else []
     program = package / f"terraform-provider-google_v{VERSION}"
@@ -61,6 +67,24 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
         # Terraform does not check for a newer Terraform.
         "CHECKPOINT_DISABLE": "1",
     }
+
+
+@functools.cache
+def _socket() -> Path:
+    """Where starter.py finds the process that has everything imported, see warm.py; it ends with this one."""
+    folder = Path(tempfile.mkdtemp(prefix="hvdcloud-provider-"))
+    process = subprocess.Popen(
+        [str(VENV / "bin/python"), "-m", "tests.standins.terraform.warm", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        # Ctrl-C in a terminal is for the tests; it ends with them.
+        start_new_session=True,
+    )
+    _warm.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n", "the provider's process did not start"
+    return folder / "socket"
 
 
 def missing() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ class _Shutdown(runner._ShutdownInterceptor):
         return super().intercept_service(continuation, handler_call_details)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Serve until Terraform says that it's enough."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the cloud is kept")
     parser.add_argument("--compute", help="the Compute Engine emulator")
     parser.add_argument("--storage", help="the stand-in of Cloud Storage")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     schema = json.loads(Path(__file__).with_name("schema.json").read_text())
     cloud = Cloud(options.folder, compute=options.compute, storage=options.storage)
 
@@ -44,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
