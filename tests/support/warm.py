@@ -92,12 +92,10 @@ def _server() -> socket.socket:
 
 
 def _load() -> None:
-    import docker
-    import google.cloud.compute_v1
-    import google.cloud.storage  # noqa: F401
+    import hvdcloud
 
-    import hvdcloud.cli
-
+    for name in ("docker", "google.cloud.compute_v1", "google.cloud.storage"):
+        importlib.import_module(name)
     skipped = ("hvdcloud.__main__", "hvdcloud.node.", "hvdcloud.templates", "hvdcloud.dockerfiles")
     for found in pkgutil.walk_packages(hvdcloud.__path__, "hvdcloud."):
         if not found.name.startswith(skipped):
@@ -136,7 +134,6 @@ def _watch(request: Mapping[str, Any], stdin: int, stdout: int, stderr: int, sta
 
 
 def _run(request: Mapping[str, Any], *streams: int) -> None:
-    code = 1
     try:
         if request["session"]:
             os.setsid()
@@ -146,17 +143,17 @@ def _run(request: Mapping[str, Any], *streams: int) -> None:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
-        sys.stdin = open(0, closefd=False)
-        sys.stdout = open(1, "w", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         from hvdcloud.cli.main import main
 
         main(request["args"])
-    except BaseException:
-        traceback.print_exc()
     finally:
-        os._exit(code)
+        # main ends the process itself: here an exception is on its way.
+        traceback.print_exc()
+        os._exit(1)
 
 
 if __name__ == "__main__":
