@@ -169,18 +169,23 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
     if context.state.journal.unfinished_up(existing.id):
         context.console.say(f"an earlier `up` of {existing.name} was interrupted; deleting what it had made")
     elif existing.is_remnant:
-        age = (datetime.now(timezone.utc) - existing.created).total_seconds()
-        if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
-            raise UsageError(
-                f"cluster {existing.name} was started {age:.0f} s ago by {existing.owner}, and may still be starting",
-                hint="hvdcloud list shows it; try again in two minutes, or take another --name",
-            )
+        _refuse_while_made(context, existing)
         others = ", ".join(existing.other_objects)
         context.console.say(f"the nodes of an earlier {existing.name} are gone; deleting what is left of it: {others}")
     else:
         return False
     _roll_back(context, None)
     return True
+
+
+def _refuse_while_made(context: Context, existing: Cluster) -> None:
+    """Raises UsageError if an `up` elsewhere may still be making the cluster."""
+    age = (datetime.now(timezone.utc) - existing.created).total_seconds()
+    if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
+        raise UsageError(
+            f"cluster {existing.name} was started {age:.0f} s ago by {existing.owner}, and may still be starting",
+            hint="hvdcloud list shows it; try again in two minutes, or take another --name",
+        )
 
 
 def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
@@ -190,6 +195,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     nodes, name = context.config.nodes, existing.name
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
+        _refuse_while_made(context, existing)
         raise UsageError(
             f"cluster {name} exists but is not whole: {len(existing.nodes)} of {existing.expected_nodes} node(s) "
             f"(made by {existing.owner})",
