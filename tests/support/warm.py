@@ -23,6 +23,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.support.forked import become
+
 _MAX_REQUEST_BYTES = 1 << 20
 
 
@@ -63,11 +65,15 @@ class WarmPopen(subprocess.Popen[str]):
         return self.pid, ended
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        with self._waitpid_lock:
-            if self.returncode is None:
-                pid, status = self._try_wait(os.WNOHANG)
-                if pid:
-                    self._handle_exitstatus(status)
+        # As the original: where another thread waits, nothing is known yet.
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
+            try:
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid:
+                        self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
         return self.returncode
 
 
@@ -137,12 +143,7 @@ def _run(request: Mapping[str, Any], *streams: int) -> None:
     try:
         if request["session"]:
             os.setsid()
-        os.chdir(request["cwd"])
-        os.environ.clear()
-        os.environ.update(request["env"])
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
+        become(request["cwd"], request["env"], streams)
         sys.stdin = os.fdopen(0, closefd=False)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)

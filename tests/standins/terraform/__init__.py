@@ -22,8 +22,6 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = ROOT / "terraform"
 VENV = ROOT / ".cache/terraform"
 VERSION = "8.2.0"
-_warm: list[subprocess.Popen[bytes]] = []
-"""The process of `_socket`, with the pipe that it reads, which has to stay open."""
 STARTER = Path(__file__).with_name("starter.py")
 
 
@@ -46,7 +44,7 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
     package = place / f"mirror/registry.terraform.io/hashicorp/google/{VERSION}/{system}"
     for each in (package, place / "home"):
         each.mkdir(parents=True, exist_ok=True)
-    command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_socket()), str(place)]
+    command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_warm()[0]), str(place)]
     command += [f"--compute={compute}"] if compute else []
     command += [f"--storage={storage}"] if storage else []
     program = package / f"terraform-provider-google_v{VERSION}"
@@ -70,8 +68,11 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
 
 
 @functools.cache
-def _socket() -> Path:
-    """Where starter.py finds the process that has everything imported, see warm.py; it ends with this one."""
+def _warm() -> tuple[Path, subprocess.Popen[bytes]]:
+    """The process that has everything imported, see warm.py, and the socket where starter.py finds it.
+
+    It ends with this one, or when the pipe that it reads is closed.
+    """
     folder = Path(tempfile.mkdtemp(prefix="hvdcloud-provider-"))
     process = subprocess.Popen(
         [str(VENV / "bin/python"), "-m", "tests.standins.terraform.warm", str(folder)],
@@ -81,10 +82,9 @@ def _socket() -> Path:
         # Ctrl-C in a terminal is for the tests; it ends with them.
         start_new_session=True,
     )
-    _warm.append(process)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", "the provider's process did not start"
-    return folder / "socket"
+    return folder / "socket", process
 
 
 def missing() -> str | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.standins.terraform import provider
+from tests.support.forked import become
 
 # What the plumbing imports only when it starts.
 _LATER = (
@@ -61,13 +62,8 @@ def _provide(connection: socket.socket, folder: Path) -> NoReturn:
         length, files, _, _ = socket.recv_fds(connection, 8, 3)
         with connection.makefile("rb") as reader:
             asked = json.loads(reader.read(int(length, 16)))
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-            os.close(file)
-        os.chdir(asked["folder"])
-        os.environ.clear()
         # HOME: the plumbing keeps a certificate there, one for all.
-        os.environ.update({**asked["environment"], "HOME": str(folder)})
+        become(asked["folder"], {**asked["environment"], "HOME": str(folder)}, files)
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         provider.main(asked["arguments"])
         exit_code = 0
