@@ -25,6 +25,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
+from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
 from tests.standins.registry import free_port
 from tests.support.compute_clients import Plain
@@ -88,8 +89,8 @@ def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
 
 @pytest.fixture
 def cluster(project: Project) -> Project:
-    """A project whose cluster is up, made by another user."""
-    make(project)
+    """A project whose cluster is up, made by another user, longer ago than an `up` takes."""
+    make(project, age=MAKING_SECONDS)
     return project
 
 
