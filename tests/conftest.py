@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.support.engine_slots import needs_engine, no_engine, slots, turn
+from tests.support.engine_slots import needs_engine, needs_machines, no_engine, slots, turn
 
 # A shell has what it runs in the background ignore Ctrl-C, which would be passed on to every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,10 +32,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, those that take longest come first: those at the engine, and files of many tests."""
+    """With several processes, what takes longest comes first: machines, then the engine, then files of many tests."""
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (not needs_engine(item.path), -tests[item.path], item.path))
+        items.sort(
+            key=lambda item: (
+                not needs_machines(item.path),
+                not needs_engine(item.path),
+                -tests[item.path],
+                item.path,
+            )
+        )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

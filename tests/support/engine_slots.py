@@ -22,6 +22,12 @@ def needs_engine(file: Path) -> bool:
     return _MARK.search(file.read_text()) is not None
 
 
+@cache
+def needs_machines(file: Path) -> bool:
+    """Whether tests in the file have the fixture `earlier`, for clouds whose VMs are machines."""
+    return "earlier: Earlier" in file.read_text()
+
+
 def slots() -> int:
     """How many files of tests may use the engine at the same time: the largest clusters have 5 nodes of 1 GiB each."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

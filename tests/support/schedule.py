@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.engine_slots import needs_engine
+from tests.support.engine_slots import needs_engine, needs_machines
+
+_MACHINES = "tests with machines"
 
 
 class EngineSlots(LoadScopeScheduling):
     """File by file; at most this many processes at a time run a file that uses the engine, and the rest run the others.
 
-    Unit and component tests share nothing: they are given out one by one.
+    Unit and component tests share nothing: they are given out one by one. Files of tests with machines follow one
+    another in one process: what the first has pushed and pulled, the others need not.
     """
 
     def __init__(self, config: pytest.Config, log: Any, *, slots: int) -> None:
@@ -24,6 +27,8 @@ class EngineSlots(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if needs_machines(self._root / file):
+            return _MACHINES
         return nodeid if Path(file).parent.name == "component" else file
 
     def _assign_work_unit(self, node: Any) -> None:
@@ -38,7 +43,7 @@ class EngineSlots(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def _needs_engine(self, scope: str) -> bool:
-        return needs_engine(self._root / scope.partition("::")[0])
+        return scope == _MACHINES or needs_engine(self._root / scope.partition("::")[0])
 
     def _runs_at_engine(self, work: tuple[str, dict[str, bool]]) -> bool:
         scope, completed = work

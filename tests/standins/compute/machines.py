@@ -42,7 +42,8 @@ class Machines:
         loopback_ports: ports of this machine that every emulated one has at 127.0.0.1 too, such as a registry's, so
             that `127.0.0.1:PORT/image` means the same on both. Servers there listen on `gateway` (or 0.0.0.0).
         client: docker-py's; default: of the engine that the environment names.
-        layers: image layers that new machines have on their disks; default: none, as in the cloud.
+        layers: image layers that new machines have on their disks, save in `empty_disks`; default: none, as in the
+            cloud.
 
     Attributes:
         network: name of the network of all machines.
@@ -66,6 +67,7 @@ class Machines:
         self.subnet, self.gateway = str(subnet), str(subnet[1])
         self._addresses = itertools.cycle(str(address) for address in itertools.islice(subnet.hosts(), 1, 4000))
         self._cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+        self._empty_disks = False
         self._machines: dict[str, Machine] = {}
         self._rules: Sequence[Mapping[str, Any]] = ()
         self._lock = threading.Lock()
@@ -108,6 +110,15 @@ class Machines:
         self._rules = tuple(rules)
         self._enforce()
 
+    @contextmanager
+    def empty_disks(self) -> Iterator[None]:
+        """Machines that are made in the block pull every layer of their images."""
+        self._empty_disks = True
+        try:
+            yield
+        finally:
+            self._empty_disks = False
+
     def close(self) -> None:
         """Pull the plug of all machines; nothing with the label is left when it returns."""
         machines = self._all()
@@ -138,7 +149,12 @@ class Machines:
                 used = {machine.address for machine in self._machines.values()}
                 address = next(free for free in self._addresses if free not in used)
                 self._machines[key] = Machine(
-                    self._site, instance, zone=zone_of(instance), address=address, core=next(self._cores)
+                    self._site,
+                    instance,
+                    zone=zone_of(instance),
+                    address=address,
+                    core=next(self._cores),
+                    empty_disk=self._empty_disks,
                 )
             return self._machines[key]
 

@@ -52,6 +52,7 @@ class Machine:
     Args:
         core: the one that it has. If each had all of them, their ranks' threads would spin for one another's cores, and
             train at a twentieth of the speed.
+        empty_disk: it has none of the site's layers at first.
 
     Attributes:
         instance: the resource as it was at the last start.
@@ -59,10 +60,13 @@ class Machine:
         host: None before the first start.
     """
 
-    def __init__(self, site: Site, instance: Instance, *, zone: str, address: str, core: int) -> None:
+    def __init__(
+        self, site: Site, instance: Instance, *, zone: str, address: str, core: int, empty_disk: bool = False
+    ) -> None:
         self.instance = instance
         self.address = address
         self._core = core
+        self._empty_disk = empty_disk
         self.host: BackingHost | None = None
         self._site = site
         self._vm = str(instance["name"])
@@ -146,7 +150,7 @@ class Machine:
             return
         if self._container is None:
             self._volume = self._site.client.volumes.create(self._name, labels=dict(self._site.labels))
-            if self._site.layers:
+            if self._site.layers and not self._empty_disk:
                 self._site.layers.lend(self._name)
             self._container = self._site.client.containers.get(self._create(host))
         if self._follower:
