@@ -54,8 +54,12 @@ print(f"rank {hvd.rank()} of {hvd.size()} sums {total:.0f} {found}", flush=True)
 
 
 def remove(engine: Any, references: list[str]) -> None:
-    """Removes images by name or id, and what failed builds have left on top of them; what has other names stays."""
+    """Removes images by name or id, and what failed builds have left on top of them; what has other names stays.
+
+    What `theirs` becomes a node with stays too, for the next session, as what our own images are made of does.
+    """
     mine = set()
+    references = [each for each in references if not each.startswith(("hvdcloud/own-builder:", "hvdcloud/own:"))]
     for reference in dict.fromkeys(references):
         for found in [] if reference.startswith("sha256:") else engine.images.list(reference):
             mine.add(found.id)
@@ -85,15 +89,15 @@ def remove(engine: Any, references: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def make(engine: Any) -> Iterator[Make]:
-    """Builds an image of a Dockerfile's lines; all are removed after the tests."""
+    """Builds an image of a Dockerfile's lines; all but those to keep are removed after the tests."""
     made: list[str] = []
 
-    def call(base: str, lines: str = "", *, tag: str) -> str:
+    def call(base: str, lines: str = "", *, tag: str, keep: bool = False) -> str:
         name = f"hvdcloud-tests/own:{tag}"
         # Without an instruction of its own it would be the base itself.
         dockerfile = f"FROM {base}\nLABEL hvdcloud-tests={tag}\n{lines}\n".encode()
         built, _ = engine.images.build(fileobj=io.BytesIO(dockerfile), tag=name, rm=True, forcerm=True)
-        made.extend([name, built.id])
+        made.extend([] if keep else [name, built.id])
         return name
 
     yield call
@@ -104,7 +108,7 @@ def make(engine: Any) -> Iterator[Make]:
 def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image that has Python, torch and Horovod, and knows nothing of nodes."""
     ours = build(ImageConfig(requirements=None), project_dir=tmp_path_factory.mktemp("ours"), progress=ignore)
-    return make(ours.reference, THEIRS, tag="theirs")
+    return make(ours.reference, THEIRS, tag="theirs", keep=True)
 
 
 def plan_of(engine: Any, image_config: ImageConfig, folder: Path) -> ImagePlan:
