@@ -1,14 +1,11 @@
-"""A run's changes in a page: the number of its ranks over time, and marks where nodes were lost or joined. Pure.
-
-Every text in it has gone through `markup.text`.
-"""
+"""A run's changes in a page: the number of its ranks over time, and marks where nodes were lost or joined. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series
 from hvdcloud.report.plot import Mark
 from hvdcloud.report.record import RunRecord
@@ -34,6 +31,14 @@ _MEANING = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Text in columns."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 def changes_world(record: RunRecord) -> bool:
     """Whether ranks may have moved between nodes; where the state is missing, the events tell."""
     return record.state.elastic is not None or any(event.name == "world" for event in record.events)
@@ -56,11 +61,10 @@ def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
     return found[-MOST_MARKS:]
 
 
-def key_of(shown: Sequence[Mark]) -> str:
-    """What the marks mean."""
+def key_of(shown: Sequence[Mark]) -> list[tuple[str, str]]:
+    """The kinds of the marks, each with what it means."""
     kinds = {mark.kind for mark in shown}
-    items = [f'<span><i class="dot {kind}"></i>{said}</span>' for kind, said in _MEANING.items() if kind in kinds]
-    return f'<p class="legend key">{"".join(items)}</p>' if items else ""
+    return [(kind, meaning) for kind, meaning in _MEANING.items() if kind in kinds]
 
 
 def world_series(record: RunRecord, *, started: float, until: float) -> list[Series]:
@@ -92,11 +96,11 @@ def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[flo
     return steps
 
 
-def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, until: float) -> str:
-    """How long the run had how many ranks, and how fast it was with them; nothing where that never changed."""
+def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, until: float) -> Table | None:
+    """How long the run had how many ranks, and how fast it was with them; None where that never changed."""
     steps = _steps(record, started=started, until=until)
     if len({ranks for _, ranks in steps}) < 2:
-        return ""
+        return None
     rate = next((each for each in metrics if each.name.endswith("/s")), None)
     lasted: dict[int, float] = {}
     values: dict[int, list[float]] = {}
@@ -107,13 +111,12 @@ def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, un
             values.setdefault(ranks, []).extend(value for when, value in rate.points if at < when <= end)
     rows = []
     for ranks in sorted(lasted, reverse=True):
-        cells = f"<td class='number'>{ranks}</td><td class='number'>{text(seconds(lasted[ranks]))}</td>"
+        row = [str(ranks), seconds(lasted[ranks])]
         if rate is not None:
             seen = values.get(ranks)
-            cells += f"<td class='number'>{f'{sum(seen) / len(seen):,.0f}' if seen else '-'}</td>"
-        rows.append(f"<tr>{cells}</tr>")
-    head = "<th>Ranks</th><th>For</th>" + (f"<th>{text(rate.name)} on average</th>" if rate is not None else "")
-    return f"<table class='narrow'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+            row.append(f"{sum(seen) / len(seen):,.0f}" if seen else "-")
+        rows.append(row)
+    return Table(head=["Ranks", "For", *([f"{rate.name} on average"] if rate is not None else [])], rows=rows)
 
 
 def summary(record: RunRecord) -> list[tuple[str, object]]:

@@ -1,61 +1,85 @@
 """A run's report: one HTML page that needs nothing else, no network and no script. Pure.
 
-Every text in it has gone through `markup.text`: what a log says stays text.
+What is in it is worked out here; page.html.jinja says how it looks, and escapes every text: what a log says stays text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
-from html import escape
-from importlib import resources
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud import __version__
 from hvdcloud.report import changes
-from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, read_metrics
-from hvdcloud.report.plot import plot
+from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.state import number
 from hvdcloud.units import dollars, seconds, size
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LAST_LINES = 100
 MOST_CHECKPOINTS = 50
 _LONGEST_LINE = 500
 _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+# Neither HTML nor XML has a way to write these.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OverTime:
+    """The plots, and what is said of them."""
+
+    notes: Sequence[str]
+    """What went wrong with the samples."""
+    key: Sequence[tuple[str, str]]
+    """Kinds of marks, each with its meaning."""
+    world: Plot | None
+    """Of an elastic run."""
+    speeds: changes.Table | None
+    """Goes below `world`."""
+    plots: Sequence[Plot | None]
+
+
+@cache
+def templates() -> Environment:
+    """The page's templates; they escape every value."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("hvdcloud.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"moment": _moment, "place": "{:.1f}".format, "seconds": seconds, "size": size}
+    return environment
 
 
 def page(record: RunRecord) -> str:
     """The whole page."""
-    style = resources.files("hvdcloud.report").joinpath("page.css").read_text(encoding="utf-8")
-    title = f"{record.cluster}: run {record.run}"
-    kind = {"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so")
-    badge = f"<p class='badge {kind}'>{text(outcome(record))}</p>"
-    body = [
-        f"<header><p class='over'>{text(record.cluster)}</p><h1>Run {text(record.run)}</h1>{badge}</header>",
-        _section("Summary", _summary(record)),
-        _section("Over time", _plots(record)),
-        _section("Events", _events(record)),
-        _section("Checkpoints", _checkpoints(record)),
-        _section("The log's last lines", _log(record)),
-        f"<footer>Made by hvdcloud {text(__version__)} from {text(record.bucket)}. Costs are estimates by the price "
-        "table; processors, memory and network are those of each node's whole machine.</footer>",
-    ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f'<meta name="color-scheme" content="light dark"/><title>{text(title)}</title><style>{style}</style></head>\n'
-        f"<body><main>{chr(10).join(filter(None, body))}</main></body></html>\n"
+    template = templates().get_template("page.html.jinja")
+    log_before, log = _log(record)
+    html = template.render(
+        record=record,
+        version=__version__,
+        outcome=outcome(record),
+        badge={"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so"),
+        summary=_summary(record),
+        over_time=_over_time(record),
+        events=_events(record),
+        checkpoints=record.checkpoints[-MOST_CHECKPOINTS:],
+        log_before=log_before,
+        log=log,
     )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", html)
 
 
 def outcome(record: RunRecord) -> str:
@@ -63,7 +87,7 @@ def outcome(record: RunRecord) -> str:
     return record.state.result or "not known to have ended"
 
 
-def _summary(record: RunRecord) -> str:
+def _summary(record: RunRecord) -> list[tuple[str, object]]:
     state, about = record.state, record.about
     provider = f" ({about.provider})" if about.provider else ""
     rows: list[tuple[str, object]] = [("Cluster", f"{record.cluster}{provider}")]
@@ -85,8 +109,7 @@ def _summary(record: RunRecord) -> str:
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"
     rows.append(("Checkpoints", f"{len(record.checkpoints)} file(s), {size(total)}{where}"))
-    items = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in rows)
-    return f"<dl>{items}</dl>"
+    return rows
 
 
 def _costs(record: RunRecord) -> list[tuple[str, object]]:
@@ -122,10 +145,11 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _plots(record: RunRecord) -> str:
+def _over_time(record: RunRecord) -> _OverTime | None:
+    """None: nothing says when the run was."""
     started, last = record.started, record.last_seen
     if started is None or last is None:
-        return "<p>No samples of this run are in the bucket.</p>"
+        return None
     until = max(1.0, last - started)
     marks = changes.marks(record, started=started, until=until)
     metrics = read_metrics(
@@ -133,8 +157,6 @@ def _plots(record: RunRecord) -> str:
     )
     draw = partial(plot, until=until, marks=marks)
     world = changes.world_series(record, started=started, until=until)
-    speeds = changes.by_world(record, metrics.series if metrics.timed else (), started=started, until=until)
-    figures = [draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True, below=speeds)]
     printed = []
     for each in metrics.series:
         title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
@@ -142,11 +164,12 @@ def _plots(record: RunRecord) -> str:
         gaps = is_rate and metrics.timed and changes.changes_world(record)
         printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed, course=not is_rate, gaps=gaps))
     of_nodes = partial(_node_series, record, started)
+    figures: list[Plot | None] = []
     if with_gpus := gpu_count(record) > 0:
         of_gpus = partial(_gpu_series, record, started)
         memory = (number(gpu.get("memory_total")) for _, _, gpu in _gpus(record))
         largest = max((size for size in memory if size is not None), default=0.0)
-        figures += [
+        figures = [
             draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
             draw(of_gpus("memory"), title="GPU memory", unit=_bytes, most=largest, gaps=True),
             draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format, gaps=True),
@@ -166,8 +189,13 @@ def _plots(record: RunRecord) -> str:
         line = Series(name="the cluster", points=[(0.0, before), (until, before + rate * until / 3600)])
         figures.append(draw([line], title="Cost", unit="${:,.2f}".format, course=True))
     trouble = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
-    notes = "".join(f"<p class='note'>{text(each)}</p>" for each in sorted(trouble)[:5])
-    return notes + changes.key_of(marks) + f"<div class='plots'>{''.join(figures)}</div>"
+    return _OverTime(
+        notes=sorted(trouble)[:5],
+        key=changes.key_of(marks),
+        world=draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True),
+        speeds=changes.by_world(record, metrics.series if metrics.timed else (), started=started, until=until),
+        plots=figures,
+    )
 
 
 def _gpus(record: RunRecord) -> Iterable[tuple[int, float, dict[str, Any]]]:
@@ -212,53 +240,28 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _events(record: RunRecord) -> str:
+def _events(record: RunRecord) -> list[tuple[float, float, str, str]]:
+    """When it was, how many seconds into the run, how it is marked, and what it was; oldest first."""
     found: list[tuple[float, str, str]] = []
     if record.state.started is not None:
-        found.append((record.state.started, "started", ""))
-    found += [(event.at, event.text, changes.MARKED.get(event.name, "")) for event in record.events]
+        found.append((record.state.started, "", "started"))
+    found += [(event.at, changes.MARKED.get(event.name, ""), event.text) for event in record.events]
     for rank in record.state.ranks:
         if rank.ended is not None and rank.exit_code:
-            found.append((rank.ended, f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}", ""))
+            found.append((rank.ended, "", f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}"))
     if record.state.ended is not None:
-        found.append((record.state.ended, outcome(record), ""))
-    if not found:
-        return ""
-    start = record.started or found[0][0]
-    rows = "".join(
-        f"<tr><td class='number'>{text(_moment(at))}</td><td class='number'>+{text(seconds(max(0.0, at - start)))}</td>"
-        f"<td><i class='dot {kind}'></i>{text(what)}</td></tr>"
-        for at, what, kind in sorted(found, key=lambda row: row[0])
-    )
-    head = "<tr><th>When</th><th>Into the run</th><th>What</th></tr>"
-    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        found.append((record.state.ended, "", outcome(record)))
+    start = record.started or (found[0][0] if found else 0.0)
+    return [(at, max(0.0, at - start), kind, what) for at, kind, what in sorted(found, key=lambda row: row[0])]
 
 
-def _checkpoints(record: RunRecord) -> str:
-    if not record.checkpoints:
-        return "<p>None was written.</p>"
-    shown = record.checkpoints[-MOST_CHECKPOINTS:]
-    left_out = len(record.checkpoints) - len(shown)
-    note = f"<p>The newest {len(shown)} of {len(record.checkpoints)}.</p>" if left_out else ""
-    rows = "".join(
-        f"<tr><td>{text(entry.name)}</td><td class='number'>{text(size(entry.size))}</td>"
-        f"<td class='number'>{text(_moment(entry.modified))}</td><td class='number'>{text(entry.crc32c)}</td></tr>"
-        for entry in shown
-    )
-    head = "<tr><th>File</th><th>Size</th><th>Written</th><th>CRC32C</th></tr>"
-    return f"{note}<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
-
-
-def _log(record: RunRecord) -> str:
+def _log(record: RunRecord) -> tuple[int, str]:
+    """The log's last lines, "" without a log; before them: how many more there are."""
     if not record.log:
-        why = "the run has not ended, or its head was lost before it could keep it"
-        return f"<p>The log is not in the bucket: {why}.</p>"
+        return 0, ""
     lines = record.log.decode(errors="replace").rstrip("\n").split("\n")
     shown = [_line(line) for line in lines[-LAST_LINES:]]
-    before = len(lines) - len(shown)
-    note = f"<p>{before:,} lines are before these: hvdcloud logs {text(record.run)} --name {text(record.cluster)}</p>"
-    body = "\n".join(text(line) for line in shown)
-    return f"{note if before else ''}<pre>{body}</pre>"
+    return len(lines) - len(shown), "\n".join(shown)
 
 
 def _line(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Line plots as SVG inside an HTML page: colours are the page's CSS classes, text is escaped. Pure."""
+"""Line plots: where everything is drawn; figure.html.jinja draws it as SVG, in the colours of page.css. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import ClassVar
 
-from hvdcloud.report.markup import text
 from hvdcloud.report.metrics import Series, thinned
 
 WIDTH, HEIGHT = 640, 200
@@ -31,6 +31,50 @@ class Mark:
     name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A number beside an axis."""
+
+    at: float
+    label: str
+    anchor: str = "end"
+    """Which part of the label is there: start | middle | end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a plot."""
+
+    name: str
+    style: str
+    """CSS class."""
+    path: str
+    """SVG path data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A plot with its legend; places are in the coordinates of the SVG's view box."""
+
+    width: ClassVar[int] = WIDTH
+    height: ClassVar[int] = HEIGHT
+    left: ClassVar[int] = LEFT
+    right: ClassVar[int] = WIDTH - RIGHT
+    top: ClassVar[int] = TOP
+    bottom: ClassVar[int] = HEIGHT - BOTTOM
+
+    title: str
+    values: Sequence[Tick]
+    """Of the vertical axis."""
+    times: Sequence[Tick]
+    """Of the horizontal axis; numbers of lines where times are not known."""
+    marks: Sequence[tuple[float, Mark]]
+    """Each with its horizontal place."""
+    lines: Sequence[Line]
+    legend: Sequence[str]
+    """In the colours of the first lines."""
+
+
 def plot(
     series: Sequence[Series],
     *,
@@ -43,9 +87,8 @@ def plot(
     whole: bool = False,
     gaps: bool = False,
     marks: Sequence[Mark] = (),
-    below: str = "",
-) -> str:
-    """A figure with a plot and its legend; empty where no series has a point.
+) -> Plot | None:
+    """A plot and its legend; None where no series has a point.
 
     Args:
         until: where a time axis ends; it begins at 0.
@@ -56,16 +99,15 @@ def plot(
         whole: there is nothing between whole numbers.
         gaps: where nothing was measured for long there is no line.
         marks: on the time axis.
-        below: HTML under the legend.
     """
-    lines = [each for each in series if each.points]
-    if not lines:
-        return ""
-    values = [value for each in lines for _, value in each.points]
+    given = [each for each in series if each.points]
+    if not given:
+        return None
+    values = [value for each in given for _, value in each.points]
     low, high = min(0.0, *values), max(values + ([most] if most is not None else []))
     ticks = nice_ticks(low, high if high > low else low + 1.0, least=1.0 if whole else 0.0)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
-    until = max(until if timed else 0.0, *(each.points[-1][0] for each in lines)) or 1.0
+    until = max(until if timed else 0.0, *(each.points[-1][0] for each in given)) or 1.0
 
     def x(at: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * min(1.0, max(0.0, at / until))
@@ -73,45 +115,39 @@ def plot(
     def y(value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - low) / (high - low))
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">']
-    for tick in ticks:
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y(tick) + 3.5:.1f}" text-anchor="end">{text(unit(tick))}</text>')
-    for tick in time_ticks(until) if timed else nice_ticks(0.0, until):
-        anchor = "start" if tick == 0 else "middle" if x(tick) < WIDTH - RIGHT - 20 else "end"
-        label = short_time(tick) if timed else f"{tick:g}"
-        parts.append(f'<text x="{x(tick):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{text(label)}</text>')
-    for mark in marks if timed else ():
-        at, head = f"{x(mark.at):.1f}", TOP - 5
-        parts.append(
-            f'<g class="mark {mark.kind}"><title>{text(mark.name)}</title>'
-            f'<line x1="{at}" x2="{at}" y1="{head}" y2="{HEIGHT - BOTTOM}"/><circle cx="{at}" cy="{head}" r="3"/></g>'
-        )
-    many = len(lines) > COLOURS
-    for index, each in enumerate(lines):
-        style = "faint" if many else f"s{index}"
-        drawn = _path(each.points, x, y, gaps=gaps)
-        parts.append(f'<path class="line {style}" d="{drawn}"><title>{text(each.name)}</title></path>')
+    def time_tick(at: float) -> Tick:
+        anchor = "start" if at == 0 else "middle" if x(at) < WIDTH - RIGHT - 20 else "end"
+        return Tick(at=x(at), label=short_time(at) if timed else f"{at:g}", anchor=anchor)
+
+    many = len(given) > COLOURS
+    lines = [
+        Line(name=each.name, style="faint" if many else f"s{index}", path=_path(each.points, x, y, gaps=gaps))
+        for index, each in enumerate(given)
+    ]
     if many:
-        mean = _mean(lines)
-        parts.append(f'<path class="line s0" d="{_path(mean, x, y, gaps=gaps)}"><title>mean</title></path>')
-    legend = _legend(lines, unit=unit, many=many, course=course, whole=whole)
-    caption = f"<figcaption>{text(title)}</figcaption>"
-    return f"<figure>{caption}{''.join(parts)}</svg>{legend}{below}</figure>"
+        lines.append(Line(name="mean", style="s0", path=_path(_mean(given), x, y, gaps=gaps)))
+    return Plot(
+        title=title,
+        values=[Tick(at=y(tick), label=unit(tick)) for tick in ticks],
+        times=[time_tick(at) for at in (time_ticks(until) if timed else nice_ticks(0.0, until))],
+        marks=[(x(mark.at), mark) for mark in marks] if timed else [],
+        lines=lines,
+        legend=_legend(given, unit=unit, many=many, course=course, whole=whole),
+    )
 
 
-def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool, whole: bool) -> str:
+def _legend(
+    lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool, whole: bool
+) -> list[str]:
     if many:
-        said = f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"
-        return f'<p class="legend"><span><i class="k0"></i>{text(said)}</span></p>'
+        return [f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"]
     items = []
-    for index, each in enumerate(lines):
+    for each in lines:
         values = [value for _, value in each.points]
         level = f"{unit(values[-1])} at the end" if course else f"{unit(_average(each.points))} on average"
-        said = f"{each.name}: {level}, {unit(max(values))} at most"
-        said += f", {unit(min(values))} at least" if whole else ""
-        items.append(f'<span><i class="k{index}"></i>{text(said)}</span>')
-    return f'<p class="legend">{"".join(items)}</p>'
+        least = f", {unit(min(values))} at least" if whole else ""
+        items.append(f"{each.name}: {level}, {unit(max(values))} at most{least}")
+    return items
 
 
 def _average(points: Sequence[tuple[float, float]]) -> float:

@@ -17,6 +17,9 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.plan.context import tags_of
+from hvdcloud.image.plan.sources import find_sources
+from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.engine
@@ -143,6 +146,13 @@ def test_a_requirement_cannot_replace_torch(small: Build) -> None:
     with pytest.raises(ImageError, match=r"Cannot install torch==2\.12\.0") as raised:
         small("torch==2.12.0\n")
     assert "(constraint) torch==2.13.0+cpu" in raised.value.details
+
+
+def test_local_wheels_are_chosen_by_the_tags_of_the_images_own_python(image: str, engine: Any, tmp_path: Path) -> None:
+    machine = find_sources(find_links=None, ca_bundle=None, project_dir=tmp_path).machine
+    found = inside(engine, image, "python", "-c", "from packaging.tags import sys_tags; print(*sys_tags())").split()
+    assert set(found) <= {str(tag) for tag in tags_of(machine, PYTHON_VERSION)}
+    assert f"py3-none-manylinux_{GLIBC_VERSION.replace('.', '_')}_{machine}" in found
 
 
 def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(

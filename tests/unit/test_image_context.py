@@ -121,6 +121,48 @@ def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp
     assert not context.has_framework(ROW, Sources())
 
 
+@pytest.mark.parametrize(("machine", "other"), [("x86_64", "aarch64"), ("aarch64", "x86_64")])
+def test_only_wheels_that_the_images_pip_can_install_are_sent(tmp_path: Path, machine: str, other: str) -> None:
+    """The image's Python and system count, not those of the machine that sends them."""
+    fitting = {
+        f"mine-1.0-{tags}.whl"
+        for tags in (
+            f"cp311-cp311-manylinux_2_36_{machine}",
+            f"cp311-cp311-manylinux2014_{machine}.manylinux_2_17_{machine}",
+            f"cp311-cp311-manylinux_2_17_{machine}.musllinux_1_1_{machine}",
+            f"cp310.cp311-none-linux_{machine}",
+            f"cp39-abi3-manylinux_2_28_{machine}",
+            f"py3-none-manylinux_2_28_{machine}",
+            "py311-none-any",
+            "py2.py3-none-any",
+        )
+    }
+    others = {
+        f"mine-1.0-{tags}.whl"
+        for tags in (
+            f"cp311-cp311-musllinux_1_2_{machine}",
+            f"py3-none-musllinux_1_2_{machine}",
+            f"cp311-cp311-manylinux_2_37_{machine}",
+            f"cp312-abi3-manylinux_2_28_{machine}",
+            f"cp312-cp312-manylinux_2_28_{machine}",
+            f"cp311-cp311d-manylinux_2_28_{machine}",
+            f"cp313-cp313t-manylinux_2_28_{machine}",
+            f"pp311-pypy311_pp73-manylinux_2_28_{machine}",
+            f"cp311-cp311-manylinux_2_28_{other}",
+            "cp311-cp311-macosx_11_0_arm64",
+            "cp311-cp311-win_amd64",
+            "py2-none-any",
+            "py312-none-any",
+        )
+    }
+    find_links = wheels(tmp_path / "wheels", *fitting, *others, "mine-newest-py3-none-any.whl", "mine.whl").find_links
+    (tmp_path / "requirements.txt").write_text("mine\n")
+    sources = Sources(find_links=find_links, machine=machine)
+    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    found = {name.removeprefix("wheels/") for name in members(sent) if name.startswith("wheels/")}
+    assert (found - fitting, fitting - found) == (set(), set())
+
+
 def test_a_project_gets_local_wheels_but_not_torch_again(tmp_path: Path) -> None:
     sources = wheels(tmp_path / "wheels", TORCH_WHEEL, "mine-1.0-py3-none-any.whl")
     (tmp_path / "requirements.txt").write_text("mine\n")

@@ -114,7 +114,10 @@ def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) ->
     folder.mkdir()
     mine = "mine-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
     ours = "cffi-2.1.1-cp310-cp310-manylinux_2_28_x86_64.whl"
-    for name in (mine, ours, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"):
+    torch = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    # prepare.sh refuses an image with musl.
+    musl = mine.replace("manylinux_2_28", "musllinux_1_2")
+    for name in (mine, ours, torch, musl, mine.replace("x86_64", "aarch64")):
         (folder / name).write_bytes(b"wheel")
     (tmp_path / "requirements.txt").write_text("mine\n")
     sources = Sources(find_links=(folder,))

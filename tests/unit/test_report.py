@@ -21,9 +21,10 @@ from hvdcloud.checkpoints.manifest import (
     state_name,
     to_json,
 )
-from hvdcloud.report.metrics import read_metrics
-from hvdcloud.report.page import page
-from hvdcloud.report.plot import nice_ticks, short_time, time_ticks
+from hvdcloud.report.changes import Table
+from hvdcloud.report.metrics import Series, read_metrics
+from hvdcloud.report.page import LAST_LINES, page, templates
+from hvdcloud.report.plot import nice_ticks, plot, short_time, time_ticks
 from hvdcloud.report.record import RunRecord, read_record
 from hvdcloud.runs.log_lines import numbers_in
 from hvdcloud.runs.state import Event, RunState
@@ -32,7 +33,8 @@ from hvdcloud.storage.folder import FolderBucket
 CRC = "AAAAAA=="
 RUN = "20261121-101112-abcdef"
 BEGAN = 1_795_000_000.0
-EVIL = "<script>alert('x')</script>&\"'</pre></main>\x1b[31mred\x1b[0m\x00\x08]]>"
+MARKUP = "<script>alert('x')</script>&\"'</pre></main>{{ 7 * 7 }}{% raw %}{#"
+EVIL = MARKUP + "\x1b[31mred\x1b[0m\x00\x08]]>"
 
 
 def samples(node: int, *, gpus: int = 2, count: int = 120) -> list[dict[str, Any]]:
@@ -206,6 +208,55 @@ def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
     assert {each.tag for each in parsed(html).iter()} <= plain | {"p"}
     assert "alert('x')" in words(parsed(html))
     assert "\x1b" not in html
+
+
+def test_hostile_text_is_shown_letter_by_letter_everywhere() -> None:
+    state = elastic_record().state.to_json()
+    state |= {key: f"{key} {EVIL}" for key in ("reason", "result")}
+    state |= {"nodes": [f"node{number} {EVIL}" for number in range(4)]}
+    state["ranks"] = [{"rank": 0, "node": f"ranked {EVIL}", "exit_code": 1, "ended": BEGAN + 1}]
+    state["about"] = {**state["about"], **{key: f"{key} {EVIL}" for key in ("command", "image", "machine", "provider")}}
+    events = [
+        {"t": BEGAN + 1, "event": f"event {EVIL}"},
+        {"t": BEGAN + 2, "event": "lost a node", "node": f"lost {EVIL}", "detail": f"detail {EVIL}"},
+    ]
+    values = {key: f"{key} {EVIL}" for key in ("cluster", "run", "bucket")}
+    html = page(
+        elastic_record(
+            **values,
+            state=state,
+            log=b"before\n" + f"[0] logged {EVIL}\n".encode() * LAST_LINES,
+            events=events,
+            samples={0: [{**row, "trouble": f"trouble {EVIL}"} for row in samples(0)]},
+            checkpoints=[Entry(name=f"file {EVIL}", size=1, crc32c=f"crc {EVIL}", generation=1, modified=BEGAN)],
+        )
+    )
+    root = parsed(html)
+    found = words(root)
+    shown = re.sub("[\x00\x08\x1b]", "\N{REPLACEMENT CHARACTER}", EVIL)
+    places = (
+        "cluster run bucket reason result command image machine provider node0 ranked event detail trouble file crc"
+    )
+    for place in (*places.split(), "lost a node: lost"):
+        assert f"{place} {shown}" in found, place
+    assert f"--name cluster {shown}" in found
+    assert f"[0] logged {MARKUP}red" in found
+    # The node's name is that of a line in each plot, and a lost node is a mark in each.
+    titles = [each.text for each in root.iter("title")]
+    assert f"node0 {shown} GPU 0" in titles
+    assert any(f"lost a node: lost {shown}" in (title or "") for title in titles)
+
+
+def test_a_hostile_metric_stays_the_text_of_its_title_its_axis_and_its_legend() -> None:
+    drawn = plot([Series(name=MARKUP, points=[(0, 1), (1, 2)])], title=MARKUP, until=1, unit=lambda _: MARKUP)
+    table = Table(head=[MARKUP], rows=[[MARKUP]])
+    figure = ET.fromstring(templates().get_template("figure.html.jinja").module.figure(drawn, table).strip())
+    svg = figure.find("svg")
+    assert svg is not None
+    assert svg.get("aria-label") == MARKUP
+    assert {each.text for each in figure.iter() if each.tag in ("figcaption", "title", "th", "td")} == {MARKUP}
+    assert MARKUP in [each.text for each in svg.iter("text")]
+    assert f"{MARKUP}: {MARKUP} on average, {MARKUP} at most" in words(figure)
 
 
 @pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])

@@ -12,13 +12,18 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
-from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
+from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION, Row
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
+    from packaging.version import Version
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
@@ -157,7 +162,7 @@ def builder_context(row: Row, sources: Sources) -> Context:
     wheels = [
         wheel
         for wheel in local_wheels(sources)
-        if project_of(wheel) in pinned and (project_of(wheel) != row.project or _is_framework(wheel, row))
+        if wheel.project in pinned and (wheel.project != row.project or _is_framework(wheel, row))
     ]
     return Context(
         hashed=dockerfile_entries(*names),
@@ -197,7 +202,7 @@ def project_context(row: Row, sources: Sources, *, project_dir: Path, requiremen
         requirements=requirements,
         base=base,
         constraints=_constraints(row),
-        wheels=[wheel for wheel in local_wheels(sources) if project_of(wheel) not in there],
+        wheels=[wheel for wheel in local_wheels(sources) if wheel.project not in there],
     )
 
 
@@ -208,7 +213,7 @@ def requirements_context(
     requirements: str,
     base: str,
     constraints: Iterable[str],
-    wheels: Iterable[Path],
+    wheels: Iterable[Wheel],
 ) -> Context:
     """For the layer with a project's requirements, of any base image."""
     wheels_folder, *wheel_files = wheel_entries(wheels)
@@ -314,10 +319,12 @@ def _constraints(row: Row) -> Iterator[str]:
 
 def locked(lock: Path) -> Iterator[tuple[str, str]]:
     """Projects of a lock, each with its one version."""
+    from packaging.utils import canonicalize_name
+
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):
-            yield _normalized(name), version.strip()
+            yield canonicalize_name(name), version.strip()
 
 
 def _pinned(row: Row) -> set[str]:
@@ -330,42 +337,68 @@ def _locks(row: Row) -> tuple[str, ...]:
     return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
 
 
-def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> list[Path]:
-    """The wheels that this version of Python could install, in order; None: any version."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One of the user's wheels; `project` is what it installs, as package indexes spell it."""
+
+    path: Path
+    project: str
+    version: Version
+
+
+def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> list[Wheel]:
+    """The wheels that pip in the image can install, in the order of their names.
+
+    Args:
+        python: the image's. None: it is known in the image only; wheels for any Python and any glibc may fit.
+    """
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    fits = tags_of(sources.machine, python).__contains__ if python else _fits_glibc(sources.machine)
     # Of two wheels with one name the first folder's counts, as with pip.
     found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in folder.glob("*.whl")}
-    return [found[name] for name in sorted(found) if _fits(name, sources.machine, python)]
+    wheels = []
+    for name in sorted(found):
+        try:
+            project, version, _, tags = parse_wheel_filename(name)
+        except InvalidWheelFilename:
+            continue  # pip does not look at it either.
+        if any(map(fits, tags)):
+            wheels.append(Wheel(path=found[name], project=project, version=version))
+    return wheels
 
 
-def _fits(name: str, machine: str, python: str | None) -> bool:
-    """Whether a wheel's tags may fit the image's Python; pip has the last word."""
-    parts = name.removesuffix(".whl").split("-")
-    if len(parts) < 5:
-        return False
-    tag, platform = parts[-3], parts[-1]
-    mine = f"cp{python.replace('.', '')}" if python else tag
-    fits_python = parts[-2] == "abi3" or not {mine, "py3", "py2.py3"}.isdisjoint({tag, *tag.split(".")})
-    return fits_python and (platform == "any" or ("linux" in platform and platform.endswith(machine)))
+def tags_of(machine: str, python: str) -> set[Tag]:
+    """Of the wheels that this version of CPython can install in our own images."""
+    from packaging.tags import compatible_tags, cpython_tags
+
+    version = [int(part) for part in python.split(".")]
+    glibc, newest = (int(part) for part in GLIBC_VERSION.split("."))
+    interpreter = f"cp{python.replace('.', '')}"
+    systems = [f"manylinux_{glibc}_{minor}" for minor in range(newest, 4, -1)]
+    systems += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
+    platforms = [f"{system}_{machine}" for system in systems]
+    # Every argument is given: the defaults are those of the Python that runs hvdcloud.
+    return {*cpython_tags(version, [interpreter], platforms), *compatible_tags(version, interpreter, platforms)}
 
 
-def _is_framework(wheel: Path, row: Row) -> bool:
-    project, _, version = row.package.partition("==")
-    return wheel.name.startswith(f"{project.replace('-', '_')}-{version}-")
+def _fits_glibc(machine: str) -> Callable[[Tag], bool]:
+    """Whether a tag is for Linux with glibc, or for any system."""
+    platform = re.compile(rf"any|(?:linux|manylinux\w+)_{machine}")
+    return lambda tag: platform.fullmatch(tag.platform) is not None
 
 
-def wheel_entries(wheels: Iterable[Path]) -> Iterator[Entry]:
+def _is_framework(wheel: Wheel, row: Row) -> bool:
+    from packaging.version import Version
+
+    return wheel.project == row.project and wheel.version == Version(row.package.partition("==")[2])
+
+
+def wheel_entries(wheels: Iterable[Wheel]) -> Iterator[Entry]:
     """The folder of local wheels, then the wheels."""
     yield Entry(path="wheels")
     for wheel in wheels:
         # Reading gigabytes for a hash would take longer than everything else; a file that is replaced has another time.
-        stat = wheel.stat()
-        yield Entry(path=f"wheels/{wheel.name}", source=wheel, identity=f"{stat.st_size} {stat.st_mtime_ns}")
-
-
-def project_of(wheel: Path) -> str:
-    """The name of what it installs, as package indexes spell it."""
-    return _normalized(wheel.name.partition("-")[0])
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+        stat = wheel.path.stat()
+        identity = f"{stat.st_size} {stat.st_mtime_ns}"
+        yield Entry(path=f"wheels/{wheel.path.name}", source=wheel.path, identity=identity)

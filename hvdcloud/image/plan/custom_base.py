@@ -167,10 +167,10 @@ def horovod_patches(framework: str) -> str:
     return " ".join(sorted({f"{row.version}:{','.join(row.patches)}" for row in rows}))
 
 
-def _wheels(sources: Sources, *, wanted: bool) -> list[Path]:
+def _wheels(sources: Sources, *, wanted: bool) -> list[context.Wheel]:
     """Local wheels: those of the locks' projects, or all others but the frameworks', which the image brings."""
     folder = context.dockerfiles()
     pinned = {name for lock in LOCKS for name, _ in context.locked(folder / "locks" / lock)}
     frameworks = {row.project for row in versions.ROWS}
-    wheels = [(context.project_of(wheel), wheel) for wheel in context.local_wheels(sources, python=None)]
-    return [wheel for project, wheel in wheels if project not in frameworks and (project in pinned) is wanted]
+    wheels = [wheel for wheel in context.local_wheels(sources, python=None) if wheel.project not in frameworks]
+    return [wheel for wheel in wheels if (wheel.project in pinned) is wanted]

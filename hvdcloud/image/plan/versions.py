@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hvdcloud.errors import UsageError
 
 PYTHON_VERSION = "3.11"  # Debian 12's
+GLIBC_VERSION = "2.36"  # Debian 12's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

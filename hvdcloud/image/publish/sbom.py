@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from email.parser import HeaderParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from hvdcloud.errors import ImageError
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from cyclonedx.model.license import License
+    from packaging.metadata import RawMetadata
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 """Registered with IANA."""
@@ -139,21 +138,19 @@ def packages_of(headers: Mapping[str, str]) -> Iterator[Package]:
         headers: the fields of each file, by its path
             (https://packaging.python.org/en/latest/specifications/core-metadata/).
     """
+    from packaging.metadata import parse_email
+    from packaging.utils import canonicalize_name
+
     found: dict[tuple[str, str], Package] = {}
     for place in sorted(headers):
-        fields = HeaderParser().parsestr(headers[place])
-        name = str(fields["Name"] or _stem(place)).strip()
-        version = str(fields["Version"]).strip() if fields["Version"] else None
-        key = normalized(name), version or ""
+        fields, _ = parse_email(headers[place])
+        name = (fields.get("name") or _stem(place)).strip()
+        version = fields.get("version", "").strip() or None
+        key = canonicalize_name(name), version or ""
         before = found.get(key) or Package(name=name, version=version, licenses=(), places=())
-        licenses = before.licenses or _licenses(fields.get_all)
+        licenses = before.licenses or _licenses(fields)
         found[key] = replace(before, version=version, licenses=licenses, places=(*before.places, place))
     yield from (found[key] for key in sorted(found))
-
-
-def normalized(name: str) -> str:
-    """The name under which package indexes know it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _stem(place: str) -> str:
@@ -162,17 +159,17 @@ def _stem(place: str) -> str:
     return info.rpartition(".")[0].partition("-")[0]
 
 
-def _licenses(field: Any) -> tuple[str, ...]:
+def _licenses(fields: RawMetadata) -> tuple[str, ...]:
     """What the metadata says of the licence, the most exact first found."""
-    expression = [text for text in field("License-Expression", []) if text.strip()]
-    if expression:
-        return (" ".join(expression[0].split()),)
+    if expression := fields.get("license_expression", "").split():
+        return (" ".join(expression),)
     # Some put the licence's whole text there.
-    named = [text.strip() for text in field("License", []) if "\n" not in text.strip()]
-    if named and len(named[0]) <= _LONGEST_LICENSE_NAME and named[0].lower() not in _UNKNOWN:
-        return (named[0],)
-    classified = [text.split(" :: ")[-1].strip() for text in field("Classifier", []) if text.startswith(_CLASSIFIER)]
-    return tuple(sorted({text for text in classified if text.lower() not in _UNKNOWN}))
+    named = fields.get("license", "").strip()
+    if "\n" not in named and len(named) <= _LONGEST_LICENSE_NAME and named.lower() not in _UNKNOWN:
+        return (named,)
+    classifiers = (text for text in fields.get("classifiers", []) if text.startswith(_CLASSIFIER))
+    classified = {text.split(" :: ")[-1].strip() for text in classifiers}
+    return tuple(sorted(text for text in classified if text.lower() not in _UNKNOWN))
 
 
 def document(found: Contents, *, name: str, digest: str | None = None) -> bytes:
@@ -215,9 +212,10 @@ def _components(packages: Iterable[Package]) -> Iterator[Component]:
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.model.component_evidence import ComponentEvidence, Occurrence
     from packageurl import PackageURL
+    from packaging.utils import canonicalize_name
 
     for package in packages:
-        purl = PackageURL("pypi", name=normalized(package.name), version=package.version)
+        purl = PackageURL("pypi", name=canonicalize_name(package.name), version=package.version)
         yield Component(
             type=ComponentType.LIBRARY,
             name=package.name,
