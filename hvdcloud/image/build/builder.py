@@ -18,7 +18,7 @@ from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
+from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -150,11 +150,13 @@ def carry_out(
     )
 
 
-def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
+def find_plan(
+    image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None, progress: Progress = ignore
+) -> ImagePlan:
     """What `build` carries out; an engine is asked only for what image the tag `image.base` is.
 
-    And, if one answers, for what it made of `image.dockerfile`; where it was not built, as with Cloud Build, the files
-    that are sent for it stand for that.
+    And, if it has built an `image.dockerfile` before, for what it makes of this one: seconds, for what is in its cache.
+    Where none was built, as with Cloud Build, the files that are sent for it stand for that.
 
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is missing.
@@ -170,17 +172,20 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
             raise ImageError(message, hint="hvdcloud build pulls it and builds on it")
     plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
     own = plan.own_dockerfile
-    made = _made_here(own.reference) if own else None
+    made = _made_here(plan.until(own), progress=progress) if own else ""
     return plan_image(image_config, project_dir=project_dir, base=base, needs=needs, own_image=made) if made else plan
 
 
-def _made_here(reference: str) -> str | None:
-    """The id of an image in the engine; None if it has none, or none answers."""
+def _made_here(plan: ImagePlan, *, progress: Progress) -> str:
+    """The id of what the engine makes of `image.dockerfile`; "" if it has never built one, or none answers."""
     try:
-        with contextlib.closing(engine.connect()) as client:
-            return _image_id(client.api, reference)
+        client = engine.connect()
     except NodeError:
-        return None
+        return ""
+    with contextlib.closing(client):
+        api: Any = client.api
+        known = api.images(name=plan.reference.rpartition(":")[0])
+        return carry_out(api, plan, progress=progress).image_id if known else ""
 
 
 @contextlib.contextmanager
