@@ -129,7 +129,8 @@ class ImageConfig(Section):
     )
     dockerfile: Text | None = Field(
         default=None,
-        description="your own Dockerfile on top of the image, in the project's folder: ARG BASE, FROM ${BASE}, more",
+        description="your own Dockerfile, in the project's folder: on top of the image with ARG BASE, FROM ${BASE}; "
+        "else what it makes is taken like base",
     )
     framework: Literal["torch", "tensorflow"] = Field(
         default="torch", description="the framework that Horovod is built against; image.base has to have it"

@@ -129,6 +129,7 @@ def _engine() -> Finding:
 
 
 def _find_image(config: Config) -> _Image:
+    from hvdcloud.image.engine_stream import inspected
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
 
@@ -137,13 +138,22 @@ def _find_image(config: Config) -> _Image:
         base, named = None, config.image.base
         if named is not None:
             base = custom_base.find(api, named) or custom_base.Base(reference=named, identity="")
-        plan = plan_image(config.image, project_dir=config.project_dir, base=base, needs=needs_of(config))
-        missing = () if _has(api, plan.reference) else tuple(_missing(api, plan, plan.last))
+
+        def planned(own_image: str = "") -> ImagePlan:
+            folder, needs = config.project_dir, needs_of(config)
+            return plan_image(config.image, project_dir=folder, base=base, needs=needs, own_image=own_image)
+
+        plan = planned()
+        own = plan.own_dockerfile and inspected(api, plan.own_dockerfile.reference)
+        plan = planned(str(own["Id"])) if own else plan
+        missing = () if inspected(api, plan.reference) else tuple(_missing(api, plan, plan.last))
         return _Image(plan=plan, missing=missing, base=named)
 
 
 def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
-    if _has(api, step.reference):
+    from hvdcloud.image.engine_stream import inspected
+
+    if inspected(api, step.reference):
         return
     for earlier in plan.steps:
         if earlier.reference in step.needs:
@@ -155,11 +165,12 @@ def _unreachable(api: Any, found: _Image) -> str:
     """Says which image that is not ours is neither in the engine nor at its registry."""
     from docker.errors import APIError, DockerException
 
+    from hvdcloud.image.engine_stream import inspected
     from hvdcloud.image.publish import registry
 
     donors = [step.arguments["CUDA_DONOR"] for step in found.missing if "CUDA_DONOR" in step.arguments]
     for reference in dict.fromkeys([found.base or _DEBIAN, *donors]):
-        if _has(api, reference):
+        if inspected(api, reference):
             continue
         try:
             api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
@@ -300,13 +311,3 @@ def _connected() -> Iterator[Any]:
             raise NodeError(
                 f"the Docker engine does not answer as it should: {error}", hint=engine.START_HINT
             ) from error
-
-
-def _has(api: Any, reference: str) -> bool:
-    from docker.errors import ImageNotFound
-
-    try:
-        api.inspect_image(reference)
-    except ImageNotFound:
-        return False
-    return True

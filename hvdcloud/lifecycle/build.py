@@ -147,7 +147,13 @@ def _plan(context: Context) -> ImagePlan:
 
     if context.image_plan is None:
         config = context.config
-        context.image_plan = find_plan(config.image, project_dir=config.project_dir, needs=needs_of(config))
+        with context.console.steps() as steps:
+            context.image_plan = find_plan(
+                config.image,
+                project_dir=config.project_dir,
+                needs=needs_of(config),
+                progress=shown_on(context.console, steps),
+            )
     return context.image_plan
 
 

@@ -13,19 +13,15 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
 
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
-
-IGNORE_FILES = (".gitignore", ".dockerignore")
-ALWAYS_IGNORED = (".git", ".venv", "__pycache__", ".DS_Store")
 PREPARE_SECONDS = 600.0
 
 
@@ -63,7 +59,7 @@ def list_code(folder: Path) -> list[CodeFile]:
     found = []
     path = folder
     try:
-        for path in _walk(folder, folder, []):
+        for path in code_files(folder):
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
                 found.append(CodeFile(path=relative, link=os.readlink(path)))
@@ -78,42 +74,6 @@ def list_code(folder: Path) -> list[CodeFile]:
             hint="fix its permissions or add it to .gitignore",
         ) from error
     return sorted(found, key=lambda file: file.path)
-
-
-def _walk(root: Path, folder: Path, inherited: list[tuple[Path, GitIgnoreSpec]]) -> Iterator[Path]:
-    specs = [*inherited]
-    for name in IGNORE_FILES:
-        # .dockerignore counts at the top only, as it does for Docker; .gitignore in every folder, as for Git.
-        file = folder / name
-        if (name == ".gitignore" or folder == root) and file.is_file():
-            specs.append((folder, _spec(file)))
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.name in ALWAYS_IGNORED:
-                continue
-            path = Path(entry.path)
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if not _ignored(path, is_folder=is_folder, specs=specs):
-                yield from _walk(root, path, specs) if is_folder else (path,)
-
-
-def _spec(file: Path) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
-
-
-def _ignored(path: Path, *, is_folder: bool, specs: list[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """The deepest file that mentions the path decides, as in Git."""
-    for base, spec in reversed(specs):
-        relative = path.relative_to(base).as_posix() + ("/" if is_folder else "")
-        include = spec.check_file(relative).include
-        if include is not None:
-            return include
-    return False
 
 
 def _sha256(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from docker.errors import APIError
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build.builder import BuildResult, build
+from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
@@ -189,14 +190,19 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     project.write(
         "node.Dockerfile",
         "ARG BASE\nFROM debian:bookworm-slim AS other\nRUN echo from a stage > /stage.txt\n\nFROM ${BASE}\n"
-        "COPY assets/ /srv/assets/\nCOPY --from=other /stage.txt /srv/\nENV FLAVOUR=mine\nUSER nobody\n",
+        'RUN python -c "print(1<<20)"\n'
+        "COPY\tassets/ /srv/assets/\nCOPY --from=other /stage.txt /srv/\nENV FLAVOUR=mine\nUSER nobody\n"
+        # New to every session: what is said of it is said when it is built.
+        f'ENTRYPOINT ["/bin/false"]\n# {uuid.uuid4()}\n',
     )
     image = {"base": theirs, "dockerfile": "node.Dockerfile"}
     project.configure(image=image, checkpoints={"keep_every": 0.2})
-    plan = plan_of(engine, ImageConfig(**image), project.folder)
+    built = project.hvdcloud("build", "--json", timeout=600)
+    reference = built.json["result"]["reference"]
+    plan = find_plan(ImageConfig(**image), project_dir=project.folder)
     remover.extend(step.reference for step in plan.steps)
-    reference = project.hvdcloud("build", "--json", timeout=600).json["result"]["reference"]
     assert reference == plan.reference
+    assert "image.dockerfile node.Dockerfile: its ENTRYPOINT /bin/false does not count" in built.err
     assert inside(engine, reference, "cat /srv/assets/word.txt /srv/stage.txt") == "from the project\nfrom a stage"
     script = "python -c 'import packaging; print(packaging.__version__)'; command -v tabulate"
     assert inside(engine, reference, script) == "25.0\n/opt/requirements/bin/tabulate"
@@ -271,7 +277,8 @@ def dockerfile(folder: Path, lines: str) -> None:
 def test_a_dockerfile_on_top_of_ours_changes_no_layer_of_ours_and_is_built_once(
     engine: Any, image: str, built: Build, tmp_path: Path
 ) -> None:
-    dockerfile(tmp_path, "RUN echo mine > /mine.txt\nENV MINE=1")
+    dockerfile(tmp_path, "COPY mine.txt /\nENV MINE=1")
+    (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "requirements.txt").write_text("scikit-learn\n")
     events: list[BuildEvent] = []
     first = built(dockerfile="Dockerfile", requirements="requirements.txt")
@@ -283,6 +290,25 @@ def test_a_dockerfile_on_top_of_ours_changes_no_layer_of_ours_and_is_built_once(
     config = engine.images.get(first.reference).attrs["Config"]
     assert config["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
     assert "MINE=1" in config["Env"]
+    # A file that it does not copy is sent, and makes no other image; one that it copies does.
+    (tmp_path / "train.py").write_text("print()")
+    edited = built(dockerfile="Dockerfile", requirements="requirements.txt")
+    assert (edited.reference, edited.image_id) == (first.reference, first.image_id)
+    (tmp_path / "mine.txt").write_text("other")
+    assert built(dockerfile="Dockerfile", requirements="requirements.txt").reference != first.reference
+
+
+def test_what_a_dockerfile_makes_of_another_image_becomes_a_node(
+    engine: Any, theirs: str, built: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {theirs}\nCOPY --chown=alice mine.txt /srv/\n")
+    (tmp_path / "mine.txt").write_text("mine")
+    result = built(dockerfile="Dockerfile")
+    assert engine.images.get(result.reference).attrs["Config"]["Entrypoint"][1:] == ["entrypoint"]
+    found = inside(engine, result.reference, "cat /srv/mine.txt; stat -c ' %U' /srv/mine.txt; ls /usr/sbin/sshd")
+    assert found == "mine alice\n/usr/sbin/sshd"
+    (tmp_path / "train.py").write_text("print()")
+    assert built(dockerfile="Dockerfile").reference == result.reference
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from docker.utils.build import exclude_paths
 
 from hvdcloud.errors import UsageError
+from hvdcloud.project_files import build_files
 from hvdcloud.remote.code import list_code
 
 NOBODY = 65534
@@ -43,6 +45,42 @@ def test_dockerignore_counts_at_the_top(tmp_path: Path) -> None:
     (tmp_path / ".dockerignore").write_text("big.bin\n")
     (tmp_path / "lib" / ".dockerignore").write_text("other.bin\n")
     assert paths(tmp_path) == [".dockerignore", "lib/.dockerignore", "lib/other.bin", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        # Docker's patterns begin at the top, Git's count in every folder.
+        ("data\nmodels\n*.md\n", ["docs/keep.md", "docs/other.md", "src/data/__init__.py", "src/train.py"]),
+        ("docs\n!docs/keep.md\n", ["README.md", "data/x.bin", "docs/keep.md", "src/data/__init__.py", "src/train.py"]),
+        ("**\n!src\n", ["src/data/__init__.py", "src/train.py"]),
+        ("src/*\n!src/data\n*/*.md\n", ["README.md", "data/x.bin", "src/data/__init__.py"]),
+    ],
+)
+def test_dockerignore_means_for_nodes_what_it_means_for_docker(tmp_path: Path, lines: str, kept: list[str]) -> None:
+    write(tmp_path, "src/train.py", "src/data/__init__.py", "data/x.bin", "docs/keep.md", "docs/other.md", "README.md")
+    (tmp_path / ".dockerignore").write_text(lines)
+    # Docker's own library, with which the engine gets its build context, knows .dockerignore as never excluded.
+    assert paths(tmp_path) == [".dockerignore", *kept]
+    built = sorted(path.relative_to(tmp_path).as_posix() for path in build_files(tmp_path) if path.is_file())
+    assert built == [".dockerignore", *kept]
+    theirs = exclude_paths(str(tmp_path), lines.splitlines())
+    assert {name for name in theirs if (tmp_path / name).is_file()} == set(built)
+
+
+def test_a_build_without_dockerignore_leaves_out_what_gitignore_does_and_with_one_it_does_not_count(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "train.py", "checkpoints/run/1.pt", "dist/x.whl")
+    (tmp_path / ".gitignore").write_text("/checkpoints/\n/dist/\n")
+
+    def built() -> list[str]:
+        return [path.relative_to(tmp_path).as_posix() for path in build_files(tmp_path)]
+
+    assert built() == [".gitignore", "train.py"]
+    (tmp_path / ".dockerignore").write_text("checkpoints\n")
+    assert built() == [".dockerignore", ".gitignore", "dist/x.whl", "train.py"]
+    assert paths(tmp_path) == [".dockerignore", ".gitignore", "train.py"]
 
 
 @contextmanager

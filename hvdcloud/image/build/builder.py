@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import engine
-from hvdcloud.errors import ImageError
+from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
+from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -89,9 +89,14 @@ def build(
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
+        base, own = None, None
         if image_config.base is not None:
             base = custom_base.have(api, image_config.base, progress=progress)
             plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+        if plan.own_dockerfile is not None:
+            # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
+            own = carry_out(api, plan.until(plan.own_dockerfile), progress=progress, source=source)
+            plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs, own_image=own.image_id)
         built = carry_out(
             api,
             plan,
@@ -101,6 +106,8 @@ def build(
             repository=image_config.repository,
             labels=lambda: source_labels(project_dir, os.environ),
         )
+    if own is not None:
+        built = replace(built, cached=built.cached and own.cached, steps=built.steps + own.steps)
     return replace(built, seconds=time.monotonic() - started)
 
 
@@ -143,8 +150,13 @@ def carry_out(
     )
 
 
-def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None) -> ImagePlan:
-    """What `build` carries out; no engine is asked, except for what image the tag `image.base` is.
+def find_plan(
+    image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None, progress: Progress = ignore
+) -> ImagePlan:
+    """What `build` carries out; an engine is asked only for what image the tag `image.base` is.
+
+    And, if it has built an `image.dockerfile` before, for what it makes of this one: seconds, for what is in its cache.
+    Where none was built, as with Cloud Build, the files that are sent for it stand for that.
 
     Raises:
         UsageError: no such framework and device, or a file that the configuration names is missing.
@@ -158,7 +170,22 @@ def find_plan(image_config: ImageConfig, *, project_dir: Path, needs: custom_bas
         if base is None:
             message = f"image.base: {image_config.base} is not in the engine"
             raise ImageError(message, hint="hvdcloud build pulls it and builds on it")
-    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    own = plan.own_dockerfile
+    made = _made_here(plan.until(own), progress=progress) if own else ""
+    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs, own_image=made) if made else plan
+
+
+def _made_here(plan: ImagePlan, *, progress: Progress) -> str:
+    """The id of what the engine makes of `image.dockerfile`; "" if it has never built one, or none answers."""
+    try:
+        client = engine.connect()
+    except NodeError:
+        return ""
+    with contextlib.closing(client):
+        api: Any = client.api
+        known = api.images(name=plan.reference.rpartition(":")[0])
+        return carry_out(api, plan, progress=progress).image_id if known else ""
 
 
 @contextlib.contextmanager
@@ -241,6 +268,16 @@ class _Work:
         finally:
             self.steps += last
         self.built += 1
+        if step.start_of:
+            self._say_what_does_not_start(step)
+
+    def _say_what_does_not_start(self, step: Step) -> None:
+        found, ours = (inspected(self.api, each) for each in (step.reference, step.start_of))
+        for key in ("Entrypoint", "Cmd"):
+            value = (found or {}).get("Config", {}).get(key)
+            if value and value != (ours or {}).get("Config", {}).get(key):
+                text = f"{step.what}: its {key.upper()} {' '.join(value)} does not count: a node starts hvdcloud's own"
+                self.progress(BuildEvent(kind="warning", text=f"{text}; run.command is what ranks run"))
 
 
 def _image_id(api: Any, reference: str) -> str | None:

@@ -99,8 +99,8 @@ class Reader:
             self._say(f"not from the cache: {error.message}")
             return False
         labels = (inspected(self.api, name) or {}).get("Config", {}).get("Labels") or {}
-        # Other labels say where an image comes from, not what it is.
-        wanted = labels.get(LABEL) == step.labels.get(LABEL)
+        # Other labels say where an image comes from, not what it is. What a user's Dockerfile makes has none of ours.
+        wanted = LABEL not in step.labels or labels.get(LABEL) == step.labels[LABEL]
         if wanted:
             self._say(f"from the cache: {name}, {step.what}")
             self.api.tag(name, *_split(step.reference))

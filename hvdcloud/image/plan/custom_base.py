@@ -34,10 +34,17 @@ class Base:
     Attributes:
         reference: as hvdcloud.yaml names it.
         identity: stands for its content: the digest in the reference, else the engine's id.
+        dockerfile: the user's Dockerfile that makes it; "": it is what `image.base` names.
     """
 
     reference: str
     identity: str
+    dockerfile: str = ""
+
+    @property
+    def what(self) -> str:
+        """It in words, for messages."""
+        return f"image.dockerfile {self.dockerfile}" if self.dockerfile else f"image.base {self.reference}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ image exists: a reference's tag stands for the content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.image.plan import context, custom_base, dockerfile, versions
+from hvdcloud.errors import UsageError
+from hvdcloud.image.plan import context, custom_base, own_dockerfile, versions
 from hvdcloud.image.plan.provenance import version_labels
 from hvdcloud.image.plan.sources import Sources, find_sources
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # Containers inherit an image's labels: none of those that mark a cluster's objects may be here.
 LABEL = "hvdcloud-image"
 CONTROLLERS = ("gloo", "mpi")
+_OWN_DOCKERFILE = "hvdcloud/user:"
 _FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
 _FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
@@ -40,6 +42,7 @@ class Step:
         pip_hint: what to do if it is pip that fails.
         needs: references of the images of earlier steps that it is built from.
         throw_away: a stage whose image the classic builder leaves behind without a name; "": none.
+        start_of: reference of the image whose ENTRYPOINT and CMD count, whatever the step's image has; "": its own do.
     """
 
     reference: str
@@ -52,6 +55,7 @@ class Step:
     pip_hint: str = _FIX_DOWNLOADS
     needs: tuple[str, ...] = ()
     throw_away: str = ""
+    start_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,16 @@ class ImagePlan:
     def last(self) -> Step:
         return self.steps[-1]
 
+    @property
+    def own_dockerfile(self) -> Step | None:
+        """The step that builds `image.dockerfile`."""
+        return next((step for step in self.steps if step.reference.startswith(_OWN_DOCKERFILE)), None)
+
+    def until(self, step: Step) -> ImagePlan:
+        """What has to be built for one of its steps."""
+        tag = step.reference.rpartition(":")[2]
+        return replace(self, reference=step.reference, digest=tag, steps=self.steps[: self.steps.index(step) + 1])
+
     def labelled(self, labels: Mapping[str, str]) -> ImagePlan:
         """The same plan; more labels for the last image, unless it is a base image, which projects share."""
         if self.last.reference != self.reference:
@@ -89,6 +103,7 @@ def plan_image(
     machine: str | None = None,
     base: custom_base.Base | None = None,
     needs: custom_base.Needs | None = None,
+    own_image: str = "",
 ) -> ImagePlan:
     """What to build for the `image` section of hvdcloud.yaml.
 
@@ -97,6 +112,8 @@ def plan_image(
         machine: the processor that it is for, as in wheel names. None: this machine's.
         base: what `image.base` is in the engine. None: its reference says so, with a digest.
         needs: what the user's own base image has to be able to do.
+        own_image: the engine's id of what `image.dockerfile` makes. "": not known; the files that are sent for it, most
+            of which it may not copy, stand for it.
 
     Raises:
         UsageError: no such framework, device and version, or a file that the configuration names is missing or will
@@ -111,22 +128,29 @@ def plan_image(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine
     )
     file = image_config.requirements if context.has_requirements(project_dir, image_config.requirements) else None
-    # Before anything is built: it may be refused.
-    user = dockerfile.read(project_dir, image_config.dockerfile) if image_config.dockerfile is not None else None
+    own = own_dockerfile.read(project_dir, image_config.dockerfile) if image_config.dockerfile is not None else None
+    steps = []
+    if own is not None and not own.on_ours:
+        _refuse_unused(own, image_config)
+        row = None
+        steps.append(_own_dockerfile(own, below=None))
+        made = steps[-1].reference
+        base = custom_base.Base(reference=made, identity=own_image or made, dockerfile=own.path)
     if row is not None:
         needs = None
         builder = _builder(row, sources)
-        steps = [builder, _base(row, sources, builder=builder)]
+        steps += [builder, _base(row, sources, builder=builder)]
     else:
-        assert image_config.base
-        base, needs = base or custom_base.pinned(image_config.base), needs or custom_base.Needs()
-        builder = _own_builder(base, sources, image_config)
-        steps = [builder, _own(base, image_config, builder=builder, needs=needs)]
+        base = base or custom_base.pinned(str(image_config.base))
+        needs = needs or custom_base.Needs()
+        builder = _own_builder(base, sources, image_config, below=steps[-1:])
+        steps += [builder, _own(base, image_config, builder=builder, needs=needs)]
     if file is not None:
         steps.append(_project(row, sources, builder=builder, below=steps[-1], project_dir=project_dir, file=file))
-    if user is not None:
-        steps.append(_user(user, below=steps[-1], project_dir=project_dir))
-        steps.append(_checked(steps[-1], controllers=(needs.controller,) if needs else CONTROLLERS))
+    if own is not None and own.on_ours:
+        steps.append(_own_dockerfile(own, below=steps[-1]))
+        controllers = (needs.controller,) if needs else CONTROLLERS
+        steps.append(_checked(steps[-1], own_image=own_image, controllers=controllers))
     digest = steps[-1].context.digest()
     return ImagePlan(reference=f"hvdcloud/project:{digest}", digest=digest, row=row, steps=tuple(steps))
 
@@ -205,14 +229,18 @@ def _project(
     )
 
 
-def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageConfig) -> Step:
-    """A copy of the user's image with compilers and what a node needs; kept like our own builder."""
+def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageConfig, *, below: Sequence[Step]) -> Step:
+    """A copy of the user's image with compilers and what a node needs; kept like our own builder.
+
+    Args:
+        below: the step that builds the user's image, if one does.
+    """
     framework, device = image_config.framework, image_config.device
     row = versions.ROWS[0]
     sent = custom_base.builder_context(base, sources, framework=framework, device=device)
     return Step(
         reference=f"hvdcloud/own-builder:{framework}-{device}-{sent.digest()}",
-        what=f"image.base {base.reference}",
+        what=base.what,
         context=sent,
         dockerfile=f"dockerfiles/{custom_base.BUILDER_DOCKERFILE}",
         arguments={
@@ -223,6 +251,7 @@ def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageCo
             "HOROVOD_SHA256": row.horovod_sha256,
             "HOROVOD_PATCHES": custom_base.horovod_patches(framework),
         },
+        needs=tuple(step.reference for step in below),
     )
 
 
@@ -231,7 +260,7 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
     digest = sent.digest()
     return Step(
         reference=f"hvdcloud/own:{image_config.framework}-{image_config.device}-{digest}",
-        what=f"image.base {base.reference}",
+        what=base.what,
         context=sent,
         dockerfile=f"dockerfiles/{custom_base.DOCKERFILE}",
         arguments={
@@ -245,29 +274,40 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
     )
 
 
-def _user(user: dockerfile.UserDockerfile, *, below: Step, project_dir: Path) -> Step:
-    sent = dockerfile.user_context(user, project_dir=project_dir, base=below.reference)
+def _own_dockerfile(own: own_dockerfile.OwnDockerfile, *, below: Step | None) -> Step:
+    """What the user's Dockerfile makes, of our image below or of another one."""
+    sent = own.context(base=below.reference if below else "")
     return Step(
-        reference=f"hvdcloud/user:{sent.digest()}",
-        what=f"image.dockerfile {user.path}",
+        reference=f"{_OWN_DOCKERFILE}{sent.digest()}",
+        what=f"image.dockerfile {own.path}",
         context=sent,
-        dockerfile=user.path,
-        arguments={dockerfile.BASE_ARGUMENT: below.reference},
-        pip_hint=f"correct {user.path}, then `hvdcloud build` again",
-        needs=(below.reference,),
-        throw_away=user.last_thrown_away,
+        dockerfile=own.path,
+        arguments={own_dockerfile.BASE_ARGUMENT: below.reference} if below else {},
+        start_of=below.reference if below else "",
+        pip_hint=f"correct {own.path}, then `hvdcloud build` again",
+        needs=(below.reference,) if below else (),
     )
 
 
-def _checked(user: Step, *, controllers: tuple[str, ...]) -> Step:
+def _refuse_unused(own: own_dockerfile.OwnDockerfile, image_config: ImageConfig) -> None:
+    """Raises UsageError: a Dockerfile that does not begin with our image leaves a key without a meaning."""
+    for key, value in (("base", image_config.base), ("version", image_config.version)):
+        if value is not None:
+            raise UsageError(
+                f"image.{key} is {value}, but image.dockerfile {own.path} does not begin with that image",
+                hint=f"begin {own.path} with ARG BASE and FROM ${{BASE}}, or take image.{key} out of hvdcloud.yaml",
+            )
+
+
+def _checked(user: Step, *, own_image: str, controllers: tuple[str, ...]) -> Step:
     """The user's image once more, proven to be a node; what starts there is ours."""
-    sent = dockerfile.checked_context(user.reference, controllers=controllers)
+    sent = own_dockerfile.checked_context(own_image or user.reference, controllers=controllers)
     digest = sent.digest()
     return Step(
         reference=f"hvdcloud/project:{digest}",
         what=user.what,
         context=sent,
-        dockerfile=f"dockerfiles/{dockerfile.CHECKED_DOCKERFILE}",
+        dockerfile=f"dockerfiles/{own_dockerfile.CHECKED_DOCKERFILE}",
         arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
         labels={LABEL: digest},
         needs=(user.reference,),

@@ -1,0 +1,87 @@
+"""`image.dockerfile`: the user's own Dockerfile, which the engine builds as `docker build` would.
+
+Nothing here reads its instructions: what it makes is looked at, in the image. All that counts before is whether it
+mentions our image, since that one has to be built first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdcloud.errors import UsageError
+from hvdcloud.image.plan import context
+from hvdcloud.project_files import DOCKERIGNORE, build_files
+
+BASE_ARGUMENT = "BASE"
+CHECKED_DOCKERFILE = "checked.Dockerfile"
+_BASE = re.compile(rf"\b{BASE_ARGUMENT}\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDockerfile:
+    """The user's Dockerfile and what is sent with it.
+
+    Attributes:
+        path: of it, relative to the project's folder.
+        on_ours: it takes our image as its argument BASE; else what it makes is an image of the user's own.
+    """
+
+    path: str
+    on_ours: bool
+    files: tuple[context.Entry, ...]
+
+    def context(self, *, base: str) -> context.Context:
+        """Of its build, on the image with this reference; "": on none of ours."""
+        return context.Context(hashed=self.files, salt=(base, self.path))
+
+
+def read(project_dir: Path, path: str) -> OwnDockerfile:
+    """Reads `image.dockerfile` and which files it may copy: those of the project that are not ignored.
+
+    Raises:
+        UsageError: it is missing or not below the project's folder, or a file can't be read.
+    """
+    file, root = project_dir / path, project_dir.resolve()
+    if not file.is_file():
+        hint = f"create it (ARG {BASE_ARGUMENT}, then FROM ${{{BASE_ARGUMENT}}}), or take image.dockerfile out"
+        raise UsageError(f"{file} does not exist, but image.dockerfile names it", hint=f"{hint} of hvdcloud.yaml")
+    if root not in file.resolve().parents:
+        message = f"{file} is not below the project's folder {root}, which is all that can be sent"
+        raise UsageError(message, hint="move it into the project and correct image.dockerfile")
+    name = file.resolve().relative_to(root).as_posix()
+    text = file.read_text(encoding="utf-8", errors="replace")
+    found = root
+    try:
+        # The Dockerfile itself is sent, also if it is ignored.
+        entries = {name: _entry(root / name, name)}
+        for found in build_files(root):
+            relative = found.relative_to(root).as_posix()
+            entries[relative] = _entry(found, relative)
+    except OSError as error:
+        message = f"{error.filename or found} can't be read for image.dockerfile: {error.strerror}"
+        raise UsageError(message, hint=f"correct its permissions, or add it to {DOCKERIGNORE}") from error
+    sent = (entry for _, entry in sorted(entries.items()) if entry is not None)
+    return OwnDockerfile(path=name, on_ours=_BASE.search(text) is not None, files=tuple(sent))
+
+
+def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Context:
+    """For the proof that the user's image is still a node, where Horovod works with these controllers."""
+    files = context.dockerfile_entries(CHECKED_DOCKERFILE, "files/check_horovod.py", "own/check_node.py")
+    return context.Context(hashed=files, salt=(image, *controllers))
+
+
+def _entry(full: Path, path: str) -> context.Entry | None:
+    """None for sockets and the like, which Docker leaves out too."""
+    if full.is_symlink():
+        return context.Entry(path=path, link=os.readlink(full))
+    mode = full.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return context.Entry(path=path)
+    if not stat.S_ISREG(mode):
+        return None
+    with full.open("rb"):
+        return context.Entry(path=path, source=full, executable=bool(mode & stat.S_IXUSR))
