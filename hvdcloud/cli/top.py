@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from hvdcloud.cli.app import Invocation
+from hvdcloud.console import is_dumb
 from hvdcloud.errors import HvdcloudError, UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ def top(context: typer.Context) -> None:
 
     invocation: Invocation = context.obj
     console = invocation.console
+    instead = "hvdcloud status --watch, or hvdcloud status --json for programs"
     if not console.is_screen:
-        raise UsageError("top needs a terminal", hint="hvdcloud status --watch, or hvdcloud status --json for programs")
+        raise UsageError("top needs a terminal", hint=instead)
+    if is_dumb():
+        raise UsageError(f"top draws with escape codes, which TERM={os.environ['TERM']} has none of", hint=instead)
     with invocation.context() as experiment:
         cluster = experiment.cluster()
         # Progress, such as that a request is repeated, would be printed into the screen.
@@ -63,12 +67,13 @@ class _Screen:
         self._blocks = console.can_print("█░▏…°")
 
     def run(self) -> None:
+        from rich.console import Console as RichConsole
         from rich.console import Group
         from rich.live import Live
 
         from hvdcloud.cli.screen import Looks, draw
 
-        rich = self._console.rich()
+        rich = RichConsole()
         with (
             _keys_at_once(self._console.keyboard) as descriptor,
             Live(console=rich, screen=True, auto_refresh=False, transient=True, vertical_overflow="crop") as live,

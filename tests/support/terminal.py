@@ -10,9 +10,10 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
+from pathlib import Path
 
 import pyte
 
@@ -50,10 +51,44 @@ class Terminal:
                 self._stream.feed(data)
 
 
-@contextmanager
-def terminal(project: Project, *args: str) -> Iterator[Terminal]:
+def printed_on_a_terminal(
+    argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], seconds: float = 60.0
+) -> tuple[int, bytes]:
+    """How a command ended whose streams are all a terminal, and what it printed there."""
+    ours, theirs = _opened()
+    inherited = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
+    process = subprocess.Popen(
+        argv, cwd=cwd, env={**inherited, **environ}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    printed = b""
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], printed
+            try:
+                data = os.read(ours, 1 << 16)
+            except OSError:  # Linux says so when nothing has the terminal open any more.
+                return process.wait(timeout=seconds), printed
+            if not data:
+                return process.wait(timeout=seconds), printed
+            printed += data
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _opened() -> tuple[int, int]:
+    """Both ends of a terminal of our size."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    return ours, theirs
+
+
+@contextmanager
+def terminal(project: Project, *args: str) -> Iterator[Terminal]:
+    ours, theirs = _opened()
     process = subprocess.Popen(
         [*HVDCLOUD, *args],
         cwd=project.folder,
