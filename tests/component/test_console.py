@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import HVDCLOUD
-from tests.support.terminal import printed_on_a_terminal
+from tests.support.terminal import COLOUR, printed_on_a_terminal
 
-COLOUR = re.compile(rb"\x1b\[[0-9;]*[349]\d[;m]")
 PRINTS = """
 import contextlib
 from hvdcloud.console import Console
