@@ -20,10 +20,10 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, r
 _ARROW, _PLAIN_ARROW = "→", "->"
 # Status → sign, word where the terminal has no such sign, colour.
 _SIGNS = {
-    "ok": ("✓", "ok", "32"),
-    "warning": ("!", "!", "33"),
-    "failed": ("✗", "FAILED", "31"),
-    "unknown": ("?", "?", "33"),
+    "ok": ("✓", "ok", "green"),
+    "warning": ("!", "!", "yellow"),
+    "failed": ("✗", "FAILED", "red"),
+    "unknown": ("?", "?", "yellow"),
 }
 
 
@@ -93,7 +93,7 @@ def _show_checks(console: Console, result: Examination) -> None:
             _print(console, indent, line, indent=indent)
         if check.hint:
             arrow = f"{_ARROW if fancy else _PLAIN_ARROW} "
-            _print(console, indent + arrow, check.hint, indent=indent + " " * len(arrow), style="36")
+            _print(console, indent + arrow, check.hint, indent=indent + " " * len(arrow), style="cyan")
     counts = {status: sum(check.status.value == status for check in result.checks) for status in _SIGNS}
     words = {"ok": "passed", "warning": "warnings" if counts["warning"] > 1 else "warning"}
     said = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)

@@ -1,7 +1,8 @@
-"""The screen of `hvdcloud top`: lines for a terminal of any size. Pure."""
+"""The screen of `hvdcloud top`: its lines, and how many of them a terminal of any size shows. Pure."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import NodeView, RunView, View
 
 BAR = 12
+SCROLLBAR = 1
+"""Columns beside what scrolls."""
 _NAME, _STATE = 16, 9
 _WIDE = 92  # From this width on more is shown.
 _MOST_EVENTS = 4
@@ -29,27 +32,63 @@ class Looks:
     """What the terminal has, what the user has chosen, and the message below."""
 
     width: int  # Columns.
-    height: int  # Rows.
+    height: int  # Rows, without that of the keys.
     blocks: bool = True  # Whether the terminal has block characters.
     log: bool = True  # The log's last lines are shown.
-    message: str = ""  # Instead of the list of keys.
+    each_gpu: bool | None = None  # Every GPU has a line; None: where there is room for that.
+    message: str = ""  # The answer to a key.
 
 
-def draw(view: View, looks: Looks) -> list[Text]:
-    """The screen's lines: never more than its height, and none wider than it."""
-    top = [_money(view, looks.width), *_run(view, looks), _line()]
-    foot = [_foot(view, looks)]
-    room = looks.height - len(top) - len(foot)
-    tail_room = (_LEAST_LOG + 2 if looks.log and view.log else 0) + (2 if view.events else 0)
-    nodes = _nodes(view, looks, room=max(2, room - tail_room))
-    room -= len(nodes)
-    events = _events(view, room=min(_MOST_EVENTS, room - 2 - (_LEAST_LOG + 2 if looks.log else 0)))
-    log = _log(view, looks, room=room - len(events))
-    lines = [*top, *nodes, *events, *log][: looks.height - 1]
-    lines += [*[_line()] * (looks.height - 1 - len(lines)), *foot]
-    for line in lines:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """The screen from top to bottom: no line is wider than it, and what scrolls has its height beside it."""
+
+    head: Sequence[Text]  # Money, the run, the names of the columns.
+    nodes: Sequence[Text]
+    nodes_height: int
+    middle: Sequence[Text]  # Events, and the log's title.
+    log: Sequence[Text]
+    log_height: int
+    foot: Sequence[Text]  # A message.
+    each_gpu: bool  # Every GPU has a line.
+
+
+def draw(view: View, looks: Looks) -> Drawing:
+    """The screen; its parts together are never higher than the terminal."""
+    foot = _foot(view, looks)[: looks.height - 1]
+    name_width = _name_width(view, looks)
+    head = [_money(view, looks.width), *_run(view, looks), _line(), _columns(looks, name_width)]
+    head = head[: looks.height - len(foot)]
+    room = looks.height - len(head) - len(foot)
+    tail_room = (_LEAST_LOG + 2 if looks.log and view.log else 0) + (3 if view.events else 0)
+    nodes_room = min(room, max(1, room - tail_room))
+    each_gpu = looks.each_gpu is not False
+    nodes = _nodes(view, looks, name_width=name_width, each_gpu=each_gpu)
+    if looks.each_gpu is None and len(nodes) > nodes_room:
+        each_gpu = False
+        nodes = _nodes(view, looks, name_width=name_width, each_gpu=False)
+    nodes_height = min(len(nodes), nodes_room)
+    room -= nodes_height
+    middle = _events(view, room=min(_MOST_EVENTS, room - 2 - (_LEAST_LOG + 2 if looks.log else 0)))
+    room -= len(middle)
+    log: list[Text] = []
+    if looks.log and view.log and room >= 3:
+        middle += [_line(), _line("LOG", _SOFT)]
+        log = [_line(_plain(line)) for line in view.log]
+    for line in (*head, *middle, *foot):
         line.truncate(looks.width, overflow="ellipsis")
-    return lines
+    for line in (*nodes, *log):
+        line.truncate(max(1, looks.width - SCROLLBAR), overflow="ellipsis")
+    return Drawing(
+        head=head,
+        nodes=nodes,
+        nodes_height=nodes_height,
+        middle=middle,
+        log=log,
+        log_height=room - 2 if log else 0,
+        foot=foot,
+        each_gpu=each_gpu,
+    )
 
 
 def _line(text: str = "", style: str = "") -> Text:
@@ -143,24 +182,27 @@ def bar(share: float, *, width: int, blocks: bool = True) -> Text:
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def _nodes(view: View, looks: Looks, *, room: int) -> list[Text]:
-    """A line per node and one per GPU; where there is no room for that, one per node for all its GPUs."""
-    whole = [_node_lines(node, looks, each_gpu=True) for node in view.nodes]
-    if sum(map(len, whole)) + 1 > room:
-        whole = [_node_lines(node, looks, each_gpu=False) for node in view.nodes]
+def _name_width(view: View, looks: Looks) -> int:
+    """Columns for names: as many as the longest has, where the terminal has them."""
+    longest = max((len(node.name) for node in view.nodes), default=0)
+    return min(max(_NAME, longest), _NAME + max(0, looks.width - _WIDE))
+
+
+def _columns(looks: Looks, name_width: int) -> Text:
     state = f"{'STATE':<{_STATE}}" if looks.width >= _WIDE else ""
-    lines = [_line(f"{'NODE':<{_NAME}} {state}{'CPU':<{BAR + 6}} {'MEMORY':<14} {'IN / OUT':<16} WAITING", _SOFT)]
-    for index, each in enumerate(whole):
-        left = len(whole) - index
-        if len(lines) + len(each) + (1 if left > 1 else 0) > room and left:
-            lines.append(_line(f"… and {left} more; a taller terminal shows them", _SOFT))
-            break
-        lines += each
+    return _line(f"{'NODE':<{name_width}} {state}{'CPU':<{BAR + 6}} {'MEMORY':<14} {'IN / OUT':<16} WAITING", _SOFT)
+
+
+def _nodes(view: View, looks: Looks, *, name_width: int, each_gpu: bool) -> list[Text]:
+    """A line per node, and one per GPU or one for all GPUs of a node."""
+    lines: list[Text] = []
+    for node in view.nodes:
+        lines += _node_lines(node, looks, name_width=name_width, each_gpu=each_gpu)
     return lines
 
 
-def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
-    line = _line(f"{_short(node.name):<{_NAME}} ")
+def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool) -> list[Text]:
+    line = _line(f"{_short(node.name, name_width):<{name_width}} ")
     if node.state != "running":
         line.append(node.state, style=_BAD)
         return _with_member([line], node)
@@ -184,9 +226,9 @@ def _node_lines(node: NodeView, looks: Looks, *, each_gpu: bool) -> list[Text]:
     lines = [line]
     gpus: list[dict[str, Any]] = sample.get("gpus") or []
     if gpus and each_gpu:
-        lines += [_gpu_line(f"  GPU {gpu.get('index', '?')}", [gpu], looks) for gpu in gpus]
+        lines += [_gpu_line(f"  GPU {gpu.get('index', '?')}".ljust(name_width + 1), [gpu], looks) for gpu in gpus]
     elif gpus:
-        lines.append(_gpu_line(f"  {len(gpus)} GPUs", gpus, looks))
+        lines.append(_gpu_line(f"  {len(gpus)} GPUs".ljust(name_width + 1), gpus, looks))
     elif node.trouble:
         lines.append(_line(f"  {node.trouble}", "yellow"))
     return _with_member(lines, node)
@@ -203,9 +245,9 @@ def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
     return [lines[0], _line("  in the run: ", _SOFT).append(f"{member.state}{alias}{why}", style=style), *lines[1:]]
 
 
-def _short(name: str) -> str:
+def _short(name: str, width: int) -> str:
     """The name, or its end, which tells nodes apart."""
-    return name if len(name) <= _NAME else "…" + name[1 - _NAME :]
+    return name if len(name) <= width else "…" + name[1 - width :]
 
 
 def _gpu_line(name: str, gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Text:
@@ -215,7 +257,7 @@ def _gpu_line(name: str, gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Tex
         return [float(gpu[key]) for gpu in gpus if gpu.get(key) is not None]
 
     busy, memory, heat, power = known("utilization"), known("memory"), known("temperature"), known("power")
-    line = _line(f"{name:<{_NAME}} " + " " * _STATE * (looks.width >= _WIDE))
+    line = _line(name + " " * _STATE * (looks.width >= _WIDE))
     line.append_text(_utilisation(sum(busy) / len(busy) if busy else None, looks))
     line.append(f"{_of(sum(memory) if memory else None, sum(known('memory_total'))):<14} ")
     if heat:
@@ -248,12 +290,7 @@ def _events(view: View, *, room: int) -> list[Text]:
     return lines
 
 
-def _log(view: View, looks: Looks, *, room: int) -> list[Text]:
-    if not looks.log or room < 3 or not view.log:
-        return []
-    return [_line(), _line("LOG", _SOFT), *(_line(_plain(line)) for line in view.log[-(room - 2) :])]
-
-
+@functools.lru_cache(maxsize=1024)
 def _plain(text: str) -> str:
     """Without what would move the cursor or colour the screen; of a line that was drawn over itself, its last state."""
     from rich.text import Text
@@ -265,12 +302,7 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in plain.expandtabs(4))
 
 
-def _foot(view: View, looks: Looks) -> Text:
+def _foot(view: View, looks: Looks) -> list[Text]:
     if looks.message:
-        return _line(looks.message, "reverse")
-    if view.notice:
-        return _line(view.notice, "yellow")
-    keys = ["q quits", f"l {'hides' if looks.log else 'shows'} the log"]
-    if view.run is not None and view.run.goes_on:
-        keys.append("s stops the run")
-    return _line("   ".join(keys), _SOFT)
+        return [_line(looks.message, "reverse")]
+    return [_line(view.notice, "yellow")] if view.notice else []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.console import Console
+from hvdcloud.console import Console, Draw
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.run import RunResult, result_of
 
@@ -72,39 +73,42 @@ def watch(context: Context, *, every: float | None, show: Show) -> None:
     Raises:
         UsageError: there is no such cluster to begin with.
     """
+    # This ends the command.
+    with contextlib.suppress(KeyboardInterrupt):
+        with context.console.redrawing() as draw:
+            _watch_until_gone(context, every=EVERY_SECONDS if every is None else every, show=show, draw=draw)
+        context.console.answer(f"cluster {context.name} is gone")
+
+
+def _watch_until_gone(context: Context, *, every: float, show: Show, draw: Draw | None) -> None:
     seen: object = None
-    try:
-        while True:
-            try:
-                result = status(context)
-            except UsageError:
-                if seen is None:
-                    raise
-                context.console.answer(f"cluster {context.name} is gone")
-                return
-            except HvdcloudError as error:
-                # A provider that does not answer once may answer the next time.
-                if error.message != seen:
-                    context.console.warn(error.message)
-                seen = error.message
-            else:
-                seen = _show(context.console, result, seen=seen, show=show)
-            time.sleep(EVERY_SECONDS if every is None else every)
-    except KeyboardInterrupt:
-        # This ends the command.
-        return
-
-
-def _show(console: Console, result: StatusResult, *, seen: object, show: Show) -> object:
-    """Show the status if it has changed, or the terminal can be redrawn; returns its lasting part."""
-    text = io.StringIO()
-    show(Console(out=text), result)
-    lines = text.getvalue().splitlines()
-    lasting = lasting_part(result)
-    if not console.redraw([*lines, "", "Ctrl-C ends this; the cluster stays"]) and lasting != seen:
-        for line in [*([""] if seen is not None else []), f"{time.strftime('%H:%M:%S')}", *lines]:
-            console.answer(line)
-    return lasting
+    lines: list[str] = []
+    while True:
+        try:
+            result = status(context)
+        except UsageError:
+            if seen is None:
+                raise
+            return
+        except HvdcloudError as error:
+            # A provider that does not answer once may answer the next time.
+            if draw is not None:
+                draw([*lines, "", f"warning: {error.message}"])
+            elif error.message != seen:
+                context.console.warn(error.message)
+            seen = error.message
+        else:
+            text = io.StringIO()
+            show(Console(out=text), result)
+            lines = text.getvalue().splitlines()
+            lasting = lasting_part(result)
+            if draw is not None:
+                draw([*lines, "", "Ctrl-C ends this; the cluster stays"])
+            elif lasting != seen:
+                for line in [*([""] if seen is not None else []), f"{time.strftime('%H:%M:%S')}", *lines]:
+                    context.console.answer(line)
+            seen = lasting
+        time.sleep(every)
 
 
 def lasting_part(result: StatusResult) -> StatusResult:

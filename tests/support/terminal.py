@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
+from pathlib import Path
+from typing import Any
 
 import pyte
 
 from tests.support.harness import HVDCLOUD, Project
 
 COLUMNS, ROWS = 80, 24
+COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+"""A colour of the text or the background, other than the terminal's own."""
 
 
 class Terminal:
@@ -29,10 +34,17 @@ class Terminal:
         self._descriptor = descriptor
         self._screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self._screen)
+        self.printed = b""
+        """Everything so far."""
 
     @property
     def text(self) -> str:
         return "\n".join(self._screen.display)
+
+    @property
+    def settings(self) -> list[Any]:
+        """What the terminal does with keys, as termios has it."""
+        return termios.tcgetattr(self._descriptor)
 
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
@@ -42,32 +54,60 @@ class Terminal:
         while not shown(self.text):
             assert time.monotonic() < deadline, self.text
             if select.select([self._descriptor], [], [], 0.2)[0]:
-                try:
-                    data = os.read(self._descriptor, 1 << 16)
-                except OSError:
-                    data = b""
-                assert data, f"it has ended:\n{self.text}"
-                self._stream.feed(data)
+                assert self._read(), f"it has ended:\n{self.text}"
+
+    def end(self, *, within: float = 60.0) -> tuple[int, bytes]:
+        """The program's exit code, and everything that it printed."""
+        deadline = time.monotonic() + within
+        while select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self._read():
+                return self.process.wait(timeout=within), self.printed
+        raise AssertionError(f"it is still there after {within} s:\n{self.text}")
+
+    def close(self) -> None:
+        """Close the window."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> bytes:
+        try:
+            data = os.read(self._descriptor, 1 << 16)
+        except OSError:  # Linux says so when nothing has the terminal open any more.
+            return b""
+        self.printed += data
+        self._stream.feed(data)
+        return data
+
+
+def printed_on_a_terminal(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> tuple[int, bytes]:
+    """How a command ended whose streams are all a terminal, and what it printed there."""
+    with terminal_with(argv, cwd=cwd, environ=environ) as opened:
+        return opened.end()
 
 
 @contextmanager
 def terminal(project: Project, *args: str) -> Iterator[Terminal]:
+    environ = {**project.env(), "TERM": "xterm-256color"}
+    with terminal_with([*HVDCLOUD, *args], cwd=project.folder, environ=environ) as opened:
+        yield opened
+
+
+@contextmanager
+def terminal_with(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Iterator[Terminal]:
+    """A terminal with a program in it, which is killed if it is still there at the end."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    inherited = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
     process = subprocess.Popen(
-        [*HVDCLOUD, *args],
-        cwd=project.folder,
-        env={**project.env(), "TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
+        argv, cwd=cwd, env={**inherited, **environ}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
+    opened = Terminal(process, ours)
     try:
-        yield Terminal(process, ours)
+        yield opened
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        os.close(ours)
+        opened.close()
