@@ -313,11 +313,11 @@ def _constraints(row: Row) -> Iterator[str]:
 
 
 def locked(lock: Path) -> Iterator[tuple[str, str]]:
-    """Projects of a lock, each with its one version."""
+    """Projects of a lock, each with its version: one, unless another Python needs another."""
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):
-            yield _normalized(name), version.strip()
+            yield _normalized(name), version.split()[0]
 
 
 def _pinned(row: Row) -> set[str]:
