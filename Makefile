@@ -1,20 +1,28 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record check test soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption clean clean-images
+.PHONY: help setup engine base-image registry demo reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+LOCK_ARGS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
+# uv, for `lock` and `test-lowest`, knows none of pip's settings.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.complete ## .venv/ with hvdcloud and its development tools
 
-.venv/.complete: pyproject.toml tools/setup.sh
+.venv/.complete: pyproject.toml tools/setup.sh tools/locks/dev.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh
 	@touch $@
+
+lock: .cache/lock/.complete ## tools/locks/, after pyproject.toml; newer versions: make lock LOCK_ARGS=--upgrade
+	@tools/lock.sh $(LOCK_ARGS)
 
 engine: ## a Docker engine that answers: installed and started if need be
 	@tools/engine.sh
@@ -34,6 +42,11 @@ test: setup base-image registry .cache/terraform/.complete ## every test; some: 
 check: lint ## while you work: lint, and the tests that need no engine
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
 
+test-lowest: .cache/lock/.complete ## unit tests with the lowest versions that pyproject.toml allows
+	@rm -rf .cache/lowest && $(PYTHON) -m venv .cache/lowest
+	@.cache/lock/bin/uv pip install --quiet --python .cache/lowest --resolution lowest-direct --group dev --editable .
+	@.cache/lowest/bin/python -m pytest tests/unit $(PYTEST_ARGS)
+
 soak: setup base-image ## random losses of nodes in one elastic run: make soak SOAK_COUNT=20 SOAK_SEED=7
 	@$(BIN)/python -m tests.soak
 
@@ -52,11 +65,12 @@ test-images: setup base-image ## the images for GPUs and newer TensorFlow, reall
 test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
 	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict, which room imports which, shellcheck and terraform fmt
+lint: setup ## ruff, mypy --strict, which room imports which, declared dependencies, shellcheck and terraform fmt
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
+	@$(BIN)/deptry .
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
@@ -80,12 +94,16 @@ bench-preemption: setup ## from a preemption notice to the last byte in the buck
 bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
 	@$(BIN)/python -m tests.bench.images
 
-.cache/bench/.complete: pyproject.toml tools/setup.sh
+.cache/bench/.complete: tools/setup.sh tools/locks/bench.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
 	@touch $@
 
+.cache/lock/.complete: tools/setup.sh tools/locks/lock.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/lock lock
+	@touch $@
+
 # Terraform itself is not ours to install; without it, the tests of terraform/ are skipped.
-.cache/terraform/.complete: pyproject.toml tools/setup.sh
+.cache/terraform/.complete: tools/setup.sh tools/locks/terraform.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/terraform terraform
 	@touch $@
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [FOLDER [GROUP]]: a virtual environment with a dependency group of pyproject.toml; with the group `dev`
-# also hvdcloud itself, editable.
+# setup.sh [FOLDER [GROUP]]: a virtual environment with what tools/locks/GROUP.txt pins; with the group `dev` also hvdcloud
+# itself, editable.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,11 +18,10 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
-# Dependency groups need pip 25.1.
-"$folder/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
-if [ "$group" = dev ]; then
-    "$folder/bin/python" -m pip install --quiet --editable . --group "$group"
-else
-    "$folder/bin/python" -m pip install --quiet --group "$group"
-fi
+# Not uv, which is faster but does not know pip's settings: they say where packages come from.
+install=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps)
+"${install[@]}" --require-hashes --requirement tools/locks/pip.txt
+"${install[@]}" --require-hashes --requirement "tools/locks/$group.txt"
+# By the lock's hatchling.
+[ "$group" != dev ] || "${install[@]}" --no-build-isolation --editable .
 say "$folder is complete"

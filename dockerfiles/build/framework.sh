@@ -8,8 +8,10 @@ package=$1 lock=$2
 
 python3 -m venv --without-pip /opt/venv
 # What the lock names and nothing else; the check below says what it lacks.
-pip --python /opt/venv/bin/python install --no-deps \
-    ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} "$package" -r "$lock"
+pip --python /opt/venv/bin/python install --no-deps -r "$lock"
+# Of an index of its own nothing is in the lock.
+grep -q "^$package " "$lock" || pip --python /opt/venv/bin/python install --no-deps \
+    ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} "$package"
 cd /opt/venv/lib/python3.*/site-packages
 find . -name '*.a' -delete
 # What only a compiler needs is moved out of the way, with its path: Horovod's stage puts it back, the image has no use

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 OWN = Path("/opt/own")
+LOCKS = OWN / "locks"
 TOOLS = Path("/opt/tools")
 HOROVOD = Path("/opt/horovod")
 RESULT = Path("/opt/hvdcloud")
@@ -180,17 +181,12 @@ def install_packages(packages: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def lock(name: str) -> Path:
-    """A lock that fits this Python: pycparser has no single version for all of them."""
-    path = OWN / "locks" / name
-    if sys.version_info < (3, 11):
-        path.write_text(re.sub(r"^pycparser==.*$", "pycparser<3.12", path.read_text(), flags=re.MULTILINE))
+def tool(project: str) -> Path:
+    """A lock with only this project of the tools' lock."""
+    entries = re.split(r"\n(?=\S)", (LOCKS / "tools.txt").read_text())
+    path = LOCKS / f"{project}.txt"
+    path.write_text(next(entry for entry in entries if entry.startswith(f"{project}==")))
     return path
-
-
-def pinned(project: str) -> str:
-    """One line of the tools' lock."""
-    return next(line for line in lock("tools.txt").read_text().splitlines() if line.startswith(f"{project}=="))
 
 
 def pip_to_start_with() -> list[str]:
@@ -220,8 +216,8 @@ def make_tools() -> None:
     site, _ = answer("import sysconfig; print(sysconfig.get_path('purelib'))", python=str(TOOLS / "bin/python"))
     bundle = Path("/opt/ca-bundle.crt")
     trust = {"PIP_CERT": str(bundle)} if bundle.stat().st_size else {}
-    run(*pip_to_start_with(), "install", "-q", "--no-cache-dir", "--target", site, pinned("pip"), **trust)
-    run("pip", "install", "-q", "-r", lock("tools.txt"))
+    run(*pip_to_start_with(), "install", "-q", "--no-cache-dir", "--target", site, "-r", tool("pip"), **trust)
+    run("pip", "install", "-q", "-r", LOCKS / "tools.txt")
 
 
 def make_node_python() -> None:
@@ -229,7 +225,7 @@ def make_node_python() -> None:
     shutil.rmtree(RESULT, ignore_errors=True)
     venv = RESULT / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
-    run("pip", "--python", venv / "bin/python", "install", "-q", "-r", lock("node.txt"))
+    run("pip", "--python", venv / "bin/python", "install", "-q", "-r", LOCKS / "node.txt")
     site, _ = answer("import sysconfig; print(sysconfig.get_path('purelib'))", python=str(venv / "bin/python"))
     Path(site, "hvdcloud.pth").write_text(f"{RESULT}/program\n")
     script(RESULT / "python", sys.executable)
@@ -265,11 +261,11 @@ def make_horovod(framework: str, version: str, cuda: dict[str, str]) -> None:
         **cuda,
     )  # fmt: skip
     install = ("pip", "--python", RESULT / "python", "install", "-q", "--prefix", HOROVOD)
-    run(*install, "-r", lock("horovod.txt"))
+    run(*install, "-r", LOCKS / "horovod.txt")
     run(*install, "--no-deps", *source.glob("dist/horovod-*.whl"))
     if answer("import distutils")[1]:
         # Horovod's launcher imports it; Python 3.12 and newer have it from setuptools only.
-        run(*install, pinned("setuptools"))
+        run(*install, "-r", tool("setuptools"))
     # So that requirements see it too.
     (folder,) = HOROVOD.glob("lib/python3.*/site-packages")
     Path(sysconfig.get_path("purelib"), "horovod.pth").write_text(f"{folder}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 
@@ -273,11 +274,19 @@ def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machi
     }
 
 
-def test_every_requirement_in_the_locks_has_one_version() -> None:
-    for lock in (context.dockerfiles() / "locks").iterdir():
-        lines = [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]
-        assert lines
-        assert all(line.count("==") == 1 for line in lines), lock
+@pytest.mark.parametrize("lock", sorted((context.dockerfiles() / "locks").iterdir()), ids=lambda path: path.name)
+def test_every_requirement_in_the_locks_has_one_version_and_hashes(lock: Path) -> None:
+    text = "".join(line for line in lock.read_text().splitlines(keepends=True) if not line.startswith("#"))
+    entries = text.replace("\\\n", "").splitlines()
+    assert entries
+    pin = r"[\w.-]+==[\w.+]+( ; python_full_version (<|>=) '3\.\d+')?( +--hash=sha256:[0-9a-f]{64})+"
+    assert [entry for entry in entries if not re.fullmatch(pin, entry)] == []
+
+
+@pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
+def test_a_framework_of_pypi_is_in_its_lock(row: versions.Row) -> None:
+    locked = dict(context.locked(context.dockerfiles() / "locks" / row.lock))
+    assert locked.get(row.project) == (None if row.index else row.version)
 
 
 def test_a_file_that_shrinks_while_it_is_sent_is_noticed(tmp_path: Path) -> None:

@@ -318,13 +318,13 @@ def _constraints(row: Row) -> Iterator[str]:
 
 
 def locked(lock: Path) -> Iterator[tuple[str, str]]:
-    """Projects of a lock, each with its one version."""
+    """Projects of a lock, each with its version: one, unless another Python needs another."""
     from packaging.utils import canonicalize_name
 
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):
-            yield canonicalize_name(name), version.strip()
+            yield canonicalize_name(name), version.split()[0]
 
 
 def _pinned(row: Row) -> set[str]:
