@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
 from hvdcloud.node.files import Lock
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
@@ -50,7 +50,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         raise UsageError("launch: no hosts, no ranks or no horovodrun", hint="hvdcloud run again")
     Spec.load(run)
     lock = Lock(paths.supervisor_lock())
-    if not lock.acquire({"run": run, "pid": os.getpid()}):
+    if not lock.acquire({"run": run, **processes.describe_self()}):
         raise state.ActiveRunError(state.active_run() or "?")
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
@@ -106,7 +106,7 @@ def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: 
     code = 1
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        lock.describe({"run": request.run, "pid": os.getpid()})
+        lock.describe({"run": request.run, **processes.describe_self()})
         state.reserve(request.run)
         _redirect(request.run)
         if not state.write(current):

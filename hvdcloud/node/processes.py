@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node.paths import RUN_VARIABLE
+
+# psutil takes 18 ms of CPU to load, which verbs that only answer would feel: it is imported where it is needed.
+if TYPE_CHECKING:
+    from psutil import Process
 
 _PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 2.0
@@ -24,72 +26,78 @@ KILL_SECONDS = 5.0
 """How long the kernel may take to end a killed process before it is reported as left behind."""
 
 
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    session: int
+def describe_self() -> dict[str, Any]:
+    """What tells this process from any other, for `described`: its id, and the second since the machine's boot at which
+    it started."""
+    import psutil
+
+    return {"pid": os.getpid(), "started": _started(psutil.Process())}
 
 
-def _stat(pid: int) -> _Process | None:
-    """Parent and session of a live process; None for one that is gone or only waits to be reaped."""
+def described(description: Mapping[str, Any]) -> Process | None:
+    """The process that `describe_self` described; None: it has ended, also where another process has its id by now."""
+    import psutil
+
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+        process = psutil.Process(int(description.get("pid", 0)))
+        return process if _started(process) == description.get("started") else None
+    except psutil.NoSuchProcess:
         return None
-    # The name, in parentheses, may hold anything; the fields after it are fixed (proc(5)).
-    fields = text.rpartition(b")")[2].split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return _Process(pid, int(fields[1]), int(fields[3]))
 
 
-def _marked(pid: int, marker: bytes) -> bool:
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return environment.startswith(marker) or b"\0" + marker in environment
+def _started(process: Process) -> float:
+    import psutil
+
+    # Both change with the clock; the difference does not.
+    return round(process.create_time() - psutil.boot_time(), 2)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process with this id runs (a zombie does not)."""
-    return _stat(pid) is not None
+def find(run: str) -> list[Process]:
+    """Everything that belongs to a run on this node, but for the caller and its ancestors."""
+    import psutil
 
-
-def find(run: str) -> list[int]:
-    """Process ids of everything that belongs to a run on this node, but for the caller and its ancestors."""
-    marker = f"{RUN_VARIABLE}={run}\0".encode()
-    every = _all()
+    # Else it returns the process that had an id before, where another one has it by now.
+    psutil.process_iter.cache_clear()
+    every = {each.pid: each for each in psutil.process_iter(["environ", "ppid"]) if _is_live(each)}
     spared = {1}
-    ancestor: int | None = os.getpid()
+    ancestor = os.getpid()
     while ancestor in every:
         spared.add(ancestor)
-        ancestor = every[ancestor].parent
-    found = {pid for pid in every if pid not in spared and _marked(pid, marker)}
+        ancestor = every[ancestor].info["ppid"]
+    found = {pid for pid, each in every.items() if (each.info["environ"] or {}).get(RUN_VARIABLE) == run} - spared
     # Sessions that a process of the run leads belong to the run whole; sshd's or a supervisor's do not.
-    sessions = {pid for pid in found if every[pid].session == pid}
-    found |= {pid for pid, process in every.items() if process.session in sessions and pid not in spared}
-    return sorted(_with_descendants(found, every) - spared)
-
-
-def _all() -> dict[int, _Process]:
-    every = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (process := _stat(int(entry))) is not None:
-            every[process.pid] = process
-    return every
-
-
-def _with_descendants(pids: set[int], every: dict[int, _Process]) -> set[int]:
-    found = set(pids)
-    while more := {pid for pid, process in every.items() if process.parent in found} - found:
+    sessions = {pid for pid in found if _session(pid) == pid}
+    found |= {pid for pid in every.keys() - spared if _session(pid) in sessions}
+    while more := {pid for pid, each in every.items() if each.info["ppid"] in found} - found:
         found |= more
-    return found
+    return [every[pid] for pid in sorted(found - spared)]
 
 
-def family(pid: int) -> set[int]:
-    """A process and all its descendants."""
-    return _with_descendants({pid}, _all())
+def _is_live(process: Process) -> bool:
+    """Whether it runs: one that only waits to be reaped does not."""
+    import psutil
+
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def descendants(pid: int) -> list[Process]:
+    """A process's children, their children and so on; none where it has ended."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def adopt_orphans() -> None:
@@ -103,72 +111,60 @@ def adopt_orphans() -> None:
 def end_descendants(*, grace: float = GRACE_SECONDS) -> None:
     """End all that the caller's children have left behind: SIGTERM, `grace` seconds, SIGKILL."""
 
-    def descendants() -> list[int]:
+    def remaining() -> list[Process]:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
         except ChildProcessError:
             # No child, so no descendant: orphans become our children.
             return []
-        return sorted(family(os.getpid()) - {os.getpid()})
+        return [each for each in descendants(os.getpid()) if _is_live(each)]
 
-    _end_all(descendants, grace=grace)
-
-
-def send(pids: Iterable[int], signal_number: int) -> None:
-    """Signal each process that still exists."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal_number)
+    _end_all(remaining, grace=grace)
 
 
-def wait_gone(pids: Iterable[int], *, seconds: float) -> bool:
-    """Wait until none of the processes runs any more; False when the time is up first."""
-    deadline = time.monotonic() + seconds
-    poll = select.poll()
-    descriptors: list[int] = []
-    try:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                descriptors.append(os.pidfd_open(pid))
-                poll.register(descriptors[-1], select.POLLIN)
-        waiting = set(descriptors)
-        while waiting:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            for descriptor, _ in poll.poll(left * 1000):
-                poll.unregister(descriptor)
-                waiting.discard(descriptor)
-        return True
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+def send(processes: Iterable[Process], signal_number: int) -> None:
+    """Signal each process that still exists; never another one that has its id by now."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(signal_number)
+
+
+def wait_gone(processes: Iterable[Process], *, seconds: float) -> bool:
+    """Wait until none of the processes exists any more; False when the time is up first."""
+    import psutil
+
+    # wait_procs would wait for another process that has an id by now.
+    running = [each for each in processes if each.is_running()]
+    _, left = psutil.wait_procs(running, timeout=max(0.0, seconds))
+    return not left
 
 
 def reap(run: str, *, grace: float = GRACE_SECONDS) -> list[int]:
-    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found. Returns those
-    that are still there, which only a process stuck inside the kernel can bring about."""
-    return _end_all(lambda: find(run), grace=grace)
+    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found. Returns the
+    ids of those that are still there, which only a process stuck inside the kernel can bring about."""
+    return [each.pid for each in _end_all(lambda: find(run), grace=grace)]
 
 
-def _end_all(remaining: Callable[[], list[int]], *, grace: float) -> list[int]:
+def _end_all(remaining: Callable[[], list[Process]], *, grace: float) -> list[Process]:
     grace_ends = time.monotonic() + grace
     deadline = grace_ends + KILL_SECONDS
-    told: set[int] = set()
-    while pids := remaining():
+    told: set[Process] = set()
+    while found := remaining():
         now = time.monotonic()
         if now >= deadline:
-            return pids
+            return found
         if now >= grace_ends:
-            send(pids, signal.SIGKILL)
-            wait_gone(pids, seconds=deadline - now)
+            send(found, signal.SIGKILL)
+            wait_gone(found, seconds=deadline - now)
             continue
         # A stopped process would sit on its SIGTERM.
-        fresh = [pid for pid in pids if pid not in told]
+        fresh = [each for each in found if each not in told]
         send(fresh, signal.SIGTERM)
         send(fresh, signal.SIGCONT)
         told.update(fresh)
         # In short pieces, so that what was just forked hears of it too.
-        wait_gone(pids, seconds=min(0.25, grace_ends - now))
+        wait_gone(found, seconds=min(0.25, grace_ends - now))
     return []

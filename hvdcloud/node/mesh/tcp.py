@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdcloud.node.processes import family
+from hvdcloud.node.processes import descendants
 
 TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _PIDFD_GETFD = 438  # the same on every architecture: include/uapi/asm-generic/unistd.h
@@ -118,7 +118,7 @@ def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
         for each in parse(text)
         if each.peer is not None or not (":" in each.address or each.address.startswith("127."))
     }
-    for pid in family(worker):
+    for pid in (worker, *(each.pid for each in descendants(worker))):
         # A process or a descriptor may be gone by now.
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node.files import is_disk_full, lock_holder, read_json, write_json
@@ -105,10 +106,10 @@ def read_all() -> list[RunState]:
     return states
 
 
-def supervised(run: str) -> int | None:
-    """Process id of the run's live supervisor; None when there is none."""
+def supervised(run: str) -> dict[str, Any] | None:
+    """What the run's live supervisor wrote of itself (processes.described); None when there is none."""
     holder = lock_holder(supervisor_lock())
-    return None if holder is None or holder.get("run", run) != run else int(holder.get("pid", 0))
+    return None if holder is None or holder.get("run", run) != run else holder
 
 
 def active_run() -> str | None:
@@ -117,10 +118,10 @@ def active_run() -> str | None:
     return None if holder is None else str(holder.get("run", "?"))
 
 
-def live_agents() -> dict[str, int]:
-    """Process ids (0: unknown) of the agents that run on this node, by run."""
+def live_agents() -> dict[str, dict[str, Any]]:
+    """What the agents that run on this node wrote of themselves (processes.described), by run."""
     locks = {lock.stem: lock_holder(lock) for lock in sorted(volatile_dir().glob("*.agent"))}
-    return {run: int(holder.get("pid", 0)) for run, holder in locks.items() if holder is not None}
+    return {run: holder for run, holder in locks.items() if holder is not None}
 
 
 def record_event(

@@ -42,6 +42,7 @@ SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
+_POLL_SECONDS = 0.02
 _LAST_WORDS_SECONDS = 2.0
 
 
@@ -388,11 +389,12 @@ def _take_over(run: str) -> Lock:
     """The run's one agent on this node: us. An earlier one has lost its supervisor and is ended."""
     lock = Lock(paths.agent_lock(run))
     deadline = time.monotonic() + processes.KILL_SECONDS
-    while not lock.acquire({"pid": os.getpid()}):
-        pid = int((lock_holder(lock.path) or {}).get("pid", 0))
-        if pid > 1:
-            processes.send([pid], signal.SIGKILL)
-            processes.wait_gone([pid], seconds=deadline - time.monotonic())
+    while not lock.acquire(processes.describe_self()):
+        if earlier := processes.described(lock_holder(lock.path) or {}):
+            processes.send([earlier], signal.SIGKILL)
+            processes.wait_gone([earlier], seconds=deadline - time.monotonic())
+        else:
+            time.sleep(_POLL_SECONDS)
         if time.monotonic() >= deadline:
             raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
     return lock

@@ -38,10 +38,10 @@ def stop(run: str) -> dict[str, Any]:
         NodeError: it did not end in time.
     """
     current = state.read(run)
-    if pid := state.supervised(run):
+    if supervisor := processes.described(state.supervised(run) or {}):
         state.record_event(run, "asked to stop")
-        processes.send([pid], signal.SIGTERM)
-        if not processes.wait_gone([pid], seconds=STOP_SECONDS):
+        processes.send([supervisor], signal.SIGTERM)
+        if not processes.wait_gone([supervisor], seconds=STOP_SECONDS):
             why = f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way"
             raise NodeError(why, hint=f"hvdcloud logs -f {run}, or hvdcloud down --force")
         current = state.read(run)
@@ -114,7 +114,7 @@ def _wait_for_agent(run: str, *, seconds: float) -> None:
     while (holder := lock_holder(paths.agent_lock(run))) is not None:
         if time.monotonic() >= deadline:
             raise NodeError(f"the agent of run {run} is still running after {seconds:.0f} s", hint="hvdcloud status")
-        if pid := int(holder.get("pid", 0)):
-            processes.wait_gone([pid], seconds=deadline - time.monotonic())
+        if agent := processes.described(holder):
+            processes.wait_gone([agent], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)

@@ -257,9 +257,9 @@ def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str
         return {}
     found = {run: _ask(run, why, ending=ending, deadline=deadline) for run in agents}
     if ending:
-        supervisor = lock_holder(paths.supervisor_lock()) or {}
-        pids = [pid for pid in [*agents.values(), int(supervisor.get("pid", 0))] if pid > 1]
-        processes.wait_gone(pids, seconds=max(0.0, deadline - time.monotonic()))
+        holders = [*agents.values(), lock_holder(paths.supervisor_lock()) or {}]
+        ending_too = [each for each in map(processes.described, holders) if each is not None]
+        processes.wait_gone(ending_too, seconds=deadline - time.monotonic())
     return found
 
 

@@ -1,0 +1,98 @@
+"""A process id that was written down, and that another process has by now."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import NodeError
+from hvdcloud.node import paths, processes
+from hvdcloud.node.files import Lock
+from hvdcloud.node.records import state
+from hvdcloud.node.run import agent, control
+from hvdcloud.runs.state import RunState
+from tests.support.nodes import RUN
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """Has the id that an earlier process of a run had."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def held(path: Path, *, pid: int) -> Lock:
+    """A lock whose holder had started before the process that has its id now."""
+    lock = Lock(path)
+    assert lock.acquire({"run": RUN, "pid": pid, "started": 17.25})
+    return lock
+
+
+def test_a_process_is_known_by_what_it_wrote_of_itself(stranger: subprocess.Popen[bytes]) -> None:
+    own = processes.describe_self()
+
+    assert (found := processes.described(own)) is not None
+    assert found.pid == os.getpid()
+    assert processes.described({**own, "pid": stranger.pid}) is None
+    assert processes.described({**own, "started": own["started"] - 0.01}) is None
+    assert processes.described({}) is None
+
+
+def test_an_agent_does_not_kill_what_has_its_predecessors_id(
+    stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "KILL_SECONDS", 0.3)
+    lock = held(paths.agent_lock(RUN), pid=stranger.pid)
+
+    with pytest.raises(NodeError, match="does not end"):
+        agent._take_over(RUN)
+
+    assert stranger.poll() is None
+    lock.release()
+
+
+def test_stop_does_not_signal_what_has_the_supervisors_id(stranger: subprocess.Popen[bytes]) -> None:
+    lock = held(paths.supervisor_lock(), pid=stranger.pid)
+    paths.run_dir(RUN).mkdir(parents=True)
+    assert state.write(RunState(run=RUN, cluster="digits", state="running", np=1, controller="gloo", nodes=["n0"]))
+
+    control.stop(RUN)
+
+    assert stranger.poll() is None
+    lock.release()
+
+
+def test_what_was_found_is_neither_signalled_nor_waited_for_once_its_id_is_anothers(
+    stranger: subprocess.Popen[bytes],
+) -> None:
+    found = processes.described(processes.describe_self())
+    assert found is not None
+    # Without waiting for the kernel to give the id away again, which takes as many processes as there are ids.
+    found._pid = stranger.pid
+
+    processes.send([found], signal.SIGKILL)
+
+    assert processes.wait_gone([found], seconds=0.0)
+    assert stranger.poll() is None
+
+
+@pytest.mark.parametrize("verb", ["look", "state", "idle"])
+def test_what_is_asked_every_second_loads_no_psutil(verb: str) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "hvdcloud.node", verb]
+
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert "hvdcloud.node.records.state" in done.stderr
+    assert "psutil" not in done.stderr
