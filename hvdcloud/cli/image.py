@@ -28,7 +28,7 @@ def build(
         str | None, typer.Option(help="A repository to send them to, for --cache-from.", metavar="HOST/PATH")
     ] = None,
     sbom: Annotated[
-        Path | None, typer.Option(help="Write what Python packages are in it here: CycloneDX, JSON.", metavar="PATH")
+        Path | None, typer.Option(help="Write what packages are in it here: CycloneDX, JSON.", metavar="PATH")
     ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build do it, and push it.")] = False,
 ) -> None:
@@ -76,4 +76,4 @@ def _show_build(console: Console, result: BuildOutcome) -> None:
         places = [f"in {result.sbom.path}"] if result.sbom.path else []
         places += ["beside it at the registry"] if result.sbom.digest else []
         if places:
-            console.answer(f"the SBOM of its {result.sbom.packages} Python packages is {' and '.join(places)}")
+            console.answer(f"the SBOM of its {result.sbom.packages} {result.sbom.kind} is {' and '.join(places)}")

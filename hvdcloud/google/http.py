@@ -5,8 +5,8 @@ long-running operations poll the default endpoint whatever `api_endpoint` says a
 `error` but no HTTP status for a success. So only the `…_unary` methods are used, never `ExtendedOperation.result()`,
 and the library's own retries are off.
 
-What only reads is plain HTTP with the same credentials: the library takes more than a second to load, which `list` and
-`status` need not wait for, and five times as long as JSON's own parser for a list of 256 VMs (tests/bench/gce).
+What only reads is plain HTTP with the same credentials: the library (1.57) takes 2.4 s of CPU to load, which `list` and
+`status` need not wait for, and for a list of 256 VMs 119 ms, where JSON's own parser takes 3.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
+    from hvdcloud.image.publish.scanned import Scanned
     from hvdcloud.lifecycle.context import Context
 
 _SBOM_TITLE = "sbom.cdx.json"
@@ -24,13 +25,20 @@ _SBOM_TITLE = "sbom.cdx.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbomOutcome:
-    """The SBOM of an image's Python packages."""
+    """The SBOM of an image."""
 
     path: Path | None
     """The file; None if none was asked for."""
     digest: str | None
     """Of the artifact beside the image at the registry; None if there is none."""
     packages: int
+    scanner: str | None = None
+    """What listed them; None: no scanner did, and they are the Python packages."""
+
+    @property
+    def kind(self) -> str:
+        """What is listed, for people."""
+        return "packages" if self.scanner else "Python packages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,10 +265,23 @@ def _check_writable(path: Path) -> None:
     raise UsageError(f"the SBOM can't be written to {path}: {why}", hint=hint)
 
 
-def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | None:
-    """What is in the image; None if that cannot be found out and was not asked for."""
-    from hvdcloud.image.publish import sbom
+def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | Scanned | None:
+    """What is in the image: all of it where a scanner is on this machine, else its Python packages; None if that cannot
+    be found out and was not asked for."""
+    from hvdcloud.image.publish import sbom, scan, scanned
 
+    unseen = "sshd, libc, Open MPI and what else is in its system are not looked at"
+    if (scanner := scan.available()) is None:
+        context.console.say(f"{unseen}: there is no scanner here; {scan.HOW_TO_GET_ONE}")
+    else:
+        try:
+            with context.console.steps() as steps:
+                steps.update("sbom", f"{scanner} looks at the image")
+                found = scanned.contents(reference)
+                steps.finish("sbom", "ready")
+            return found
+        except ImageError as error:
+            context.console.warn(f"{unseen}: {error.message}; {error.hint} shows why")
     try:
         return sbom.contents(reference)
     except ImageError as error:
@@ -270,22 +291,26 @@ def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | N
         return None
 
 
-def _with_sbom(context: Context, built: BuildOutcome, found: Contents, *, path: Path | None) -> BuildOutcome:
+def _with_sbom(context: Context, built: BuildOutcome, found: Contents | Scanned, *, path: Path | None) -> BuildOutcome:
     """Write the SBOM to a file if one is wanted, and to the registry if the image was pushed."""
     from docker.utils import parse_repository_tag
 
-    from hvdcloud.image.publish import sbom
+    from hvdcloud.image.publish import sbom, scanned
 
     name = parse_repository_tag(built.tag or built.reference)[0]
-    content = sbom.document(found, name=name, digest=built.digest)
+    if isinstance(found, scanned.Scanned):
+        scanner, content = found.inventory.scanner, scanned.document(found, name=name, digest=built.digest)
+    else:
+        scanner, content = None, sbom.document(found, name=name, digest=built.digest)
     if path is not None:
         try:
             path.write_bytes(content)
         except OSError as error:
             message = f"the SBOM was not written to {path}: {error.strerror}"
             raise ImageError(message, hint="free space there, then build again") from error
-    outcome = SbomOutcome(path=path, digest=_attach(context, built, content), packages=len(found.packages))
-    vulnerabilities = None if path is None else _scan(context, path)
+    attached = _attach(context, built, content)
+    outcome = SbomOutcome(path=path, digest=attached, packages=len(found.packages), scanner=scanner)
+    vulnerabilities = None if path is None else _scan(context, outcome, path)
     return replace(built, sbom=outcome, vulnerabilities=vulnerabilities)
 
 
@@ -302,19 +327,17 @@ def _attach(context: Context, built: BuildOutcome, content: bytes) -> str | None
         return None
 
 
-def _scan(context: Context, sbom: Path) -> Vulnerabilities | None:
+def _scan(context: Context, sbom: SbomOutcome, path: Path) -> Vulnerabilities | None:
     """What a scanner on this machine knows of the packages. It says; it fails nothing."""
     from hvdcloud.image.publish import scan
 
     try:
-        found = scan.scan(sbom, report=sbom.with_suffix(".vulnerabilities.json"))
+        found = scan.scan(path, report=path.with_suffix(".vulnerabilities.json"))
     except (ImageError, OSError) as error:
         said = f"{error.message}; {error.hint} shows why" if isinstance(error, ImageError) else str(error)
         context.console.warn(f"there is no report on vulnerabilities: {said}")
         return None
-    if found is None:
-        context.console.detail(f"no scanner for vulnerabilities is here; {scan.HOW_TO_GET_ONE}")
-        return None
-    known = f"known vulnerabilities of its Python packages ({found.scanner})"
-    context.console.say(f"{known}: {found.summary}; {found.report}")
+    if found is not None:
+        known = f"known vulnerabilities of its {sbom.kind} ({found.scanner})"
+        context.console.say(f"{known}: {found.summary}; {found.report}")
     return found

@@ -61,3 +61,4 @@ def test_the_docker_commands_current_context_is_used(tmp_path: Path, monkeypatch
     (meta / "meta.json").write_text(json.dumps({"Name": "colima", "Metadata": {}, "Endpoints": endpoint}))
     with pytest.raises(NodeError, match=r"/nowhere/colima\.sock"):
         engine.connect()
+    assert engine.address_environment()["DOCKER_HOST"] == "unix:///nowhere/colima.sock"

@@ -1,4 +1,4 @@
-"""Reports on vulnerabilities, by programs that print what Trivy and Grype do."""
+"""What is in an image, and its known vulnerabilities, by programs that print what Trivy and Grype do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from hvdcloud.errors import ImageError
-from hvdcloud.image.publish.scan import scan
+from hvdcloud.image.publish.scan import available, inventory, scan
+from hvdcloud.image.publish.scanned import Scanned, document
+from tests.standins import scanner as standin
+from tests.support.sbom_contents import CONTENTS, DIGEST
 
 # https://trivy.dev/latest/docs/configuration/reporting/#json
 TRIVY = {
@@ -145,3 +150,73 @@ def test_a_program_that_cannot_be_run_is_no_scanner_that_found_nothing(bench: Be
     (bench.folder / "trivy").write_text("#!/no/such/interpreter\n")
     with pytest.raises(ImageError, match="trivy did not scan"):
         scan(bench.sbom, report=bench.report)
+
+
+# --- what is in an image ------------------------------------------------------------------------------------------
+
+
+def scanned(reference: str) -> Scanned:
+    found = inventory(reference)
+    assert found is not None
+    return Scanned(image_id=CONTENTS.image_id, created=CONTENTS.created, inventory=found)
+
+
+def test_without_a_scanner_nothing_is_asked_what_is_in_an_image(bench: Bench) -> None:
+    assert available() is None
+    assert inventory("hvdcloud/project:1") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("trivy", ["image", "--quiet", "--format", "cyclonedx", "--image-src", "docker", "hvdcloud/project:1"]),
+        ("grype", ["--quiet", "--output", "cyclonedx-json", "docker:hvdcloud/project:1"]),
+    ],
+)
+def test_a_scanner_lists_the_packages_of_the_system_too_and_then_knows_their_vulnerabilities(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/another.sock")
+    standin.install(bench.folder, name)
+
+    found = scanned("hvdcloud/project:1")
+
+    assert (available(), found.inventory.scanner) == (name, name)
+    names = {each["name"] for each in found.packages}
+    assert names == {"libc6", "openmpi-bin", "openssh-server", "setuptools", "torch"}
+    assert json.loads(bench.called(name)) == {"arguments": arguments, "DOCKER_HOST": "unix:///run/another.sock"}
+    bench.sbom.write_bytes(document(found, name="gcr.io/lab/digits", digest=DIGEST))
+    known = scan(bench.sbom, report=bench.report)
+    assert known is not None
+    assert known.counts == {**NONE, "critical": 1, "high": 1, "low": 1}
+
+
+@pytest.mark.parametrize("name", ["trivy", "grype"])
+def test_the_sbom_of_a_scanner_is_about_the_image_and_the_same_for_the_same_image(bench: Bench, name: str) -> None:
+    standin.install(bench.folder, name)
+
+    first, second = (document(scanned(tag), name="gcr.io/lab/digits", digest=DIGEST) for tag in ("a:1", "b:2"))
+
+    assert first == second
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(first.decode()) is None
+    content = json.loads(first)
+    image = content["metadata"]["component"]
+    assert (image["type"], image["name"], image["version"]) == ("container", "gcr.io/lab/digits", DIGEST)
+    assert image["purl"] == f"pkg:oci/digits@{DIGEST}?repository_url=gcr.io/lab/digits"
+    assert content["metadata"]["timestamp"] == "2026-11-21T03:04:05+00:00"
+    assert content["metadata"]["tools"]["components"][0]["name"] == name
+    assert "vulnerabilities" not in content
+    refs = {"image", *(each["bom-ref"] for each in content["components"])}
+    named = [ref for each in content.get("dependencies", []) for ref in (each["ref"], *each["dependsOn"])]
+    assert set(named) <= refs
+    other = Scanned(image_id="sha256:" + "b" * 64, created=CONTENTS.created, inventory=scanned("a:1").inventory)
+    assert json.loads(document(other, name="x"))["serialNumber"] != content["serialNumber"]
+
+
+@pytest.mark.parametrize("output", ["", "{}", "[]", TRIVY, {"bomFormat": "CycloneDX", "components": []}])
+def test_a_scanner_that_lists_nothing_is_quoted(bench: Bench, output: Any) -> None:
+    bench.program("trivy", output, code=1, complaint="FATAL: unable to find the image in docker")
+    with pytest.raises(ImageError, match="trivy ended with exit code 1 and no list of what is in digits:1") as raised:
+        inventory("digits:1")
+    assert "unable to find the image" in raised.value.details
+    assert raised.value.hint == "trivy image --quiet --format cyclonedx --image-src docker digits:1"

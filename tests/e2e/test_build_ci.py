@@ -12,13 +12,12 @@ import pytest
 import requests
 
 from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST
+from tests.standins import scanner as standin
 from tests.standins.google_account import service_account
 from tests.standins.registry import free_port, google_like_registry, running_registry
 from tests.support.harness import Project, project_in
 
 pytestmark = pytest.mark.engine
-
-TRIVY = {"SchemaVersion": 2, "Results": [{"Target": "Python", "Vulnerabilities": [{"Severity": "HIGH"}]}]}
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +56,12 @@ def pushes_to(project: Project, image: str, engine: Any) -> Iterator[Callable[[s
             engine.images.remove(tag)
 
 
-def scanner(project: Project, name: str, output: Any) -> None:
-    """Puts a program on the command's PATH that prints `output`."""
+def programs(project: Project) -> Path:
+    """A folder on the command's PATH."""
     folder = project.folder / "bin"
     folder.mkdir()
-    (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(output)}\nEND\n")
-    (folder / name).chmod(0o755)
     project.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return folder
 
 
 def manifest(host: str, path: str, reference: str, accept: str) -> requests.Response:
@@ -73,7 +71,7 @@ def manifest(host: str, path: str, reference: str, accept: str) -> requests.Resp
 def test_tag_digest_sbom_and_report_are_in_the_document(
     project: Project, image: str, registry: str, pushes_to: Callable[[str], None]
 ) -> None:
-    scanner(project, "trivy", TRIVY)
+    standin.install(programs(project), "trivy")
     pushes_to(f"{registry}/hvdcloud/digits")
     ended = project.hvdcloud("build", "--push", "--json", "--sbom", "sbom.cdx.json")
     result = ended.json["result"]
@@ -86,7 +84,8 @@ def test_tag_digest_sbom_and_report_are_in_the_document(
     written = json.loads((project.folder / "sbom.cdx.json").read_text())
     assert written["metadata"]["component"]["version"] == digest
     assert result["sbom"]["path"] == "sbom.cdx.json"
-    assert result["sbom"]["packages"] == len(written["components"]) > 40
+    assert (result["sbom"]["packages"], result["sbom"]["scanner"]) == (5, "trivy")
+    assert "openssh-server" in {each["name"] for each in written["components"]}
 
     (entry,) = manifest(registry, "hvdcloud/digits", digest.replace(":", "-"), OCI_INDEX).json()["manifests"]
     assert result["sbom"]["digest"] == entry["digest"]
@@ -95,9 +94,11 @@ def test_tag_digest_sbom_and_report_are_in_the_document(
     assert stored == (project.folder / "sbom.cdx.json").read_bytes()
 
     found = result["vulnerabilities"]
-    assert (found["scanner"], found["counts"]["high"]) == ("trivy", 1)
-    assert json.loads((project.folder / found["report"]).read_text()) == TRIVY
-    assert "known vulnerabilities of its Python packages (trivy): 1 high" in ended.err
+    assert (found["scanner"], found["counts"]["critical"]) == ("trivy", 1)
+    assert json.loads((project.folder / found["report"]).read_text())["SchemaVersion"] == 2
+    assert "known vulnerabilities of its packages (trivy): 1 critical, 1 high, 1 low" in ended.err
+    again = project.hvdcloud("push", "--json").json["result"]
+    assert again["sbom"]["digest"] == entry["digest"]
     assert "\033" not in ended.out + ended.err
 
 
@@ -108,16 +109,26 @@ def test_again_gives_the_same_and_without_a_push_there_is_only_the_file(
     first, second = (project.hvdcloud("push", "--json").json["result"] for _ in range(2))
     assert first["sbom"] == second["sbom"]
     assert (first["sbom"]["path"], first["vulnerabilities"]) == (None, None)
-    local = project.hvdcloud("build", "--json", "--sbom", "sbom.json").json["result"]
+    ended = project.hvdcloud("build", "--json", "--sbom", "sbom.json")
+    assert ended.err.count("sshd, libc, Open MPI and what else is in its system are not looked at") == 1
+    assert "install Trivy (https://trivy.dev) or Grype" in ended.err
+    local = ended.json["result"]
     assert (local["tag"], local["digest"], local["sbom"]["digest"]) == (None, None, None)
     assert (project.folder / "sbom.json").is_file()
     assert project.hvdcloud("build", "--json").json["result"]["sbom"] is None
 
 
 def test_a_scanner_that_fails_fails_nothing(project: Project) -> None:
-    scanner(project, "trivy", "no report")
+    program = programs(project) / "trivy"
+    program.write_text("#!/bin/sh\necho no report\n")
+    program.chmod(0o755)
     ended = project.hvdcloud("build", "--json", "--sbom", "sbom.json")
-    assert ended.json["result"]["vulnerabilities"] is None
+    result = ended.json["result"]
+    assert result["vulnerabilities"] is None
+    assert "Open MPI and what else is in its system are not looked at: trivy ended with exit code 0" in ended.err
+    written = json.loads((project.folder / "sbom.json").read_text())
+    assert result["sbom"]["packages"] == len(written["components"]) > 40
+    assert result["sbom"]["scanner"] is None
     assert "warning: there is no report on vulnerabilities: trivy ended with exit code 0" in ended.err
 
 

@@ -1,7 +1,7 @@
 """Cloud Build's API: plain JSON with the same credentials, retries and errors as the calls to Compute Engine.
 
 Not by google-cloud-build (3.43): this file has 134 lines with it instead of 127, the library takes 0.2 s to load and
-4 MB, and a status of a build that it does not know yet is missing from its answer.
+4 MB of disk, and a build's status that is newer than the library is missing from the answer.
 https://cloud.google.com/build/docs/api/reference/rest/v1/projects.locations.builds
 """
 

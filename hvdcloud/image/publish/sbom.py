@@ -1,4 +1,4 @@
-"""The software bill of materials (SBOM) of an image: its Python packages, in CycloneDX's JSON.
+"""The software bill of materials (SBOM) of an image without a scanner: its Python packages, in CycloneDX's JSON.
 
 The same image gives the same bytes: the time is the image's own, the serial number is made from its identity.
 """
@@ -21,6 +21,7 @@ from hvdcloud.errors import ImageError
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from cyclonedx.model.license import License
+    from packageurl import PackageURL
     from packaging.metadata import RawMetadata
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
@@ -87,10 +88,12 @@ def contents(reference: str) -> Contents:
             hint=f"docker run --rm --entrypoint sh {reference} -c 'command -v python3 python' shows what it has",
             details=errors.decode(errors="replace").strip(),
         ) from None
-    created = datetime.fromisoformat((image.get("Created") or _EPOCH)[: len(_EPOCH)])
-    return Contents(
-        image_id=str(image["Id"]), created=created.replace(tzinfo=timezone.utc), packages=tuple(packages_of(headers))
-    )
+    return Contents(image_id=str(image["Id"]), created=created_at(image), packages=tuple(packages_of(headers)))
+
+
+def created_at(image: Mapping[str, Any]) -> datetime:
+    """When an image was made, by what the engine says of it."""
+    return datetime.fromisoformat((image.get("Created") or _EPOCH)[: len(_EPOCH)]).replace(tzinfo=timezone.utc)
 
 
 def _run(api: Any, image_id: str) -> tuple[bytes, bytes]:
@@ -185,16 +188,13 @@ def document(found: Contents, *, name: str, digest: str | None = None) -> bytes:
     from cyclonedx.model.tool import ToolRepository
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
-    from packageurl import PackageURL
 
-    place = {"repository_url": name}
-    purl = PackageURL("oci", name=name.rpartition("/")[2], version=digest, qualifiers=place) if digest else None
     image = Component(
         type=ComponentType.CONTAINER,
         name=name,
         version=digest or found.image_id,
         bom_ref="image",
-        purl=purl,
+        purl=image_url(name, digest),
         properties=[Property(name="hvdcloud:image-id", value=found.image_id)],
     )
     tool = Component(type=ComponentType.APPLICATION, name="hvdcloud", version=hvdcloud.__version__)
@@ -206,6 +206,14 @@ def document(found: Contents, *, name: str, digest: str | None = None) -> bytes:
     bom.register_dependency(image, bom.components)
     text: str = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)
     return text.encode() + b"\n"
+
+
+def image_url(name: str, digest: str | None) -> PackageURL | None:
+    """Where an image is: `pkg:oci/…`; None if it is not pushed."""
+    from packageurl import PackageURL
+
+    place = {"repository_url": name}
+    return PackageURL("oci", name=name.rpartition("/")[2], version=digest, qualifiers=place) if digest else None
 
 
 def _components(packages: Iterable[Package]) -> Iterator[Component]:

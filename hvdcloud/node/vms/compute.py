@@ -2,7 +2,7 @@
 
 Each request goes to the project and the zone of this VM. Standard library only: with google-auth and api_core, which
 the node's Python has for the bucket, a process that deletes four VMs takes 0.76 s instead of 0.26 (ten requests to the
-metadata server instead of three), and while the metadata server answers 503 it repeats for 15 s, whatever the deadline.
+metadata server instead of three), and where that server answers 503 only, it ends after 15 s with a deadline of 2.
 https://cloud.google.com/compute/docs/reference/rest/v1/instances
 """
 
