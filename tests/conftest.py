@@ -21,6 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+BUILD_SECONDS = 1800
+"""For a test that may have to build an image first."""
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -32,7 +35,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, what takes longest comes first: machines, then the engine, then files of many tests."""
+    """Tests that build images have more time; with several processes, what takes longest comes first.
+
+    First those with machines, then those at the engine, then files of many tests.
+    """
+    for item in items:
+        images = {"image", "tensorflow_image"}.intersection(getattr(item, "fixturenames", ()))
+        # The first of them builds the image, which may compile Horovod.
+        if images and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
         items.sort(
