@@ -37,7 +37,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that build images have more time; with several processes, what takes longest comes first.
 
-    First those with machines, then those at the engine, then files of many tests.
+    First those with machines and those with TensorFlow's image, so that Horovod is compiled before nodes are lost; then
+    those at the engine, then files of many tests.
     """
     for item in items:
         images = {"image", "tensorflow_image"}.intersection(getattr(item, "fixturenames", ()))
@@ -46,9 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
+        tensorflow = {item.path for item in items if "tensorflow_image" in getattr(item, "fixturenames", ())}
         items.sort(
             key=lambda item: (
                 not needs_machines(item.path),
+                item.path not in tensorflow,
                 not needs_engine(item.path),
                 -tests[item.path],
                 item.path,
