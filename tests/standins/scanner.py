@@ -88,28 +88,18 @@ def _trivy(arguments: tuple[str, ...]) -> dict[str, Any]:
         ),
     ]  # fmt: skip
     return {
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.now(timezone.utc).isoformat(),
-            "tools": {"components": [{"type": "application", "group": "aquasecurity", "name": "trivy",
-                                      "version": "0.69.1"}]},
-            "component": {
-                "bom-ref": image,
-                "type": "container",
-                "name": asked.target,
-                "purl": image,
-                "properties": [
-                    {"name": "aquasecurity:trivy:DiffID", "value": "sha256:" + "d" * 64},
-                    {"name": "aquasecurity:trivy:RepoDigest", "value": f"somewhere@sha256:{uuid.uuid4().hex}"},
-                    {"name": "aquasecurity:trivy:RepoTag", "value": asked.target},
-                    {"name": "aquasecurity:trivy:SchemaVersion", "value": "2"},
-                ],
-            },
-        },
+        **_document({"group": "aquasecurity", "name": "trivy", "version": "0.69.1"}, {
+            "bom-ref": image,
+            "type": "container",
+            "name": asked.target,
+            "purl": image,
+            "properties": [
+                {"name": "aquasecurity:trivy:DiffID", "value": "sha256:" + "d" * 64},
+                {"name": "aquasecurity:trivy:RepoDigest", "value": f"somewhere@sha256:{uuid.uuid4().hex}"},
+                {"name": "aquasecurity:trivy:RepoTag", "value": asked.target},
+                {"name": "aquasecurity:trivy:SchemaVersion", "value": "2"},
+            ],
+        }),
         "components": components,
         "dependencies": [
             {"ref": image, "dependsOn": [system, *python]},
@@ -145,6 +135,18 @@ def _grype(arguments: tuple[str, ...]) -> dict[str, Any]:
     system = {"bom-ref": "os:debian@12", "type": "operating-system", "name": "debian", "version": "12"}
     affected = [{"ref": each["bom-ref"]} for each in components if each["name"] in SEVERITIES]
     return {
+        **_document({"author": "anchore", "name": "grype", "version": "0.104.1"}, {
+            "bom-ref": uuid.uuid4().hex[:16], "type": "container", "name": target.rpartition(":")[0],
+            "version": "sha256:" + "f" * 64,
+        }),
+        "components": [*components, system],
+        "vulnerabilities": [{"bom-ref": f"urn:uuid:{uuid.uuid4()}", "id": "CVE-2026-1", "affects": affected}],
+    }  # fmt: skip
+
+
+def _document(scanner: dict[str, str], image: dict[str, Any]) -> dict[str, Any]:
+    """What both begin a CycloneDX document with."""
+    return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -152,14 +154,10 @@ def _grype(arguments: tuple[str, ...]) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "timestamp": datetime.now(timezone.utc).isoformat(),
-            "tools": {"components": [{"type": "application", "author": "anchore", "name": "grype",
-                                      "version": "0.104.1"}]},
-            "component": {"bom-ref": uuid.uuid4().hex[:16], "type": "container", "name": target.rpartition(":")[0],
-                          "version": "sha256:" + "f" * 64},
+            "tools": {"components": [{"type": "application", **scanner}]},
+            "component": image,
         },
-        "components": [*components, system],
-        "vulnerabilities": [{"bom-ref": f"urn:uuid:{uuid.uuid4()}", "id": "CVE-2026-1", "affects": affected}],
-    }  # fmt: skip
+    }
 
 
 def _known(sbom: Path) -> list[tuple[str, str]]:
