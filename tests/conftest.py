@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
@@ -37,13 +38,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that build images have more time; with several processes, what takes longest comes first.
 
-    First those with machines and those with TensorFlow's image, so that Horovod is compiled before nodes are lost; then
-    those at the engine, then files of many tests.
+    First those with machines, then those with TensorFlow's image, those at the engine and files of many tests.
     """
     for item in items:
-        images = {"image", "tensorflow_image"}.intersection(getattr(item, "fixturenames", ()))
-        # The first of them builds the image, which may compile Horovod.
-        if images and not item.get_closest_marker("timeout"):
+        # The first of them builds the images, which may compile Horovod.
+        if "images" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)
@@ -100,15 +99,30 @@ def engine() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
-    return _built("torch", tmp_path_factory)
+def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """References of the images that any test of this session uses, by the fixture that names them.
+
+    All are built before the first of these tests: none has to be in time while Horovod is compiled for another one.
+    """
+    used = {name for item in request.session.items for name in getattr(item, "fixturenames", ())} & _FRAMEWORKS.keys()
+    with ThreadPoolExecutor() as pool:
+        built = pool.map(lambda name: _built(_FRAMEWORKS[name], tmp_path_factory), used)
+        return dict(zip(used, built, strict=True))
 
 
 @pytest.fixture(scope="session")
-def tensorflow_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+def image(images: Mapping[str, str]) -> str:
+    """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
+    return images["image"]
+
+
+@pytest.fixture(scope="session")
+def tensorflow_image(images: Mapping[str, str]) -> str:
     """The TensorFlow CPU image with scikit-learn, likewise."""
-    return _built("tensorflow", tmp_path_factory)
+    return images["tensorflow_image"]
+
+
+_FRAMEWORKS: Mapping[str, Literal["torch", "tensorflow"]] = {"image": "torch", "tensorflow_image": "tensorflow"}
 
 
 def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:

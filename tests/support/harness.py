@@ -74,7 +74,7 @@ class Project:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HVDCLOUD_")}
         return {**inherited, "HVDCLOUD_STATE_DIR": str(self.state), **self.environ}
 
-    def hvdcloud(self, *args: str, timeout: float = 240.0, expect: int | None = 0, before: Sequence[str] = ()) -> Ended:
+    def hvdcloud(self, *args: str, timeout: float = 600.0, expect: int | None = 0, before: Sequence[str] = ()) -> Ended:
         """Run a command to its end.
 
         Args:
