@@ -28,6 +28,10 @@ STAND_INS = {
         while (($#)); do [[ $1 == --data-binary ]] && data=$2; shift; done
         [[ ! -e $FAKE/no-metadata || $url != *metadata.google.internal* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
         case $url in
+        */instances/digits-0)
+            [[ -e $FAKE/may-delete ]] || { cat "$FAKE/refusal"; echo 'curl: (22) 403' >&2; exit 22; } ;;
+        */project/project-id) printf p-1 ;;
+        */instance/zone) printf projects/42/zones/us-central1-a ;;
         */guest-attributes/hvdcloud/status)
             [[ ! -e $FAKE/no-guest-attributes ]] || { echo 'curl: (22) 403' >&2; exit 22; }
             printf '%s\\n' "$data" >>"$FAKE/statuses" ;;
@@ -60,6 +64,7 @@ STAND_INS = {
     **dict.fromkeys(("mount", "shutdown", "apt-get", "systemctl", "nvidia-smi", "nvidia-ctk"), ":"),
 }
 
+REFUSED = "Required 'compute.instances.delete' permission for 'projects/p-1/zones/us-central1-a/instances/digits-0'"
 PULLED = "Digest: sha256:aa\nStatus: Downloaded newer image\n"
 
 
@@ -78,15 +83,26 @@ class Vm:
         file.write_text(f'#!/bin/bash\nprintf "%s\\n" "{name} $*" >>"$FAKE/calls"\n{body}\n')
         file.chmod(0o755)
 
-    def boot(self, **options: Any) -> subprocess.CompletedProcess[str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "FAKE": str(self.folder)}
+
+    def script(self, **options: Any) -> str:
         replace = options.pop("replace", {})
         script = startup.render(**{"profile": "cos", "image": IMAGE, "registry_login": True, "gpu": True, **options})
         moved = ("/var/lib/hvdcloud", "/dev/nvidia", "/usr/share/keyrings", "/etc/apt")
         for old, new in {**{each: f"{self.folder}{each}" for each in moved}, **replace}.items():
             script = script.replace(old, new)
-        environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "FAKE": str(self.folder)}
+        return script
+
+    def boot(self, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", script], env=environment, text=True, capture_output=True, timeout=60, check=False
+            ["bash", "-c", self.script(**options)],
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
 
     @property
@@ -118,6 +134,7 @@ def vm(tmp_path: Path) -> Vm:
     vm.put("exit-code", "0\n")
     vm.put("logs", 'hvdcloud-status {"status": "starting"}\n')
     vm.put("pull", f"cat <<'END'\n{PULLED}END\n")
+    vm.put("refusal", json.dumps({"error": {"code": 403, "message": REFUSED, "errors": []}}, indent=1))
     return vm
 
 
@@ -147,7 +164,9 @@ def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
 def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: Vm) -> None:
     done = vm.boot(driver="R580")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "login", "pulling", "starting"]
+    told = [status["status"] for status in vm.statuses]
+    # The driver is told where it takes longer than the image.
+    assert [word for word in told if word != "driver"] == ["host", "login", "pulling", "starting"]
     assert vm.called("cos-extensions") == ["cos-extensions install gpu -- -version=R580"]
     assert vm.called("shutdown") == ["shutdown -h now"]
     assert all(line.startswith("hvdcloud: ") for line in done.stdout.splitlines())
@@ -316,7 +335,7 @@ def test_guest_attributes_that_are_switched_off_do_not_stop_a_node(vm: Vm) -> No
     vm.put("no-guest-attributes", "")
     done = vm.boot()
     assert done.returncode == 0
-    assert 'hvdcloud: not reported: {"status": "driver"}' in done.stdout
+    assert 'hvdcloud: not reported: {"status": "host"}' in done.stdout
     assert len(vm.called("docker run")) == 1
 
 
@@ -326,7 +345,7 @@ def test_after_a_reboot_the_container_is_started_again(vm: Vm) -> None:
     assert vm.called("docker start") == ["docker start hvdcloud"]
     assert vm.called("docker run") == vm.called("docker pull") == vm.called("docker login") == []
     assert vm.called("cos-extensions")
-    assert [status["status"] for status in vm.statuses] == ["driver", "firewall", "starting"]
+    assert [status["status"] for status in vm.statuses] == ["host", "driver", "starting"]
 
 
 def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) -> None:
@@ -347,7 +366,12 @@ def test_a_container_that_was_ready_and_fails_powers_the_vm_off(vm: Vm) -> None:
     assert vm.statuses[-1]["status"] == "failed"
 
 
-NOBODY_CAME = "hvdcloud: the start failed and nobody deleted this VM for {}: switching off"
+NOBODY_CAME = "hvdcloud: the start failed and nobody deleted this VM for {}"
+SWITCHED_OFF = [
+    f"hvdcloud: this VM cannot delete itself: {REFUSED}",
+    "hvdcloud: switching off; its disk costs money until hvdcloud down; hvdcloud setup allows nodes to delete "
+    "themselves",
+]
 
 
 def fail_in_the_driver(vm: Vm) -> None:
@@ -366,10 +390,11 @@ def test_a_vm_whose_start_failed_is_switched_off_where_nobody_deletes_it(vm: Vm,
     fail(vm)
     done = vm.boot()
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert done.stdout.splitlines()[-3:] == [NOBODY_CAME.format("30 min"), *SWITCHED_OFF]
     waited = vm.calls.index("sleep 1800")
     assert vm.calls[waited - 1].startswith("curl"), "the failure is told before the wait"
-    assert [call for call in vm.calls[waited:] if "docker" not in call] == ["sleep 1800", "shutdown -h now"]
+    after = [call for call in vm.calls[waited:] if not call.startswith(("docker", "curl", "systemctl"))]
+    assert after == ["sleep 1800", "shutdown -h now"]
     assert vm.statuses[-1]["status"] == "failed"
 
 
@@ -379,7 +404,7 @@ def test_it_stays_to_be_looked_at_until_the_limit(vm: Vm, fail: Callable[[Vm], N
     vm.put("idle", "1.5")
     vm.program("sleep", '[[ $1 != 1.5 ]] || date +%s.%N >"$FAKE/failed"; exec /bin/sleep "${1/#2/0}"')
     vm.program("shutdown", 'date +%s.%N >"$FAKE/off"')
-    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("1.5 s")
+    assert NOBODY_CAME.format("1.5 s") in vm.boot().stdout.splitlines()
     failed, off = (float((vm.folder / name).read_text()) for name in ("failed", "off"))
     assert 1.5 <= off - failed < 30
 
@@ -392,11 +417,120 @@ def test_without_limits_idle_a_failed_start_never_switches_off(vm: Vm, fail: Cal
     assert vm.called("shutdown") == []
 
 
+ENDED = 'hvdcloud-status {{"status": "ready"}}\nhvdcloud-status {{"status": "ended", "complete": {}}}\n'
+DELETED = (
+    "curl -sS --fail-with-body -X DELETE --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 -H @{} "
+    "http://127.0.0.1:9024/compute/v1/projects/p-1/zones/us-central1-a/instances/digits-0"
+)
+
+
+def test_a_vm_whose_checkpoints_are_all_in_the_bucket_deletes_itself(vm: Vm) -> None:
+    vm.put("may-delete", "")
+    vm.put("logs", ENDED.format("true"))
+    done = vm.boot()
+    (deletion,) = vm.called("curl -sS --fail-with-body")
+    assert re.sub(r"@\S+", "@{}", deletion) == DELETED
+    assert "ya29" not in "".join(vm.calls) + done.stdout + done.stderr
+    # Where the deletion does not happen, switching off is what is left.
+    assert vm.calls[-2:] == ["sleep 300", "shutdown -h now"]
+    assert done.stdout.splitlines()[-2] == "hvdcloud: deleting this VM"
+
+
+@FAILURES
+def test_a_vm_whose_start_failed_deletes_itself_where_it_may(vm: Vm, fail: Callable[[Vm], None]) -> None:
+    fail(vm)
+    vm.put("may-delete", "")
+    vm.boot()
+    assert len(vm.called("curl -sS --fail-with-body")) == 1
+    assert vm.calls.index("sleep 1800") < vm.calls.index("sleep 300")
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        ENDED.format("false"),
+        'hvdcloud-status {"status": "ready"}\nkilled\n',
+        ENDED.format("true") + 'hvdcloud-status {"status": "starting"}\n',
+    ],
+    ids=["some are missing", "it did not say", "it was started again"],
+)
+def test_a_disk_that_may_hold_checkpoints_is_kept(vm: Vm, logs: str) -> None:
+    vm.put("may-delete", "")
+    vm.put("logs", logs)
+    done = vm.boot()
+    assert not vm.called("curl -sS --fail-with-body")
+    assert vm.calls[-1] == "shutdown -h now"
+    assert done.stdout.splitlines()[-1] == (
+        "hvdcloud: its disk may hold checkpoints that are nowhere else: switching off; the disk costs money until "
+        "hvdcloud down"
+    )
+
+
+def test_a_disk_whose_docker_does_not_answer_is_kept(vm: Vm) -> None:
+    vm.put("may-delete", "")
+    vm.put("logs", ENDED.format("true"))
+    broken = STAND_INS["docker"].replace('"logs "*)', '"logs hvdcloud"*) exit 1 ;; "logs "*)')
+    vm.program("docker", broken)
+    vm.boot()
+    assert not vm.called("curl -sS --fail-with-body")
+    assert vm.calls[-1] == "shutdown -h now"
+
+
+def test_a_vm_that_a_person_stops_is_left_as_it_is(vm: Vm) -> None:
+    vm.put("may-delete", "")
+    vm.put("logs", ENDED.format("true"))
+    vm.program("systemctl", "[[ $1 != is-system-running ]] || { echo stopping; exit 1; }")
+    assert vm.boot().returncode == 0
+    assert not vm.called("curl -sS --fail-with-body")
+    assert not vm.called("shutdown")
+
+
+def test_driver_and_image_are_fetched_side_by_side(vm: Vm) -> None:
+    """Each ends only after the other has begun."""
+    wait_for = 'touch "$FAKE/{}"; until [[ -e $FAKE/{} ]]; do /bin/sleep 0.01; done'
+    vm.program("cos-extensions", wait_for.format("installing", "pulling"))
+    vm.put("pull", wait_for.format("pulling", "installing"))
+    assert vm.boot().returncode == 0
+    assert {"status": "pulling", "percent": 0, "beside": "driver"} in vm.statuses
+
+
+def test_a_driver_that_fails_ends_the_pull_at_once(vm: Vm) -> None:
+    vm.program("cos-extensions", 'until [[ -e $FAKE/pulling ]]; do /bin/sleep 0.01; done; echo "no driver" >&2; exit 3')
+    vm.put("pull", 'touch "$FAKE/pulling"; exec /bin/sleep 3210')
+    done = vm.boot()
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "driver", "error": "no driver"}
+    assert subprocess.run(["pgrep", "-f", "sleep 3210"], check=False).returncode == 1, "the pull has ended"
+    assert vm.called("docker run") == []
+
+
+def test_a_reader_that_stops_does_not_end_the_start(vm: Vm) -> None:
+    """The guest agent reads what the script prints, and stops at a line that is too long."""
+    vm.put("pull", "head -c 100000 /dev/zero | tr '\\0' x; echo")
+    script = vm.script()
+    first = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {{ {script}\n}} | head -n 1"],
+        env=vm.environment,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert first.stdout == "hvdcloud: step host\n"
+    assert vm.statuses[-1] == {"status": "starting"}
+    assert len(vm.called("docker wait")) == 1
+
+
+def test_no_line_is_longer_than_the_guest_agent_reads(vm: Vm) -> None:
+    vm.put("pull", "head -c 100000 /dev/zero | tr '\\0' x; echo")
+    assert max(map(len, vm.boot().stdout.splitlines())) == 4000
+
+
 @pytest.mark.parametrize("idle", ["soon", "-1", ""])
 def test_a_limit_that_makes_no_sense_is_the_default(vm: Vm, idle: str) -> None:
     fail_in_the_driver(vm)
     vm.put("idle", idle or "\n \n")
-    assert vm.boot().stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert NOBODY_CAME.format("30 min") in vm.boot().stdout.splitlines()
 
 
 def test_a_vm_without_a_metadata_server_is_switched_off_after_the_default(vm: Vm) -> None:
@@ -404,7 +538,7 @@ def test_a_vm_without_a_metadata_server_is_switched_off_after_the_default(vm: Vm
     vm.put("no-metadata", "")
     done = vm.boot()
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert NOBODY_CAME.format("30 min") in done.stdout.splitlines()
     assert vm.calls[-1] == "shutdown -h now"
 
 
@@ -437,7 +571,7 @@ def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
     vm.program("docker", STAND_INS["docker"].replace('"run "*) ', '"run "*) echo "no answer" >&2; exit 1;'))
     vm.put("runs", "(($1 > 3)) && echo false || echo true")
     done = vm.boot()
-    assert done.stdout.splitlines()[-1] == NOBODY_CAME.format("30 min")
+    assert NOBODY_CAME.format("30 min") in done.stdout.splitlines()
     asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
     look = "docker container inspect -f {{.State.Running}} hvdcloud"
     assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
@@ -474,10 +608,9 @@ def shut_down(vm: Vm, *, preempted: bool = False, docker: str, limit: float = 60
     """Run the shutdown script where `docker` does that."""
     vm.program("curl", f"[[ ${{!#}} == */instance/preempted ]] && echo {'TRUE' if preempted else 'FALSE'}")
     vm.program("docker", docker)
-    environment = {"PATH": f"{vm.folder}/bin:/usr/bin:/bin", "FAKE": str(vm.folder)}
     return subprocess.run(
         ["bash", "-c", startup.render_shutdown().replace("/proc/", f"{vm.folder}/proc/")],
-        env=environment,
+        env=vm.environment,
         text=True,
         capture_output=True,
         timeout=limit,

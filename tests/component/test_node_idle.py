@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,11 +129,21 @@ def test_a_node_says_that_it_holds_what_is_not_in_the_bucket(cluster: NodeCluste
         "    time.sleep(0.01)\n"
     )
     assert cluster.verb("n0", "idle") == {"idle": 0.0, "complete": False}
+    assert last_words(cluster) == "False\n"
     enough.touch()
     cluster.wait_done()
     assert cluster.verb("n0", "idle")["complete"]
+    assert last_words(cluster) == "True\n"
     (cluster.run_dir() / "uploads.json").unlink()
     assert not cluster.verb("n0", "idle")["complete"]
+    assert last_words(cluster) == "False\n"
+
+
+def last_words(cluster: NodeCluster) -> str:
+    """What a container says of its checkpoints when it ends."""
+    program = "from hvdcloud.node.uploads import drain; print(drain.is_all_in_bucket())"
+    environment = cluster.environment("n0")
+    return subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True).stdout
 
 
 SSH = """

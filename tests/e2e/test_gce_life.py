@@ -90,7 +90,7 @@ def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: 
     assert left(cloud, project) == []
 
     for node in ("t-gce-launch-0", "t-gce-launch-1"):
-        steps = ("(driver|firewall|login)", r"pulling [1-9]\d* %", "ready")
+        steps = ("(host|login)", r"pulling [1-9]\d* %", "ready")
         assert_in_order(ended.err, "push: done", *(f"{node}: {step}" for step in steps), "VM us-central1-b/.*: deleted")
     assert re.search(r"^\$\d\.\d\d/h, at worst \$\d+\.\d\d$", ended.err, flags=re.MULTILINE)
     *_, pulled, gone, cost, took = ended.out.splitlines()
@@ -158,7 +158,6 @@ def assert_requested(cloud: Cloud, began: int) -> None:
     assert re.fullmatch(rf"{cloud.registry}/hvdcloud/digits@sha256:[0-9a-f]{{64}}", metadata["hvdcloud-image"])
     assert metadata["hvdcloud-image"] in metadata["startup-script"]
     assert metadata["block-project-ssh-keys"] == metadata["enable-guest-attributes"] == "TRUE"
-    assert metadata["enable-oslogin"] == "FALSE"
     assert not any(secret in json.dumps(request) for secret in ("PRIVATE KEY", "ya29.", "hunter2"))
     rules = {
         entry.body["name"].rpartition("-")[2]: entry.body for entry in entries if "firewalls.insert" in entry.method

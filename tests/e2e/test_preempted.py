@@ -65,5 +65,7 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
 def test_a_container_without_a_run_ends_at_once(project: Project, engine: Any) -> None:
     project.hvdcloud("run", "--", "true")
     began = time.monotonic()
-    engine.containers.get(f"{project.name}-1").stop(timeout=STOP_SECONDS)
+    container = engine.containers.get(f"{project.name}-1")
+    container.stop(timeout=STOP_SECONDS)
     assert time.monotonic() - began < 2
+    assert container.logs().decode().splitlines()[-1] == 'hvdcloud-status {"status": "ended", "complete": true}'

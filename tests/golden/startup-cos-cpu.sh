@@ -6,6 +6,8 @@ DRIVER=R580
 
 # What the steps are made of: time limits, retries, and words to the outside.
 set -Eeuo pipefail
+# The guest agent may stop reading what a script prints: that must not end the one that follows the container.
+trap '' PIPE
 
 # / and /root are read-only on Container-Optimized OS, and docker login writes to HOME.
 export HOME=/var/lib/hvdcloud LC_ALL=C
@@ -13,12 +15,23 @@ METADATA=http://metadata.google.internal
 CONTAINER=hvdcloud
 STEP=boot
 ERRORS=$HOME/errors # the output of the last command: what a failure quotes
+LEVEL=0             # of subshells, where a command's failure is the job's
 HOPELESS=100        # exit status: trying again is no use
 IDLE_SECONDS=1800   # where the metadata server does not say: the default of limits.idle
 READY_SECONDS=600   # of a container that takes seconds
+DELETED_SECONDS=300 # how long a deletion that was granted may take
+SERIAL=/dev/ttyS0
 
 say() {
-    printf 'hvdcloud: %s\n' "$*"
+    put "hvdcloud: $*"
+}
+
+# Older guest agents copy a script's output to the serial port, newer ones to the system log alone, and stop at a line of
+# more than 64 KiB.
+put() {
+    local line=${1:0:4000}
+    printf '%s\n' "$line" 2>/dev/null || true
+    [[ ! -c $SERIAL ]] || printf '%s\r\n' "$line" 2>/dev/null >"$SERIAL" || true
 }
 
 say_lines() {
@@ -70,15 +83,20 @@ report_failure() {
 on_error() {
     local status=$1 command=$2 error
     trap - ERR
-    ((BASH_SUBSHELL == 0)) || exit "$status"
+    ((BASH_SUBSHELL == LEVEL)) || exit "$status"
     error=$(tail -n 5 "$ERRORS") || true
-    report_failure "${error:-$command: exit status $status}"
+    error=${error:-$command: exit status $status}
+    if ((LEVEL > 0)); then
+        printf '%s\n' "$STEP" "$error" >"$HOME/failed"
+        exit "$status"
+    fi
+    report_failure "$error"
     give_up
 }
 trap 'on_error $? "$BASH_COMMAND"' ERR
 
-# The VM stays, so that its serial log can be read. `up` on the laptop deletes it; where that is dead, the VM must not cost
-# money for long. In the foreground: systemd ends what a startup script leaves behind.
+# The VM stays, so that its serial log can be read. `up` on the laptop deletes it; where that is dead, it ends itself
+# later. In the foreground: systemd ends what a startup script leaves behind.
 give_up() {
     local seconds
     trap - ERR
@@ -89,14 +107,60 @@ give_up() {
         while container_runs; do
             sleep 15 || true
         done
-        say "the start failed and nobody deleted this VM for $(spoken "$seconds"): switching off"
-        shutdown -h now || true
+        say "the start failed and nobody deleted this VM for $(spoken "$seconds")"
+        end_vm || true
     fi
     exit 1
 }
 
-# After how long a VM of no use is switched off; nothing where it never is. One that cannot ask is as good as forgotten,
-# and costs less off than on.
+# Delete this VM, or switch it off. One that is off keeps its disk, which costs money, and Compute Engine forgets its time
+# limit: https://cloud.google.com/compute/docs/instances/limit-vm-runtime
+end_vm() {
+    if [[ $(systemctl is-system-running 2>/dev/null) == stopping ]]; then
+        # A person or Compute Engine stops this VM, which may be started again.
+        return 0
+    elif ! disk_is_of_no_use; then
+        say "its disk may hold checkpoints that are nowhere else: switching off; the disk costs money until hvdcloud down"
+    elif delete_vm; then
+        say "deleting this VM"
+        sleep "$DELETED_SECONDS" || true
+        say "still here $DELETED_SECONDS s after the deletion was granted: switching off"
+    else
+        say "this VM cannot delete itself: $(sed -n 's/^ *"message": *"\(.*\)",\{0,1\}$/\1/p; $!d; /^[^}]/p' "$ERRORS" | head -n 1)"
+        say "switching off; its disk costs money until hvdcloud down; hvdcloud setup allows nodes to delete themselves"
+    fi
+    shutdown -h now
+}
+
+# There was no container, or it never got ready, or its last words were that the bucket has all checkpoints.
+disk_is_of_no_use() {
+    local statuses
+    [[ -e $HOME/container ]] || return 0
+    statuses=$(timeout --kill-after=5 20 docker logs "$CONTAINER" 2>/dev/null | sed -n '/^hvdcloud-status /p') || return 1
+    case ${statuses##*$'\n'} in
+    *'"status": "ended", "complete": true}') return 0 ;;
+    esac
+    [[ $statuses != *'"status": "ready"'* ]]
+}
+
+# https://cloud.google.com/compute/docs/reference/rest/v1/instances/delete
+delete_vm() {
+    local token project zone name endpoint=
+    token=$(access_token) && project=$(metadata project/project-id) && zone=$(metadata instance/zone) &&
+        name=$(metadata instance/name) && ATTRIBUTES=$(metadata instance/attributes/) || return 1
+    endpoint=$(optional hvdcloud-compute-endpoint) || return 1
+    # The token is on no command line.
+    curl -sS --fail-with-body -X DELETE --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 \
+        -H @<(printf 'Authorization: Bearer %s\n' "$token") \
+        "${endpoint:-https://compute.googleapis.com}/compute/v1/projects/$project/zones/${zone##*/}/instances/$name" \
+        >"$ERRORS" 2>&1
+}
+
+access_token() {
+    metadata instance/service-accounts/default/token | sed -n 's/.*"access_token" *: *"\([^"]*\)".*/\1/p'
+}
+
+# After how long a VM of no use ends; nothing where it never does. One that cannot ask is as good as forgotten.
 idle_seconds() {
     local seconds=$IDLE_SECONDS
     if ATTRIBUTES=$(metadata instance/attributes/); then
@@ -154,10 +218,65 @@ retry() {
     done
 }
 
+# side_by_side FUNCTION...: the first that fails ends the others, and is the failure of all.
+side_by_side() {
+    local each pid
+    local -A running=()
+    for each in "$@"; do
+        alone "$each" &
+        running[$!]=$each
+    done
+    # Not `wait -n`, which before Bash 5.3 forgets those that ended while another command ran.
+    while ((${#running[@]} > 0)); do
+        [[ $STEP == driver || ${running[*]} != driver ]] || step driver '{"status": "driver"}'
+        sleep 0.2
+        for pid in "${!running[@]}"; do
+            ! kill -0 "$pid" 2>/dev/null || continue
+            unset "running[$pid]"
+            wait "$pid" || failed_alone "${!running[@]}"
+        done
+    done
+}
+
+# failed_alone PID...: of those that still run.
+failed_alone() {
+    local pid
+    trap - ERR
+    for pid in "$@"; do
+        end_tree "$pid"
+    done
+    STEP=$(head -n 1 "$HOME/failed")
+    report_failure "$(tail -n +2 "$HOME/failed")"
+    give_up
+}
+
+# A process and all that it has started: `timeout` takes its command into a process group of its own.
+end_tree() {
+    local child children=()
+    read -r -a children 2>/dev/null <"/proc/$1/task/$1/children" || true
+    for child in "${children[@]}"; do
+        end_tree "$child"
+    done
+    kill "$1" 2>/dev/null || true
+}
+
+# In a process of its own, whose failure its parent tells.
+alone() {
+    LEVEL=$BASH_SUBSHELL STEP=$1 ERRORS=$HOME/errors.$1
+    touch "$HOME/$1"
+    "$1"
+    rm -f "$HOME/$1"
+}
+
+# What a node that pulls its image does besides, for its status.
+beside() {
+    [[ ! -e $HOME/driver ]] || printf ', "beside": "driver"'
+}
+
 # By the VM's own service account: https://cloud.google.com/artifact-registry/docs/docker/authentication#token
 log_in() {
     local token
-    token=$(metadata instance/service-accounts/default/token | sed -n 's/.*"access_token" *: *"\([^"]*\)".*/\1/p') || return
+    token=$(access_token) || return
     limited 60 docker login -u oauth2accesstoken --password-stdin "https://$REGISTRY" <<<"$token"
 }
 
@@ -194,7 +313,7 @@ follow_pull() {
         percent=$((50 * total / ${#layers[@]}))
         now=${EPOCHREALTIME/./}
         if ((percent > shown && now - last >= 1000000)); then
-            report "{\"status\": \"pulling\", \"percent\": $percent}"
+            report "{\"status\": \"pulling\", \"percent\": $percent$(beside)}"
             say "pulled $percent %"
             shown=$percent
             last=$now
@@ -231,6 +350,7 @@ run_container() {
     HVDCLOUD_IDLE=$(optional hvdcloud-idle)
     HVDCLOUD_COMPUTE_ENDPOINT=$(optional hvdcloud-compute-endpoint)
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT
+    : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
         --cap-add SYS_PTRACE --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
         -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
@@ -249,7 +369,7 @@ optional() {
 follow_log() {
     local line
     while IFS= read -r line; do
-        [[ $line != 'hvdcloud: '* ]] || printf '%s\n' "$line"
+        [[ $line != 'hvdcloud: '* ]] || put "$line"
     done < <(docker logs --follow --since "$1" "$CONTAINER" 2>/dev/null)
 }
 
@@ -268,7 +388,7 @@ follow_container() {
         report_failure "exit status $code: $(cat "$ERRORS")"
         was_ready "$1" || give_up
     fi
-    shutdown -h now
+    end_vm
 }
 
 # Only from ready on does a container see by itself that nobody uses it. One that neither gets there nor ends is a failure.
@@ -290,10 +410,13 @@ was_ready() {
 
 # Container-Optimized OS: Docker is there, the driver is not, and all but SSH is shut out.
 
+prepare_host() {
+    :
+}
+
 # The driver is gone after a reboot. For nvidia-smi to run, its folder must not be noexec:
 # https://cloud.google.com/container-optimized-os/docs/how-to/run-gpus
-prepare_host() {
-    [[ $GPU == yes ]] || return 0
+driver() {
     retry 3 limited 900 cos-extensions install gpu -- -version="$DRIVER"
     limited 20 mount --bind /var/lib/nvidia /var/lib/nvidia
     limited 20 mount -o remount,exec /var/lib/nvidia
@@ -321,21 +444,25 @@ gpu_flags() {
 }
 
 # The steps, at every boot: after a reboot the container is there and only has to be started.
-step driver '{"status": "driver"}'
-prepare_host
-
-step firewall '{"status": "firewall"}'
-open_firewall
-wait_for_docker
-
-if ! container_exists; then
+image() {
     if [[ -n $REGISTRY ]]; then
         step login '{"status": "login"}'
         retry 4 log_in
     fi
-    step pull '{"status": "pulling", "percent": 0}'
+    step pull "{\"status\": \"pulling\", \"percent\": 0$(beside)}"
     retry 5 pull
-fi
+}
+
+step host '{"status": "host"}'
+prepare_host
+open_firewall
+wait_for_docker
+
+jobs=()
+[[ $GPU == no ]] || jobs+=(driver)
+container_exists || jobs+=(image)
+# The driver takes about as long as the image, and neither needs the other.
+side_by_side "${jobs[@]}"
 
 step start '{"status": "starting"}'
 since=$(date -u +%Y-%m-%dT%H:%M:%SZ)

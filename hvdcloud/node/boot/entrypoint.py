@@ -1,7 +1,8 @@
 """`entrypoint`, a node's first process: it sets up keys, starts sshd and publishes that the node is ready.
 
 What the node publishes are lines on standard output: `hvdcloud-status {"status": …}`, where the local provider reads
-them through the engine. `ready` carries the public host key, for the laptop to pin.
+them through the engine. `ready` carries the public host key, for the laptop to pin. The last one, `ended`, says whether
+all checkpoints are in the bucket (`complete`): a VM's startup script then deletes the VM (providers/gce/plan/startup).
 
 Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same JSON becomes the guest attribute
 `hvdcloud/status` of the VM (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes).
@@ -272,6 +273,7 @@ def _power_off(sshd: int) -> int:
     from hvdcloud.node.uploads import drain
 
     drain.before_the_end()
+    _print({"status": "ended", "complete": drain.is_all_in_bucket()})
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)
     return 0

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from hvdcloud.node import machine, paths
+from hvdcloud.node import machine
 from hvdcloud.node.boot import activity
 from hvdcloud.node.mesh.nodes import node_names
 
@@ -139,13 +139,14 @@ def answer() -> dict[str, Any]:
 
 def end_if_idle() -> int:
     """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
+    from hvdcloud.node.uploads.loop import incomplete_runs
     from hvdcloud.node.vms import poweroff
 
     limit = float(os.environ[LIMIT_VARIABLE])
     names, me = node_names(), machine.name()
     head = not names or me == names[0]
     for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"
-    if left := _incomplete():
+    if left := incomplete_runs():
         _flush(for_how_long, left)
     peers: dict[str, Answer | None] = {}
     if verdict(_own(), limit=limit, head=True, peers={}) is Verdict.END:
@@ -164,22 +165,19 @@ def end_if_idle() -> int:
 
 
 def _own() -> Answer:
-    return Answer(idle=0.0 if activity.now() else activity.idle_seconds(), complete=not _incomplete())
+    from hvdcloud.node.uploads.loop import incomplete_runs
 
-
-def _incomplete() -> list[str]:
-    from hvdcloud.node.uploads.loop import is_complete
-
-    return sorted(folder.name for folder in paths.runs_dir().glob("*") if not is_complete(folder.name))
+    return Answer(idle=0.0 if activity.now() else activity.idle_seconds(), complete=not incomplete_runs())
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:
     from hvdcloud.node.run import control
+    from hvdcloud.node.uploads.loop import incomplete_runs
     from hvdcloud.node.vms import poweroff
 
     answers = control.flush()["runs"]
     errors = [error for report in answers.values() for error in report["errors"]]
-    if left := _incomplete():
+    if left := incomplete_runs():
         why = f": {errors[0]}" if errors else ""
         poweroff.write_line(f"{for_how_long}; but checkpoints of run {', '.join(left)} are not in the bucket yet{why}")
     else:

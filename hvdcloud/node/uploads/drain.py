@@ -295,3 +295,14 @@ def before_the_end() -> None:
             sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, even if anything in it is broken
         sys.stderr.write(f"hvdcloud: the checkpoints were not asked for: {type(error).__name__}: {error}\n")
+
+
+def is_all_in_bucket() -> bool:
+    """Whether no run of this node has a checkpoint that is not in the bucket; False where that is not known."""
+    try:
+        from hvdcloud.node.uploads.loop import incomplete_runs
+
+        return not incomplete_runs()
+    except Exception as error:  # noqa: BLE001 - as above
+        sys.stderr.write(f"hvdcloud: the state of the checkpoints is not known: {type(error).__name__}: {error}\n")
+        return False

@@ -37,6 +37,11 @@ def is_complete(run: str) -> bool:
     return UploadReport.from_json(read_json(report_file(run))).complete
 
 
+def incomplete_runs() -> list[str]:
+    """The runs of this node of which it may hold checkpoints that are not in the bucket."""
+    return sorted(folder.name for folder in paths.runs_dir().glob("*") if not is_complete(folder.name))
+
+
 def open_run_bucket(spec: Spec) -> Bucket:
     """The run's bucket, with the run's credentials if there are any. Raises HvdcloudError: the URL is not one of a
     bucket, or the credentials cannot be used."""

@@ -23,21 +23,21 @@ NAMESPACE, KEY = "hvdcloud", "status"
 class BootDelays:
     """Seconds before each report."""
 
-    driver: float = 0.02
-    firewall: float = 0.0
+    host: float = 0.0
     login: float = 0.0
     pulling: float = 0.02
     pulled: float = 0.02
+    driver: float = 0.02
     starting: float = 0.02
     ready: float = 0.02
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
         return [
-            (self.driver, {"status": "driver"}),
-            (self.firewall, {"status": "firewall"}),
+            (self.host, {"status": "host"}),
             (self.login, {"status": "login"}),
-            (self.pulling, {"status": "pulling", "percent": 43}),
-            (self.pulled, {"status": "pulling", "percent": 100}),
+            (self.pulling, {"status": "pulling", "percent": 43, "beside": "driver"}),
+            (self.pulled, {"status": "pulling", "percent": 100, "beside": "driver"}),
+            (self.driver, {"status": "driver"}),
             (self.starting, {"status": "starting"}),
         ]
 

@@ -110,6 +110,8 @@ class Boots:
             boot.host_key = str(status["host_key"])
         percent = status["percent"] if isinstance(status.get("percent"), int) else None
         step = boot.step if word is None else str(word) if percent is None else f"{word} {percent} %"
+        if isinstance(status.get("beside"), str):
+            step += f", {status['beside']}"
         if step != boot.step:
             boot.step = step
             stage = Stage.DONE if word == "ready" else Stage.WORKING

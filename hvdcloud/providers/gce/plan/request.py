@@ -154,9 +154,9 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
-        # Only the holder of the cluster's own key gets in; OS Login would add the project's people.
+        # Only the holder of the cluster's own key gets in, by the container's own sshd. `enable-oslogin` is left out:
+        # FALSE is refused under the policy compute.requireOsLogin.
         "block-project-ssh-keys": "TRUE",
-        "enable-oslogin": "FALSE",
         # Without this the boot log is lost with the VM.
         "serial-port-logging-enable": "TRUE",
         METADATA_IMAGE: spec.image,

@@ -1,8 +1,9 @@
-"""The scripts of a VM: at every boot driver, host firewall, registry login, pull, container; and at its end. Pure.
+"""The scripts of a VM: at every boot host, driver and image side by side, container; and at its end. Pure.
 
-The guest attribute `hvdcloud/status` says how it fares, as a JSON object: `{"status": S}`, where S is driver, firewall,
-login, pulling (with `percent`) or starting, or `{"status": "failed", "step": …, "error": …}`. From starting on the
-container's entrypoint writes it too. The serial port has more, in lines that begin with `hvdcloud: `.
+The guest attribute `hvdcloud/status` says how it fares, as a JSON object: `{"status": S}`, where S is host, login,
+pulling (with `percent`, and `"beside": "driver"` while the driver is being installed), driver or starting, or
+`{"status": "failed", "step": …, "error": …}`. From starting on the container's entrypoint writes it too. The serial
+port has more, in lines that begin with `hvdcloud: `.
 """
 
 from __future__ import annotations

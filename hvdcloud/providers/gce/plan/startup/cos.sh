@@ -1,10 +1,13 @@
 #!/bin/bash
 # Container-Optimized OS: Docker is there, the driver is not, and all but SSH is shut out.
 
+prepare_host() {
+    :
+}
+
 # The driver is gone after a reboot. For nvidia-smi to run, its folder must not be noexec:
 # https://cloud.google.com/container-optimized-os/docs/how-to/run-gpus
-prepare_host() {
-    [[ $GPU == yes ]] || return 0
+driver() {
     retry 3 limited 900 cos-extensions install gpu -- -version="$DRIVER"
     limited 20 mount --bind /var/lib/nvidia /var/lib/nvidia
     limited 20 mount -o remount,exec /var/lib/nvidia

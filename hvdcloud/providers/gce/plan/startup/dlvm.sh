@@ -7,11 +7,15 @@ prepare_host() {
         retry 5 apt_get install docker.io
     fi
     [[ $GPU == yes ]] || return 0
-    await 300 nvidia-smi
     # The hook is what --gpus needs; nvidia-ctk alone may come from the -base package.
     command -v nvidia-container-runtime-hook >/dev/null || install_toolkit
     limited 60 nvidia-ctk runtime configure --runtime=docker
     limited 120 systemctl restart docker
+}
+
+# The image has it; its modules may still be loading.
+driver() {
+    await 300 nvidia-smi
 }
 
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
