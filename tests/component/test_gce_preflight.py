@@ -146,6 +146,35 @@ def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient,
     assert api.calls == []
 
 
+H100 = {"machine_type": "a3-highgpu-1g", "gpu_type": None, "gpu_count": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"spot": "none"}, "write gce.spot: all"),
+        (
+            {"spot": "workers"},
+            "write gce.spot: all, or give the head another machine type in gce.head_machine_type",
+        ),
+    ],
+)
+def test_a_machine_type_that_is_spot_only_is_not_asked_for_on_demand(
+    client: ComputeClient, api: Api, changes: dict[str, Any], hint: str
+) -> None:
+    (problem,) = check(client, **H100, **changes).problems
+    assert (problem.message, problem.hint) == ("a3-highgpu-1g is available as a Spot VM only", hint)
+    assert api.calls == []
+
+
+@pytest.mark.parametrize("changes", [{"spot": "all"}, {"spot": "workers", "head_machine_type": "n1-standard-2"}])
+def test_a_machine_type_that_is_spot_only_may_be_a_spot_vm(
+    client: ComputeClient, api: Api, changes: dict[str, Any]
+) -> None:
+    assert not any("Spot VM only" in problem.message for problem in check(client, **H100, **changes).problems)
+    assert api.calls
+
+
 def test_chosen_zones_are_tried_in_their_order(client: ComputeClient) -> None:
     assert check(client, zones=("us-east1-c", "us-central1-a")).zones == ["us-east1-c", "us-central1-a"]
 

@@ -130,8 +130,15 @@ def test_the_table_fits_a_hundred_columns(bench: Bench, machine_type: str) -> No
     assert max(map(len, table)) <= 100
 
 
+def test_what_exists_as_spot_vm_only_is_not_offered_on_demand(bench: Bench) -> None:
+    found = bench.offers("--gpu", "nvidia-h100-80gb", "--all")["offers"]
+    small = [each for each in found if each["machine_type"] != "a3-highgpu-8g"]
+    assert small
+    assert all(each["spot_nodes"] == "all" for each in small)
+
+
 def test_a_few_lines_are_shown_and_the_configured_cluster_is_one_of_them(bench: Bench) -> None:
-    bench.configure(machine_type="a3-highgpu-1g", gpu=None)
+    bench.configure(machine_type="a3-highgpu-1g", gpu=None, spot="all")
     lines = bench.project.hvdcloud("offers").out.splitlines()
     assert any(line.startswith("*  a3-highgpu-1g") for line in lines)
     assert any("more: hvdcloud offers --all" in line for line in lines)

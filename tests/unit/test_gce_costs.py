@@ -162,6 +162,11 @@ def test_a_vm_that_was_off_for_a_while_costs_its_disk_for_that_while() -> None:
     assert found.worst_case == pytest.approx(0.94 + 0.46 * 3630 / 3600)
 
 
+def test_local_ssds_that_come_with_a_machine_type_are_part_of_its_price() -> None:
+    disks = [*vm()["disks"], {"type": "SCRATCH", "diskSizeGb": "375", "autoDelete": True}]
+    assert costs([vm(disks=disks)], [], now=at(hours=1)).dollars_per_hour == pytest.approx(NODE)
+
+
 def test_a_disk_that_no_vm_holds_costs_until_it_is_deleted() -> None:
     found = costs([vm("digits-1", ends=at(hours=2))], [disk(), disk(zone="us-west1-a")], now=at(hours=1))
     assert found.dollars_per_hour == pytest.approx(NODE + DISK + DISK_WEST)

@@ -103,6 +103,9 @@ def offers(
     head = settings.head_machine_type if nodes > 1 else None
     for kind in kinds(settings, gpu=gpu, today=today):
         for spot in ways:
+            on_demand = {"all": (), "workers": (head or kind.machine_type,), "none": (kind.machine_type, head)}[spot]
+            if any(catalog.machine(each).spot_only for each in on_demand if each):
+                continue
             # The time limit follows from `max_cost`, and each offer has another.
             wanted = replace(settings, machine_type=kind.machine_type, spot=spot, max_cost=None)
             wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)

@@ -142,7 +142,19 @@ def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> lis
         quota.needs(settings, nodes=spec.nodes)
     except UsageError as error:
         return [Problem.of(error)]
-    return []
+    return _not_on_demand(settings, spec)
+
+
+def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Problem]:
+    """Nodes that are to be on demand and are available as Spot VMs alone."""
+    hint = "write gce.spot: all"
+    if settings.spot == "workers":
+        hint += ", or give the head another machine type in gce.head_machine_type"
+    return [
+        Problem(message=f"{kind.machine_type} is available as a Spot VM only", hint=hint)
+        for kind in kinds(settings, spec)
+        if catalog.machine(kind.machine_type).spot_only and not kind.spot
+    ]
 
 
 def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:

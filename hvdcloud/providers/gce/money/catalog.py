@@ -42,6 +42,8 @@ class Machine:
     spot_cpu_quota: str | None = None
     local_ssd_gb: int = 0
     """That comes with it, and is paid for."""
+    spot_only: bool = False
+    """It cannot be had on demand."""
     sku: str = ""
     """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`."""
 
@@ -246,6 +248,7 @@ def _machines() -> dict[str, Machine]:
             cpu_quota=family.get("cpu_quota"),
             spot_cpu_quota=family.get("spot_cpu_quota"),
             local_ssd_gb=size[3] if len(size) > 3 else 0,
+            spot_only=name in family.get("spot_only", ()),
             sku=family["sku"],
         )
         for family in _table()["families"].values()

@@ -159,7 +159,8 @@ def moment(text: object) -> datetime | None:
 
 
 def _disk_gb(vm: Resource) -> int:
-    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()))
+    """Without local SSDs, which come with the machine type and are part of its price."""
+    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") != "SCRATCH")
 
 
 def _region(resource: Resource) -> str | None:
