@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -35,6 +35,9 @@ registry: ## Debian's docker-registry, which the push tests start
 
 demo: setup base-image ## one experiment's whole life on this machine, in a new folder
 	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
+
+rehearse: setup base-image registry .cache/terraform/.complete ## an experiment on Compute Engine, on stand-ins of Google's services on this machine
+	@$(BIN)/python -m tests.rehearse
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)

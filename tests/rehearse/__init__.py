@@ -1,0 +1,1 @@
+"""The cloud part of the README, on this machine: `make rehearse`."""
