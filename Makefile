@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo docs reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -33,8 +33,12 @@ base-image: engine ## debian:bookworm-slim in the engine: pulled, or made with d
 registry: ## Debian's docker-registry, which the push tests start
 	@tools/registry.sh
 
-demo: setup base-image ## one experiment's whole life on this machine, in a new folder
-	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
+demo: setup base-image ## one experiment's whole life on this machine, in ./hvdcloud-demo/
+	@tools/demo.sh hvdcloud-demo $(BIN)/hvdcloud
+
+docs: .cache/docs/.complete ## the documentation as a site, in ./site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict
+	@if grep -lE '<(script|link|img)[^>]*"(https?:)?//' site/*.html; then echo "these pages load something from elsewhere"; exit 1; fi
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
@@ -98,6 +102,10 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
 	@touch $@
 
+.cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs
+	@touch $@
+
 .cache/lock/.complete: tools/setup.sh tools/locks/lock.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/lock lock
 	@touch $@
@@ -108,7 +116,7 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 	@touch $@
 
 clean: ## removes .venv/ and all caches of this folder
-	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache dist
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache dist site
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 clean-images: ## removes hvdcloud's images from the engine
