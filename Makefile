@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse docs reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -33,8 +33,12 @@ base-image: engine ## debian:bookworm-slim in the engine: pulled, or made with d
 registry: ## Debian's docker-registry, which the push tests start
 	@tools/registry.sh
 
-demo: setup base-image ## one experiment's whole life on this machine, in a new folder
-	@folder=$$(mktemp -d) && $(BIN)/hvdcloud init "$$folder" && cd "$$folder" && $(BIN)/hvdcloud launch
+demo: setup base-image ## one experiment's whole life on this machine, in ./hvdcloud-demo/
+	@tools/demo.sh hvdcloud-demo $(BIN)/hvdcloud
+
+docs: .cache/docs/.complete ## the documentation as a site, in ./site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict
+	@if grep -lE '<(script|link|img)[^>]*"(https?:)?//' site/*.html; then echo "these pages load something from elsewhere"; exit 1; fi
 
 rehearse: setup base-image registry .cache/terraform/.complete ## an experiment on Compute Engine, on stand-ins of Google's services on this machine
 	@$(BIN)/python -m tests.rehearse
@@ -101,6 +105,10 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
 	@touch $@
 
+.cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs
+	@touch $@
+
 .cache/lock/.complete: tools/setup.sh tools/locks/lock.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/lock lock
 	@touch $@
@@ -111,7 +119,7 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 	@touch $@
 
 clean: ## removes .venv/ and all caches of this folder
-	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache dist
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache dist site
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 clean-images: ## removes hvdcloud's images from the engine

@@ -103,7 +103,8 @@ def reference() -> str:
         "",
         *_text(
             "They may stand anywhere before `--`. `--help` after a command describes that command; "
-            "`hvdcloud --install-completion` makes the shell complete commands and options."
+            "`hvdcloud --install-completion` makes the shell complete commands, options, templates, clusters, runs and "
+            "nodes."
         ),
         "",
         *_parameters(root),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud import __version__
+from hvdcloud.cli import complete
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode
 
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes, instead of the file's.")]
-Provider = Annotated[str | None, typer.Option(help="local or gce, instead of the file's.")]
-Bucket = Annotated[str | None, typer.Option(help="gs://BUCKET[/PREFIX] or file:///DIR, instead of the file's.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, no matter what it may cost.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")]
+Provider = Annotated[
+    str | None, typer.Option(metavar="PROVIDER", help="The provider: local or gce.", autocompletion=complete.providers)
+]
+Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: gs://BUCKET[/PREFIX] or file:///DIR.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 app = typer.Typer(
     name="hvdcloud",
-    help="From a training script on this machine to N machines and back: nothing left billing, no checkpoint lost.",
+    help="Take a training script to N machines and back: nothing is left billing, no checkpoint is lost.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -87,12 +90,18 @@ def _version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file.", show_default="hvdcloud.yaml")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Read this file instead of hvdcloud.yaml."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The cluster's name, instead of the file's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Use this cluster instead of the file's.", autocompletion=complete.clusters),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print more progress, and the details of errors.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
@@ -30,10 +31,14 @@ def up(
     nodes: Nodes = None,
     provider: Provider = None,
     bucket: Bucket = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact requests; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the requests and the cost; change nothing.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Create the cluster: all nodes or none.
+
+    Ctrl-C deletes what was created so far.
 
     \b
     Example:
@@ -78,11 +83,15 @@ def _duration(value: float) -> str:
 
 def down(
     context: typer.Context,
-    force: Annotated[bool, typer.Option("--force", help="Even if checkpoints are not on this disk.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Every cluster of this provider.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if checkpoints are not on this disk.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Delete every cluster of this provider, of every owner.")
+    ] = False,
     provider: Provider = None,
 ) -> None:
-    """Delete everything that has the cluster's labels.
+    """Delete the cluster, unless a checkpoint would be lost.
+
+    It deletes everything that has the cluster's labels, and refuses while a checkpoint is not verified on this disk.
 
     \b
     Example:
@@ -119,7 +128,9 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
 
 
 def list_clusters(context: typer.Context, provider: Provider = None) -> None:
-    """Every cluster of this engine or project, also those that another machine made.
+    """List every cluster, also those that another machine made.
+
+    They are found by their labels: those of this Docker engine, or of this Google Cloud project.
 
     \b
     Example:
@@ -169,13 +180,14 @@ def _dollars(*clusters: Cluster) -> list[str]:
 def status(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often to check; default: 2.", min=0.5)
+        float | None,
+        typer.Argument(metavar="SECONDS", help="The seconds between two looks with --watch; default: 2.", min=0.5),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
 ) -> None:
-    """The cluster's nodes and runs.
+    """Show the cluster's nodes, runs and cost.
 
-    With `--watch` it is redrawn in place on a terminal; elsewhere it is printed again whenever something changes.
+    With `--watch` a terminal shows it in place; elsewhere it is printed again whenever something changes.
 
     \b
     Example:
@@ -263,20 +275,21 @@ def _reach(node: Node) -> str:
 
 def resize(
     context: typer.Context,
-    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="How many nodes the cluster should have.")],
+    nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="The number of nodes that the cluster should have.")],
     yes: Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete nodes even if checkpoints of theirs are not in the bucket.")
+        bool, typer.Option("--force", help="Delete nodes even if their checkpoints are not in the bucket.")
     ] = False,
 ) -> None:
-    """Add nodes to the cluster or take the last ones away, between runs or during an elastic run.
+    """Add nodes to the cluster, or remove the last ones.
 
-    With the number that it has, nodes that are gone or stopped are replaced. The head always stays.
+    It works between runs, and during an elastic run. With the number of nodes that the cluster should have already, it
+    replaces those that are gone or stopped. The head always stays.
 
     \b
     Example:
       $ hvdcloud resize 4
-      $ hvdcloud resize 2    # the checkpoints of the other two go to the bucket first
+      $ hvdcloud resize 2    # uploads the checkpoints of the other two first
     """
     from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle.resize import resize as resize_cluster
@@ -308,10 +321,14 @@ def _show_resize(console: Console, result: ResizeResult) -> None:
 
 def ssh(
     context: typer.Context,
-    node: Annotated[str, typer.Argument(help="A node's name or index.")] = "0",
-    command: Annotated[list[str] | None, typer.Argument(help="After `--`: what to run there.")] = None,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="The node's name or index.", autocompletion=complete.nodes)
+    ] = "0",
+    command: Annotated[list[str] | None, typer.Argument(help="After `--`: the command to run there.")] = None,
 ) -> None:
-    """Into a node's container, with the pinned host key.
+    """Open a shell on a node, or run a command there.
+
+    The node's host key was pinned when the cluster came up.
 
     \b
     Example:

@@ -17,27 +17,30 @@ if TYPE_CHECKING:
 
 def build(
     context: typer.Context,
-    push: Annotated[bool, typer.Option("--push", help="Push it as well.")] = False,
+    push: Annotated[bool, typer.Option("--push", help="Push the image as well.")] = False,
     cache_from: Annotated[
         str | None,
         typer.Option(
-            help="A registry's repository: images that it has are pulled, not built.", metavar="HOST/PATH[:TAG]"
+            help="Pull what this repository of a registry has, instead of building it.", metavar="HOST/PATH[:TAG]"
         ),
     ] = None,
     cache_to: Annotated[
-        str | None, typer.Option(help="A repository to send them to, for --cache-from.", metavar="HOST/PATH")
+        str | None, typer.Option(help="Send what was built to this repository, for --cache-from.", metavar="HOST/PATH")
     ] = None,
     sbom: Annotated[
-        Path | None, typer.Option(help="Write what packages are in it here: CycloneDX, JSON.", metavar="PATH")
+        Path | None,
+        typer.Option(help="Write the list of the image's packages to this file (CycloneDX, JSON).", metavar="PATH"),
     ] = None,
-    remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build do it, and push it.")] = False,
+    remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build build and push the image.")] = False,
 ) -> None:
-    """Build the image that the nodes run; print its digest.
+    """Build the image that the nodes run, and print its digest.
+
+    The same content is never built twice.
 
     \b
     Example:
       $ hvdcloud build
-      $ hvdcloud build --push --cache-from us-central1-docker.pkg.dev/my-project/hvdcloud/cache
+      $ hvdcloud build --push --cache-from us-central1-docker.pkg.dev/my-lab/cache
     """
     from hvdcloud.lifecycle.build import build as build_image
     from hvdcloud.lifecycle.build_remote import build_remote
@@ -53,7 +56,9 @@ def build(
 
 
 def push(context: typer.Context) -> None:
-    """Push the image to image.repository; print the digest that nodes will run.
+    """Push the image to image.repository, and print its digest.
+
+    Nodes run the image by this digest.
 
     \b
     Example:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hvdcloud.cli import cluster, image, money, project, runs, setup, top
 from hvdcloud.cli.app import Invocation, app
@@ -19,31 +20,46 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-# In the order of `hvdcloud --help`.
-for _command in (
-    project.init,
-    image.build,
-    image.push,
-    cluster.up,
-    runs.run,
-    runs.logs,
-    runs.stop,
-    cluster.status,
-    cluster.ssh,
-    runs.pull,
-    runs.report,
-    cluster.down,
-    cluster.list_clusters,
-    runs.launch,
-    money.offers,
-    project.doctor,
-    cluster.resize,
-    setup.setup,
-    top.top,
-):
-    app.command(name="list" if _command is cluster.list_clusters else None)(_command)
-app.add_typer(project.config_app, name="config")
-app.add_typer(money.prices_app, name="prices")
+# In the order of `hvdcloud --help`, by its headings.
+_COMMANDS = {
+    "Start": (project.init, project.doctor, runs.launch, project.config_app),
+    "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
+    "Look": (cluster.status, top.top, runs.logs, runs.report, cluster.list_clusters, cluster.ssh),
+    "Clean up": (runs.stop, runs.pull, cluster.down),
+    "Cloud": (setup.setup, money.offers, money.prices_app),
+}
+_NAMES: dict[object, str] = {cluster.list_clusters: "list", project.config_app: "config", money.prices_app: "prices"}
+
+
+class CommandLine(TyperGroup):
+    """Commands whose help is in groups, and is what the name alone prints."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:
+            args = _completed(args)
+        elif not args and self.no_args_is_help:
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """A section for each group, with the first sentence of each command's help, whole."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            first = command.get_short_help_str(limit=sys.maxsize)
+            sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, first))
+        width = max(map(len, self.commands))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), first) for name, first in rows])
+
+
+app.info.cls = CommandLine
+for _group, _commands in _COMMANDS.items():
+    for _command in _commands:
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_NAMES[_command], cls=CommandLine, rich_help_panel=_group)
+        else:
+            app.command(name=_NAMES.get(_command), rich_help_panel=_group)(_command)
 
 # Global options are taken anywhere before `--`, so that `hvdcloud up --json` works as `hvdcloud --json up` does.
 _GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
@@ -83,6 +99,14 @@ def hoist_globals(argv: list[str]) -> list[str]:
     if rest == ["ssh"] and end < len(argv):
         rest.append("0")  # `ssh -- CMD`: the head, not a node called CMD.
     return [*front, *rest, *argv[end:]]
+
+
+def _completed(args: list[str]) -> list[str]:
+    """The words before the one that the shell completes, as `hoist_globals` would have them.
+
+    The value of a global option is completed by the option, wherever it stands.
+    """
+    return args[-1:] if args and args[-1] in _GLOBAL_VALUES else hoist_globals(args)
 
 
 def _run(argv: list[str]) -> ExitCode:

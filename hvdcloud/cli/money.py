@@ -21,13 +21,17 @@ prices_app = typer.Typer(rich_markup_mode=None)
 
 def offers(
     context: typer.Context,
-    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Also show the cost of this many hours.")] = 1.0,
-    gpu: Annotated[str | None, typer.Option(help="Only nodes with this GPU.", metavar="TYPE")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every offer, and every region in a line of its own.")] = False,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
+    hours: Annotated[
+        float, typer.Option("--hours", metavar="HOURS", min=0.01, help="Show the cost of this many hours, too.")
+    ] = 1.0,
+    gpu: Annotated[str | None, typer.Option(help="List only machines with this GPU.", metavar="TYPE")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every offer, and each region on a line of its own.")
+    ] = False,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
     provider: Provider = None,
 ) -> None:
-    """What the cluster costs, and what others like it would: machine, GPU, zone, on demand or Spot; the cheapest first.
+    """List machines that fit and what they cost, cheapest first.
 
     Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
     of another region, `?` a quota that could not be asked for.
@@ -49,7 +53,7 @@ def offers(
 
 @prices_app.callback(invoke_without_command=True)
 def prices(context: typer.Context) -> None:
-    """The table of prices that estimates are made from: its date, where it is from, which regions it has.
+    """Show the table of prices that estimates are made from.
 
     \b
     Example:
@@ -62,7 +66,7 @@ def prices(context: typer.Context) -> None:
 
 @prices_app.command()
 def show(context: typer.Context) -> None:
-    """Which table is used: its date, where it is from, which regions it has.
+    """Show the table's date, its source and its regions.
 
     \b
     Example:
@@ -82,12 +86,14 @@ def refresh(
         str | None,
         typer.Option(
             "--api-key",
-            help="Instead of this machine's credentials; where there are none, GOOGLE_API_KEY is taken.",
+            help="Use this key instead of this machine's credentials; without those, GOOGLE_API_KEY.",
             metavar="KEY",
         ),
     ] = None,
 ) -> None:
-    """Get every region's prices from the Cloud Billing Catalog. Nothing is changed but this machine's table.
+    """Get every region's prices from the Cloud Billing Catalog.
+
+    Nothing is changed but this machine's table.
 
     \b
     Example:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Provider
 
 if TYPE_CHECKING:
@@ -30,7 +31,14 @@ _SIGNS = {
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")] = Path(),
-    template: Annotated[str, typer.Option(help="torch, keras, torch-elastic or keras-elastic.")] = "torch",
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="The template: torch, keras, torch-elastic or keras-elastic.",
+            autocompletion=complete.templates,
+        ),
+    ] = "torch",
 ) -> None:
     """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
 
@@ -50,13 +58,15 @@ def init(
 
 def doctor(
     context: typer.Context,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="How many nodes, instead of the file's.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
     provider: Provider = None,
     bucket: Bucket = None,
 ) -> None:
-    """Check everything that a run needs, before money is spent. Nothing is changed.
+    """Check everything that a run needs, before money is spent.
 
-    ✓ is as it should be, ! is good enough, ✗ has to be fixed (the next line says how), ? could not be found out.
+    Nothing is changed.
+
+    ✓ passed, ! is a warning, ✗ has to be fixed (the next line says how), ? could not be checked.
     It exits with 0 if a run is possible, else with the code of the first ✗: 2 configuration, 3 credentials,
     permissions or an API, 4 quota, 5 engine or network, 6 image.
 
@@ -64,7 +74,7 @@ def doctor(
     Example:
       $ hvdcloud doctor
       $ hvdcloud doctor --provider gce --nodes 16
-      $ hvdcloud doctor --json | jq '.result.checks[] | select(.status == "failed")'
+      $ hvdcloud doctor --json | jq .result.checks
     """
     from hvdcloud.lifecycle.doctor import doctor as run_checks
 

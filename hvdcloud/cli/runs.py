@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import seconds, size
@@ -16,41 +17,53 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.pull import PullResult
 
-Ranks = Annotated[int | None, typer.Option("-np", "--ranks", min=1, help="How many ranks; default: every slot.")]
+Ranks = Annotated[
+    int | None, typer.Option("-np", "--ranks", metavar="N", min=1, help="The number of ranks; default: every slot.")
+]
 To = Annotated[
-    Path | None, typer.Option("--to", metavar="DIR", help="The folder for checkpoints.", show_default="./checkpoints")
+    Path | None,
+    typer.Option("--to", metavar="DIR", help="Put the checkpoints into this folder.", show_default="./checkpoints"),
 ]
 Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
-Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newest.")]
-Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
+Run = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="The run's id; default: the newest.", autocompletion=complete.runs)
+]
+Controller = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.", autocompletion=complete.controllers
+    ),
+]
 Timeline = Annotated[
-    bool, typer.Option("--timeline", help="Horovod's timeline comes back as timeline.json with the checkpoints.")
+    bool, typer.Option("--timeline", help="Save Horovod's timeline as timeline.json with the checkpoints.")
 ]
-Autotune = Annotated[
-    bool, typer.Option("--autotune", help="Horovod tunes itself; what it tried comes back as autotune.csv.")
-]
+Autotune = Annotated[bool, typer.Option("--autotune", help="Let Horovod tune itself; autotune.csv has what it tried.")]
 
 
 def run(
     context: typer.Context,
     command: Command = None,
     ranks: Ranks = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for its end.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end of the run.")] = False,
     down_when_done: Annotated[
-        bool, typer.Option("--down-when-done", help="The nodes end themselves when the run has ended.")
+        bool,
+        typer.Option("--down-when-done", help="Delete the nodes when the run has ended, also with this machine off."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not continue from the cluster's previous run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start with an empty checkpoint folder.")] = False,
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", metavar="RUN", help="Continue from this run in the bucket, also of a cluster that is gone."
+            "--resume",
+            metavar="RUN",
+            help="Continue from this run's checkpoints, also of a cluster that is gone.",
+            autocompletion=complete.runs,
         ),
     ] = None,
     controller: Controller = None,
     timeline: Timeline = False,
     autotune: Autotune = False,
 ) -> None:
-    """Send the code to every node, start the job, stream its output, exit with its result.
+    """Send the code to every node, run the job, print its output.
 
     Perfetto (ui.perfetto.dev) and Chrome's chrome://tracing show what `--timeline` writes. `--autotune` needs a few
     hundred steps before it has tried anything. Neither works in elastic runs.
@@ -106,7 +119,7 @@ def launch(
     timeline: Timeline = False,
     autotune: Autotune = False,
 ) -> None:
-    """Build if needed, push, up, run, pull, down: the whole life of one experiment.
+    """Run a whole experiment: build, push, up, run, pull, down.
 
     \b
     Example:
@@ -139,7 +152,9 @@ def logs(
     context: typer.Context,
     run: Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Only the lines of this rank.")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, metavar="K", help="Print only the lines of this rank.")
+    ] = None,
 ) -> None:
     """Print a run's output, from any terminal.
 
@@ -164,7 +179,7 @@ def logs(
 
 
 def stop(context: typer.Context, run: Run = None) -> None:
-    """End a run on every node; its checkpoints go to the bucket first.
+    """Stop a run on every node; its checkpoints are uploaded first.
 
     \b
     Example:
@@ -180,7 +195,7 @@ def stop(context: typer.Context, run: Run = None) -> None:
 
 
 def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket = None) -> None:
-    """Checkpoints from the bucket to this disk, each verified.
+    """Copy checkpoints from the bucket to this disk and verify them.
 
     \b
     Example:
@@ -210,13 +225,14 @@ def report(
     context: typer.Context,
     run: Run = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="The page.", show_default="report-RUN.html")
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Write the page to this file.", show_default="report-RUN.html"),
     ] = None,
     bucket: Bucket = None,
 ) -> None:
-    """Write a run as one HTML page: what it did, how busy its machines were, what it cost.
+    """Write one HTML page about a run: result, load, cost.
 
-    It is made from the bucket alone, so it works when the nodes are gone; it needs no network to be read.
+    It is made from the bucket alone, so it works when the nodes are gone. The page needs no network.
 
     \b
     Example:

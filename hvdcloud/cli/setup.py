@@ -21,54 +21,68 @@ if TYPE_CHECKING:
 def setup(
     context: typer.Context,
     project: Annotated[
-        str | None, typer.Option(help="Google Cloud project; default: gce.project, else the credentials' own.")
+        str | None,
+        typer.Option(
+            metavar="PROJECT", help="The Google Cloud project; default: gce.project, else the credentials' own."
+        ),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Where the bucket, the images and the subnetwork are.")] = None,
+    region: Annotated[
+        str | None, typer.Option(metavar="REGION", help="The region of the bucket, the images and the subnetwork.")
+    ] = None,
     bucket: Annotated[
         str | None, typer.Option(help="The bucket's name; default: PROJECT-hvdcloud.", metavar="NAME")
     ] = None,
     nat: Annotated[
-        bool | None, typer.Option("--nat/--no-nat", help="Also a NAT gateway, for nodes without addresses; it costs.")
+        bool | None,
+        typer.Option(
+            "--nat/--no-nat", help="Make a NAT gateway too, for nodes without external addresses; it costs money."
+        ),
     ] = None,
     operator: Annotated[
         list[str] | None,
-        typer.Option(help="Who else may use it; repeat it; instead of those so far.", metavar="user:ANN@EXAMPLE.COM"),
+        typer.Option(
+            help="Let these users use the project; repeat the option for each. It replaces the list.",
+            metavar="user:ANN@EXAMPLE.COM",
+        ),
     ] = None,
     delete_after: Annotated[
-        int | None, typer.Option(min=0, help="Days after which checkpoints are deleted; 0: never.", metavar="DAYS")
+        int | None, typer.Option(min=0, help="Delete checkpoints after this many days; 0: never.", metavar="DAYS")
     ] = None,
     budget: Annotated[
         int | None, typer.Option(min=0, help="Send mail when a month costs this much; 0: no budget.", metavar="DOLLARS")
     ] = None,
-    billing_account: Annotated[str | None, typer.Option(help="What --budget is a part of.", metavar="ID")] = None,
+    billing_account: Annotated[
+        str | None, typer.Option(help="The billing account that the budget belongs to.", metavar="ID")
+    ] = None,
     self_delete: Annotated[
         bool | None,
         typer.Option(
-            "--self-delete/--no-self-delete", help="This cluster's nodes may delete themselves; default: yes."
+            "--self-delete/--no-self-delete", help="Let this cluster's nodes delete themselves; default: yes."
         ),
     ] = None,
     self_replace: Annotated[
         bool | None,
         typer.Option(
             "--self-replace/--no-self-replace",
-            help="This cluster's head replaces lost nodes of an elastic run while no client is attached; default: no.",
+            help="Let this cluster's head replace lost nodes of an elastic run; default: no.",
         ),
     ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
     ] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Adopt what exists under the same names: set up elsewhere, or by hand.")
+        bool, typer.Option("--adopt", help="Take over what exists under the same names, made elsewhere or by hand.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     remove: Annotated[
-        bool, typer.Option("--destroy", help="Delete it again; a bucket that holds anything stays.")
+        bool, typer.Option("--destroy", help="Delete what setup made; a bucket that is not empty stays.")
     ] = False,
 ) -> None:
-    """Set up a Google Cloud project with Terraform: network, bucket, image repository, service account.
+    """Prepare a Google Cloud project with Terraform.
 
-    It shows what it will do and asks, then writes the names into hvdcloud.yaml. A second time it fixes what is not as
-    it should be any more. While no cluster runs, only what the bucket and the repository hold costs money.
+    It makes a network, a bucket, an image repository and a service account. It shows what it will do, asks, and writes
+    the names into hvdcloud.yaml. A second time it repairs what has changed. While no cluster runs, only what the bucket
+    and the repository hold costs money.
 
     \b
     Example:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def top(context: typer.Context) -> None:
-    """A live screen of the cluster: nodes, CPUs and GPUs, the run and its log, uploads, money.
+    """Show nodes, GPUs, the run and its log on a live screen.
 
     Keys: `q` quits, `l` shows or hides the log, `g` shows each GPU or those of a node together, `s` stops the run after
     a question. Arrows, page keys, Home, End and the mouse wheel scroll. Quitting changes nothing.

@@ -1,0 +1,145 @@
+"""What `--help` shows and what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from hvdcloud.cli.main import hoist_globals
+from tests.support.harness import Project
+from tools.reference import all_commands
+
+RUN, OLDER = "20261121-101112-abcdef", "20261120-101112-abcdef"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose cluster has two nodes and a run, beside a cluster that is gone and was pulled from."""
+    (tmp_path / "project").mkdir()
+    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="digits")
+    (project.folder / "hvdcloud.yaml").write_text("# mine\nname: digits\nnodse: 2\n")
+    digits, letters = project.state / "digits", project.state / "letters"
+    digits.mkdir(parents=True)
+    nodes = [{"name": "digits-0"}, {"name": "digits-1"}]
+    (digits / "cluster.json").write_text(json.dumps({"id": "a1b2c3", "nodes": nodes, "runs": [RUN]}))
+    (digits / "bucket" / "digits" / OLDER).mkdir(parents=True)
+    letters.mkdir()
+    (letters / "verified.json").write_text(json.dumps({"version": 1, "verified": [{"run": "r1"}, {"run": "r2"}]}))
+    (project.state / "terraform").mkdir()
+    return project
+
+
+def typing(words: str) -> dict[str, str]:
+    """What bash sets to have this line completed."""
+    return {"_HVDCLOUD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+
+def completed(project: Project, words: str) -> list[str]:
+    """What bash is told after this line, whose last word is still being typed."""
+    project.environ = typing(words)
+    return project.hvdcloud().out.split()
+
+
+def screen(project: Project, *args: str, columns: int) -> str:
+    project.environ = {"COLUMNS": str(columns)}
+    return project.hvdcloud(*args).out
+
+
+def test_help_is_in_groups(project: Project) -> None:
+    out = screen(project, "--help", columns=80)
+    headings = re.findall(r"(?m)^(\S.*):$", out)
+    assert headings == ["Options", "Start", "Run", "Look", "Clean up", "Cloud"]
+    groups = dict(zip(headings, re.split(r"(?m)^\S.*:\n", out)[1:], strict=True))
+    names = {heading: re.findall(r"(?m)^  ([a-z]+) ", text) for heading, text in groups.items()}
+    assert names["Clean up"] == ["stop", "pull", "down"]
+    assert {"init", "doctor", "launch"} <= set(names["Start"])
+    assert names["Cloud"] == ["setup", "offers", "prices"]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_help_has_a_whole_sentence_for_every_command(project: Project, columns: int) -> None:
+    out = screen(project, "--help", columns=columns)
+    assert max(map(len, out.splitlines())) <= 80
+    said = " ".join(out.partition("Start:")[2].split())
+    for command in all_commands():
+        if command.parent is not None and command.parent.parent is None:
+            sentence = command.command.help.partition("\n\n")[0]
+            assert sentence.endswith("."), command.command_path
+            assert f"{command.info_name} {' '.join(sentence.split())}" in said
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: str(command.command_path))
+def test_help_of_a_command_fits_a_narrow_terminal(command: typer.Context, project: Project) -> None:
+    lines = screen(project, *command.command_path.split()[1:], "--help", columns=80).splitlines()
+    assert [
+        line for line in lines if len(line) > 80 or "..." in line.replace("]...", "").replace("command...", "")
+    ] == []
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: str(command.command_path))
+def test_every_option_says_what_it_does_in_whole_sentences(command: typer.Context) -> None:
+    for parameter in command.command.get_params(command):
+        assert re.fullmatch(r"(After `--`: )?[A-Z].*\.", parameter.help or "", re.DOTALL), parameter.name
+
+
+def test_the_name_alone_prints_the_help(project: Project) -> None:
+    alone = project.hvdcloud()
+    assert alone.out == project.hvdcloud("--help").out
+    assert alone.err == ""
+    group = project.hvdcloud("config")
+    assert group.out == project.hvdcloud("config", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("hvdcloud init --template ", ["torch", "keras", "torch-elastic", "keras-elastic"]),
+        ("hvdcloud init --template k", ["keras", "keras-elastic"]),
+        ("hvdcloud up --provider ", ["local", "gce"]),
+        ("hvdcloud --name ", ["digits", "letters"]),
+        ("hvdcloud down --name ", ["digits", "letters"]),
+        ("hvdcloud down --force --name l", ["letters"]),
+        ("hvdcloud ssh ", ["digits-0", "digits-1"]),
+        ("hvdcloud ssh --name letters ", []),
+        ("hvdcloud logs ", [RUN, OLDER]),
+        ("hvdcloud logs --name letters ", ["r2", "r1"]),
+        ("hvdcloud --name letters pull r", ["r2", "r1"]),
+        ("hvdcloud run --resume ", [RUN, OLDER]),
+        ("hvdcloud sto", ["stop"]),
+    ],
+)
+def test_the_shell_completes_what_this_machine_knows(project: Project, words: str, values: list[str]) -> None:
+    assert completed(project, words) == values
+
+
+def test_nothing_is_completed_where_nothing_is_known(project: Project, tmp_path: Path) -> None:
+    project.state = tmp_path / "none"
+    assert completed(project, "hvdcloud --name ") == []
+    assert completed(project, "hvdcloud ssh ") == []
+    (project.folder / "hvdcloud.yaml").unlink()
+    assert completed(project, "hvdcloud logs ") == []
+
+
+def test_completion_loads_no_client_and_parses_no_configuration(project: Project) -> None:
+    program = (
+        "import sys; from hvdcloud.cli.main import _run; _run([])\n"
+        "slow = {'docker', 'fabric', 'google', 'jinja2', 'paramiko', 'requests', 'rich', 'textual', 'yaml'}\n"
+        "slow &= set(sys.modules)\n"
+        "sys.exit(f'loaded {slow}' if slow else 0)"
+    )
+    for words in ("hvdcloud ssh ", "hvdcloud logs ", "hvdcloud --name "):
+        environ = {**project.env(), **typing(words)}
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, cwd=project.folder, env=environ, stdout=subprocess.DEVNULL
+        )
+
+
+def test_a_global_option_without_its_value_stays_an_error(project: Project) -> None:
+    assert hoist_globals(["down", "--name"]) == ["--name", "down"]
+    assert "error: " in project.hvdcloud("down", "--name", expect=2).err
