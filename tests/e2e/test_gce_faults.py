@@ -526,7 +526,7 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
         project.hvdcloud("up", expect=5),
         "node t-gce-1 failed at step pulling: docker: manifest unknown",
         "the end of t-gce-1's boot log:",
-        "hvdcloud: driver",
+        "hvdcloud: pulling",
     )
     assert "t-gce-0's boot log" not in ended.err
     nothing_is_left(cloud, project)

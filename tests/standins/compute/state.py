@@ -123,6 +123,8 @@ class Workers:
         self.firewalls: dict[str, dict[str, Any]] = {}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
         self.unreachable: dict[str, frozenset[str]] = {}
+        # Names of VMs that no list shows yet.
+        self.unlisted: set[str] = set()
         self.networks: dict[str, dict[str, Any]] = {}
         self.subnetworks: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
         for name, ranges in self._networks.items():

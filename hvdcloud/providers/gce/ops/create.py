@@ -18,9 +18,9 @@ from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import Resource
+from hvdcloud.providers.gce.inventory import VMS, Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
-from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
@@ -141,6 +141,7 @@ class Creation:
             requests=self._requests,
             names=self._only,
             zones=zones,
+            expected=[Target(VMS, name, zone) for zone in zones for name in self._plan.names],
             firewalls=firewalls,
             on_progress=on_progress,
         )
@@ -225,6 +226,10 @@ class Creation:
             # A list of all zones may leave one out; asked alone, it has to answer.
             ours = self._client.instances_in(zone, spec.name, spec.id)
             self._instances = [vm for vm in ours if vm["name"] in names]
+        if missing := names - {vm["name"] for vm in self._instances}:
+            # And nobody promises that a list shows at once what was made.
+            named = self._client.instances_by_name(zone, missing)
+            self._instances += [vm for vm in named if labels_of(vm).get(LABEL_ID) == spec.id]
         if len(self._instances) != len(names):
             message = f"{len(self._instances)} of {self._vms} exist after the operation"
             return ApiError(message=message, code=TOO_FEW, project=self._client.project)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, Leftover
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, Leftover
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
@@ -66,6 +66,8 @@ class Sweep:
     """Only wait for operations with these requestIds; None: for all that make something for the name."""
     zones: Collection[str] | None = None
     """Only these can hold something; None: any zone."""
+    expected: Collection[Target] = ()
+    """VMs that are looked for by name as well: nobody promises that a list shows at once what was made."""
     firewalls: bool = True
     """Delete firewall rules as well, unless there are `names`."""
     creating_seconds: float = CREATING_SECONDS
@@ -120,10 +122,14 @@ class Sweep:
         disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in inventory.loose_disks}
         rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self.firewalls else set()
         listed = vms | disks | rules
+        hidden, unsure = self._hidden(inventory, listed)
+        listed |= hidden
         for target in listed:
-            self._reasons.setdefault(target, "it is still listed")
+            self._reasons.setdefault(target, "it still exists")
         for target in self._reasons.keys() - listed:
-            if target.kind in inventory.failures:
+            if target in unsure:
+                self._reasons[target] = f"it cannot be seen: {why(unsure[target])}"
+            elif target.kind in inventory.failures:
                 self._reasons[target] = f"it cannot be seen: {why(inventory.failures[target.kind])}"
             elif not inventory.sees(target.zone):
                 self._reasons[target] = "the place where it was does not answer"
@@ -131,6 +137,29 @@ class Sweep:
                 del self._reasons[target]
                 self.on_progress(NodeProgress(object=str(target), step="deleted", stage=Stage.DELETED))
         return listed
+
+    def _hidden(
+        self, inventory: Inventory, listed: set[Target]
+    ) -> tuple[set[Target], dict[Target, ApiError | HvdcloudError]]:
+        """VMs that exist although the list does not show them, and those of which that could not be found out."""
+        zones: dict[str, set[str]] = defaultdict(set)
+        for target in {*self.expected, *self._reasons} - listed:
+            if target.kind == VMS and VMS not in inventory.failures and inventory.sees(target.zone):
+                zones[target.zone].add(target.name)
+        hidden: set[Target] = set()
+        unsure: dict[Target, ApiError | HvdcloudError] = {}
+        for zone, names in zones.items():
+            try:
+                found = self.client.instances_by_name(zone, names)
+            except (ApiError, HvdcloudError) as error:
+                unsure |= {Target(VMS, name, zone): error for name in names}
+                continue
+            hidden |= {Target(VMS, vm["name"], zone) for vm in found if self._is_ours(vm)}
+        return hidden, unsure
+
+    def _is_ours(self, vm: Resource) -> bool:
+        labels = vm.get("labels", {})
+        return labels.get(LABEL_CLUSTER) == self.cluster and self.cluster_id in (None, labels.get(LABEL_ID))
 
     def _creating(self, inventory: Inventory) -> list[Resource]:
         ours, requests = inventory.creating(self.cluster), self.requests

@@ -14,6 +14,7 @@ from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.names import zone_of
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
@@ -120,7 +121,13 @@ class Boots:
     def _list_vms(self) -> None:
         """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
         answer = self.client.instances(self.cluster)
-        seen = {node.id: node for node in map(self.mapper.node, answer.items)}
+        listed = {(zone_of(vm), vm["name"]) for vm in answer.items}
+        unlisted: dict[str, list[str]] = defaultdict(list)
+        for boot in self._boots:
+            if (boot.zone, boot.node.name) not in listed:
+                unlisted[boot.zone].append(boot.node.name)
+        hidden = [vm for zone, names in unlisted.items() for vm in self.client.instances_by_name(zone, names)]
+        seen = {node.id: node for node in map(self.mapper.node, [*answer.items, *hidden])}
         for boot in self._boots:
             node = seen.get(boot.node.id)
             if node is not None:
