@@ -47,6 +47,8 @@ class Rule:
     cause: str = ""
     """Instead of the API's own message."""
     hint: str = ""
+    patience: float = 0.0
+    """Seconds for which an operation that failed so is asked for again; 0: a few times."""
     source: str
     """Where the meaning comes from."""
 
@@ -70,15 +72,19 @@ def when(
     names: str = "",
     text: str = "",
     statuses: Iterable[int] = (),
+    patience: float = 0.0,
     source: str,
 ) -> Rule:
     """A rule without its words; `names` are separated by spaces."""
     found, answers = frozenset(names.split()), frozenset(statuses)
-    return Rule(action=action, error=error, names=found, text=text, statuses=answers, source=source)
+    return Rule(action=action, error=error, names=found, text=text, statuses=answers, patience=patience, source=source)
 
 
 OTHER_CONSUMER = "OTHER_CONSUMER"
 """Ours, beside Google's names: an API is switched off, but in another project than the one that is worked in."""
+
+NEW_ACCOUNT_SECONDS = 120.0
+"""After which a service account that was just made is known everywhere; seen: 10 s to a minute."""
 
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={owner}"
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
@@ -261,6 +267,7 @@ CATALOGUE: tuple[Rule, ...] = (
         Action.RETRY,
         UsageError,
         text=r"of type 'serviceAccount' was not found|/serviceAccounts/\S+ was not found",
+        patience=NEW_ACCOUNT_SECONDS,
         source=_ERRORS_PAGE,
     ).says(
         "hvdcloud setup makes the account, which Compute Engine knows some minutes later; else correct "
