@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    # google-auth's, at each command, of a login without a quota project; an API that wants one says so itself.
+    warnings.filterwarnings("ignore", message="Your application has authenticated using end user credentials")
     code = _run(hoist_globals(list(sys.argv[1:] if argv is None else argv)))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -13,12 +13,17 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.error_catalogue import CATALOGUE, Action, Rule
+from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER, Action, Rule
 
 __all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]
 
+_SHARED_PROJECTS = frozenset({"764086051850", "32555940559"})
+"""Of `gcloud auth application-default login` and of gcloud: calls count against these where no project is named."""
 _TITLES = {
+    "artifactregistry": "Artifact Registry",
+    "billingbudgets": "Cloud Billing Budget",
     "cloudbilling": "Cloud Billing",
+    "cloudbuild": "Cloud Build",
     "cloudresourcemanager": "Resource Manager",
     "compute": "Compute",
     "iam": "IAM",
@@ -41,6 +46,7 @@ class ApiError(Exception):
         quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
         project: where it happened.
         service: the API that said so, as in its address: `compute`, `serviceusage`.
+        quota_project: what the credentials count their calls against (`x-goog-user-project`), if they name one.
         catalogue: what it may mean, for the user; Cloud Build has its own.
     """
 
@@ -52,6 +58,7 @@ class ApiError(Exception):
     quota: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
     service: str = "compute"
+    quota_project: str = ""
     catalogue: tuple[Rule, ...] = CATALOGUE
 
     def __post_init__(self) -> None:
@@ -69,7 +76,9 @@ class ApiError(Exception):
     def rule(self) -> Rule:
         """The catalogue's first line that holds; the last one always does."""
         names = frozenset({self.code, self.reason} - {""})
-        message = self.message
+        if names & {"SERVICE_DISABLED", "accessNotConfigured"} and self.other_consumer:
+            names |= {OTHER_CONSUMER}
+        message = f"{self.code} {self.reason} {self.message}"
         if self.quota:
             # The machine-readable part says more than the wording: a quota without a region is the project's.
             scope = "" if self.region else "globally"
@@ -90,7 +99,8 @@ class ApiError(Exception):
     @property
     def zone(self) -> str | None:
         """The zone that the error names."""
-        return _found(r"\bzones?[ /]'?(?:projects/[^/]+/zones/)?([a-z]+-[a-z]+\d+-[a-z])\b", self.message)
+        told = self.metadata.get("zone")
+        return told or _found(r"\bzones?[ /]'?(?:projects/[^/]+/zones/)?([a-z]+-[a-z]+\d+-[a-z])\b", self.message)
 
     @property
     def permission(self) -> str | None:
@@ -98,11 +108,32 @@ class ApiError(Exception):
         return self.metadata.get("permission") or _found(r"Required '([^']+)' permission", self.message)
 
     @property
+    def consumer(self) -> str | None:
+        """The project that the call counted against, by its id or number, if the API tells."""
+        told = self.metadata.get("consumer") or _found(r"(?:been used in|to use) project ([\w:.-]*\w)", self.message)
+        return re.split("[/:]", told)[-1] if told else None
+
+    @property
+    def other_consumer(self) -> str | None:
+        """The project that the call counted against, if it is known not to be the one that is worked in."""
+        if self.quota_project:
+            return self.quota_project if self.quota_project != self.project else None
+        told = self.consumer or ""
+        known = told in _SHARED_PROJECTS or (told and not told.isdecimal())
+        return told if known and told != self.project else None
+
+    @property
     def metric(self) -> str | None:
         """The quota that is exceeded: `NVIDIA_T4_GPUS`."""
         # `compute.googleapis.com/nvidia_t4_gpus`, whose older name is in the limit's: NVIDIA-T4-GPUS-per-project-….
         told = str(self.quota.get("metricName", "")).rpartition("/")[2].upper()
         return told or _found(r"Quota '([^']+)' exceeded", self.message)
+
+    @property
+    def quota_family(self) -> str | None:
+        """What kind of machine or GPU the quota is about, if there is one for each: `NVIDIA_H100`."""
+        dimensions: Mapping[str, str] = self.quota.get("dimensions", {})
+        return next((value for name, value in dimensions.items() if name.endswith("_family")), None)
 
     @property
     def cause(self) -> str:
@@ -129,9 +160,17 @@ class ApiError(Exception):
             "login": login_hint(),
             "message": " ".join(self.message.split()).rstrip("."),
             "project": self.project or "PROJECT",
-            "metric": self.metric or "of this kind",
+            "metric": " of ".join(filter(None, [self.metric or "of this kind", self.quota_family])),
             "limit": f"{float(limit):g}" if limit is not None else "unknown",
             "permission": self.permission or "the permission",
+            "consumer": self.other_consumer or self.consumer or self.project or "PROJECT",
+            "constraint": _found(r"[cC]onstraints/([\w.]*\w)", self.message) or "CONSTRAINT",
+            "account": _found(r"([\w.-]+@[\w.-]*\w)", self.message) or "that service account",
+            # A permission is missing where the resource is, such as the host project of a Shared VPC.
+            "owner": _found(r"projects/([^/'\"]+)", self.metadata.get("resource", ""))
+            or _found(r"(?:permission for|on resource) [^ ]*?projects/([^/'\"]+)", self.message)
+            or self.project
+            or "PROJECT",
             "url": self.metadata.get("activationUrl")
             or f"https://console.cloud.google.com/apis/library/{self.service}.googleapis.com?project={self.project}",
             "place": place,

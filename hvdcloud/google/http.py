@@ -215,8 +215,12 @@ class Transport:
             self.on_retry(f"{what}: {error.label}, again in {state.next_action.sleep:.1f} s")
 
         def translated() -> T:
-            with api_errors(self.project, service=self.service):
-                return attempt()
+            try:
+                with api_errors(self.project, service=self.service):
+                    return attempt()
+            except ApiError as error:
+                error.quota_project = getattr(self._credentials, "quota_project_id", None) or ""
+                raise
 
         retrying = Retrying(
             retry=retry_if_exception(again),

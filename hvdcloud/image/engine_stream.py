@@ -147,6 +147,8 @@ def push_error(text: str, *, reference: str) -> ImageError:
     lower = text.lower()
     if says_refused(text):
         hint = f"docker login {registry} (for Artifact Registry: gcloud auth configure-docker {registry})"
+    elif "name unknown" in lower:
+        hint = "hvdcloud setup makes the repository; else correct image.repository"
     elif any(word in lower for word in ("connection refused", "no such host", "timeout", "unreachable")):
         hint = f"check that {registry} is up and image.repository is right, then `hvdcloud push` again"
     elif "server gave http response to https client" in lower:

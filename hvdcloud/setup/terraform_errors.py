@@ -230,7 +230,7 @@ def _meaning(failure: Diagnostic, *, doing: str, project: str) -> HvdcloudError:
         message = f"cannot {doing}: {failure.line}"
         return UsageError(message, hint="fix what it names, then hvdcloud setup again: it continues")
     error = said.as_user_error(doing=doing)
-    if {said.code, said.reason} & {"SERVICE_DISABLED", "accessNotConfigured"}:
+    if {said.code, said.reason} & {"SERVICE_DISABLED", "accessNotConfigured"} and not said.other_consumer:
         error = ApiOffError(error.message, hint=error.hint)
     if "the permission" in error.hint:  # The answer does not say which.
         error.hint = f"have an owner of project {project} run hvdcloud setup, or ask for roles/owner"

@@ -20,6 +20,7 @@ from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.google.error_catalogue import CATALOGUE
 from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
@@ -29,6 +30,7 @@ from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 # By the shipped prices: 2 vCPUs and 7.5 GB on demand, 8 and 30 GB with a T4 on Spot, each with disk and address.
 HEAD = 2 * 0.031611 + 7.5 * 0.004237 + 100 * 0.10 / 730 + 0.005
 WORKER = 8 * 0.01115 + 30 * 0.001494 + 0.175 + 100 * 0.10 / 730 + 0.0025
+NEW_ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 
 
 @pytest.fixture
@@ -361,6 +363,34 @@ def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the
     requests = [entry["request_id"] for entry in bench.journal.entries() if entry["event"] == "bulkInsert"]
     assert len(set(requests)) == 2
     bench.provider.destroy(spec.name)
+
+
+def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> None:
+    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=3)
+    spec = bench.spec()
+    bench.create(spec, bench.another(service_account=NEW_ACCOUNT))
+    assert set(bench.zones_asked()) == {A}
+    requests = [entry["request_id"] for entry in bench.journal.entries() if entry["event"] == "bulkInsert"]
+    assert len(set(requests)) == len(requests) >= 2
+    again = "EXTERNAL_RESOURCE_NOT_FOUND: The resource 'nodes@test-project.iam.gserviceaccount.com' of type "
+    assert (A, f"{again}'serviceAccount' was not found.; again in a moment") in bench.said
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_a_service_account_that_stays_unknown_is_named_after_a_time_and_nothing_is_left(bench: Bench) -> None:
+    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=600)
+    rule = next(rule for rule in CATALOGUE if rule.patience)
+    assert rule.patience == 120
+    begun = time.monotonic()
+    object.__setattr__(rule, "patience", 1.0)
+    try:
+        with pytest.raises(UsageError, match=f"does not know the service account {NEW_ACCOUNT}") as refused:
+            bench.create(bench.spec(), bench.another(service_account=NEW_ACCOUNT))
+    finally:
+        object.__setattr__(rule, "patience", 120.0)
+    assert time.monotonic() - begun >= 1
+    assert "gce.service_account" in refused.value.hint
+    assert set(bench.zones_asked()) == {A}
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,9 @@ def test_without_credentials_both_ways_to_get_in_are_named(place: Place) -> None
 
 def test_a_person_s_calls_count_against_the_project(place: Place, tmp_path: Path) -> None:
     place.project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(place.server.person(tmp_path / "person.json"))
-    place.refresh()
+    ended = place.refresh()
     assert {headers["x-goog-user-project"] for _, headers in place.catalog.asked} == {"test-project"}
+    assert "quota project" not in ended.err
 
 
 def test_a_damaged_table_is_reported_and_written_again(place: Place) -> None:

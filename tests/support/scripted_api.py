@@ -22,6 +22,7 @@ class Call:
     query: dict[str, list[str]]
     body: bytes
     content_type: str
+    quota_project: str | None
 
     @property
     def json(self) -> Any:
@@ -84,6 +85,7 @@ class Script:
             query=parse_qs(url.query),
             body=request.rfile.read(length),
             content_type=request.headers.get("Content-Type", ""),
+            quota_project=request.headers.get("x-goog-user-project"),
         )
         with self._lock:
             self.calls.append(call)

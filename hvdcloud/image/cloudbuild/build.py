@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, InterruptedByUserError
 from hvdcloud.image import engine_stream
 from hvdcloud.image.cloudbuild.client import RUNNING, CloudBuild
-from hvdcloud.image.cloudbuild.error_catalogue import PUSH_ROLE, READ_LOG_ROLE
+from hvdcloud.image.cloudbuild.error_catalogue import BUCKET_ROLE, PUSH_ROLE, READ_LOG_ROLE
 from hvdcloud.image.cloudbuild.log import BuildLog
 from hvdcloud.image.cloudbuild.request import Names, Source, build_request, content_tag, names_of
 from hvdcloud.image.cloudbuild.source import FOLDER, merged, send
@@ -223,6 +223,8 @@ def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog)
     refused = kind in ("PUSH_FAILED", "USER_BUILD_STEP") and pushing and engine_stream.says_refused(said)
     if kind == "PUSH_NOT_AUTHORIZED" or refused:
         return CredentialsError(f"{where} may not push the image: {last or detail}", hint=PUSH_ROLE, details=said)
+    if kind == "LOGGING_FAILURE":
+        return CredentialsError(f"{where} could not write its log: {detail}", hint=BUCKET_ROLE, details=said)
     step = steps.get(failed or "")
     if step is not None and log.tail.lines:
         text = log.tail.lines.pop().removeprefix("ERROR: ")

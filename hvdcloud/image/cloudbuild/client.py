@@ -99,7 +99,7 @@ class CloudBuild:
         data = None if body is None else json.dumps(body).encode()
         answer = self._transport.send(method, path, body=data, content_type="application/json" if data else None)
         if answer.status >= 400:
-            raise answer_error(answer.status, answer.body, project=self.project)
+            raise answer_error(answer.status, answer.body, project=self.project, service="cloudbuild")
         try:
             content = json.loads(answer.body)
         except ValueError:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from hvdcloud.errors import CapacityError, CredentialsError, ImageError, UsageError
-from hvdcloud.google.error_catalogue import Action, Rule
+from hvdcloud.google.error_catalogue import PROJECT_WIDE, Action, Rule
 
 _IAM = "https://console.cloud.google.com/iam-admin/iam?project={project}"
 _AGAIN = "run hvdcloud build --remote again; https://status.cloud.google.com shows outages"
 _ACCOUNT = "the account that builds run as (image.remote.service_account, else Cloud Build's own)"
-_ERROR_INFO = "https://github.com/googleapis/googleapis/blob/master/google/api/error_reason.proto"
 _ROLES = "https://cloud.google.com/build/docs/iam-roles-permissions"
 
 BUCKET_ROLE = f"give {_ACCOUNT} roles/storage.admin on the bucket: it reads the source and writes the log there"
@@ -21,23 +20,13 @@ _DENIED = partial(Rule, action=Action.STOP, error=CredentialsError)
 
 CATALOGUE: tuple[Rule, ...] = (
     _DENIED(
-        names=frozenset({"SERVICE_DISABLED"}),
-        cause="the Cloud Build API is switched off in project {project}",
-        hint="gcloud services enable cloudbuild.googleapis.com --project={project}; then wait a minute",
-        source=_ERROR_INFO,
+        text=r"constraints/gcp\.resourceLocations",
+        cause="the organization's policy {constraint} does not allow builds in this region",
+        hint="set image.remote.region to a region that the policy allows: "
+        "gcloud org-policies describe {constraint} --effective --project={project}",
+        source="https://github.com/GoogleCloudPlatform/esp-v2/issues/148",
     ),
-    _DENIED(
-        names=frozenset({"BILLING_DISABLED"}),
-        cause="project {project} has no active billing account",
-        hint="https://console.cloud.google.com/billing/linkedaccount?project={project}",
-        source=_ERROR_INFO,
-    ),
-    _DENIED(
-        statuses=frozenset({401}),
-        cause="the credentials were refused",
-        hint="{login}",
-        source="RFC 9110, 15.5.2",
-    ),
+    *PROJECT_WIDE,
     _DENIED(
         # Where the account may not read the source or write the log, the request itself is called invalid.
         text=r"could not resolve source|does not have access to (?:the|logs) bucket",

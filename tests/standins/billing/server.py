@@ -140,7 +140,9 @@ class BillingServer:
 
     def person(self, path: Path) -> Path:
         """Write what `gcloud auth application-default login` leaves, without a quota project."""
-        own = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+        # gcloud's own client, which google-auth knows.
+        client = "764086051850-6qr4p6gpi6hn506pt8ejuq83di341hur.apps.googleusercontent.com"
+        own = {"type": "authorized_user", "client_id": client, "client_secret": "s", "refresh_token": "r"}
         # With a token that is good still: where another one is to be had, google-auth lets no file say.
         token = {"token": self.keys.issue(PERSON)[0], "expiry": "2099-01-01T00:00:00Z"}
         path.write_text(json.dumps({**own, **token}))

@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -143,6 +144,11 @@ class Emulator:
                 self.state.unreachable[zone] = frozenset(says)
             else:
                 self.state.unreachable.pop(zone, None)
+
+    def new_account(self, email: str, *, unknown_seconds: float) -> None:
+        """A service account was made just now: for a while, VMs that are to have it are refused."""
+        with self.state.lock:
+            self.state.new_accounts[email] = time.monotonic() + unknown_seconds
 
     def set_quota(self, metric: str, limit: float, *, region: str | None = None) -> None:
         with self.state.lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import re
 import threading
@@ -33,6 +34,7 @@ CREATE_SECONDS = 900.0
 ATTEMPTS = 3
 """In one zone, where the operation failed for a reason that passes."""
 BACKOFF_SECONDS = 2.0
+BACKOFF_CAP_SECONDS = 10.0
 FIREWALL_SECONDS = 120.0
 TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 """What a bulkInsert may say although only the VMs' own operations know why."""
@@ -166,18 +168,22 @@ class Creation:
 
     def _in_zone(self, zone: str) -> ApiError | None:
         """Returns why this zone will not do, if another one may; then nothing is left in this one."""
-        for attempt in range(1, ATTEMPTS + 1):
+        begun = time.monotonic()
+        for attempt in itertools.count(1):
             error = self._attempt(zone)
             if error is None:
                 return None
             if error.action is Action.STOP:
                 raise self._final(error, zone)
             self._clear(zone)
-            if error.action is not Action.RETRY:
+            patience = error.rule.patience
+            if error.action is not Action.RETRY or (attempt >= ATTEMPTS and not patience):
                 break
-            if attempt < ATTEMPTS:
-                self._report(zone, f"{_one_line(error)}; again in a moment")
-                self._abort.wait(random.uniform(0, BACKOFF_SECONDS * 2**attempt))
+            if patience and time.monotonic() - begun >= patience:
+                # No other zone knows more.
+                raise self._final(error, zone)
+            self._report(zone, f"{_one_line(error)}; again in a moment")
+            self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
 
     def _attempt(self, zone: str) -> ApiError | None:

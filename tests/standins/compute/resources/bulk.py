@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,12 @@ from tests.standins.compute.rules import Shape, check_name, shape_of
 from tests.standins.compute.state import Vm
 
 _IGNORED = {"instanceFlexibilityPolicy", "locationPolicy", "sourceInstanceTemplate"}
-_HTTP = {"QUOTA_EXCEEDED": 403, "RESOURCE_ALREADY_EXISTS": 409, "INTERNAL_ERROR": 500}
+_HTTP = {
+    "EXTERNAL_RESOURCE_NOT_FOUND": 404,
+    "QUOTA_EXCEEDED": 403,
+    "RESOURCE_ALREADY_EXISTS": 409,
+    "INTERNAL_ERROR": 500,
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -137,6 +143,10 @@ class _Bulk:
             )
             room = stockout.get("after", 0)
             error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **stockout})
+        for account in self.properties.get("serviceAccounts", []):
+            if world.new_accounts.get(account.get("email"), 0.0) > time.monotonic():
+                text = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
+                room, error = 0, {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": text}
         if "operation_error" in self.fault and not self.fault.get("effect"):
             room, error = 0, scripted(self.fault["operation_error"])
         return room, error

@@ -1,0 +1,104 @@
+"""A person's login may name the project that calls count against: requests and what refusals say name it too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import CredentialsError
+from hvdcloud.google.credentials import google_credentials
+from hvdcloud.google.errors import ApiError
+from hvdcloud.image.cloudbuild.client import CloudBuild
+from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.storage.gcs import GcsBucket
+from tests.support.scripted_api import Call, Reply, Script, refusal
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    script = Script()
+    yield script
+    script.close()
+
+
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `gcloud auth application-default login` leaves."""
+    file = tmp_path / "adc.json"
+    own = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    token = {"token": "ya29.good-still", "expiry": "2099-01-01T00:00:00Z"}
+    file.write_text(json.dumps({**own, **token, "quota_project_id": "counted"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    return file
+
+
+def compute(script: Script) -> ComputeClient:
+    credentials, project = google_credentials("mine")
+    return ComputeClient(project=project, credentials=credentials, endpoint=script.url, retry_seconds=5)
+
+
+def reads(script: Script, _: Path) -> None:
+    compute(script).instances("digits")
+
+
+def changes(script: Script, _: Path) -> None:
+    compute(script).insert_firewall({"name": "digits-ssh"}, "0aa1bb2c-c3dd-4ee4-9ff5-001122334455")
+
+
+def batches(script: Script, _: Path) -> None:
+    with pytest.raises(ApiError):
+        compute(script).guest_attributes("us-central1-a", ["digits-0"])
+
+
+def builds(script: Script, _: Path) -> None:
+    credentials, project = google_credentials("mine")
+    CloudBuild(
+        project=project, region="global", credentials=credentials, endpoint=script.url, on_retry=lambda _: None
+    ).tagged("a")
+
+
+def lists_the_bucket(script: Script, login: Path) -> None:
+    bucket = GcsBucket(bucket="b", prefix="", endpoint=script.url, credentials_file=login, retry_seconds=5)
+    assert list(bucket.list("")) == []
+
+
+@pytest.mark.parametrize("call", [reads, changes, batches, builds, lists_the_bucket])
+def test_every_request_names_the_quota_project_of_the_login(
+    script: Script, login: Path, call: Callable[[Script, Path], None]
+) -> None:
+    def answer(asked: Call) -> Reply:
+        return Reply({"error": "no"}, 403) if asked.path.startswith("/batch") else Reply({"name": "op-1"})
+
+    script.handler = answer
+    call(script, login)
+    assert {asked.quota_project for asked in script.calls} == {"counted"}
+
+
+@pytest.mark.parametrize(
+    ("quota_project", "cause", "hint"),
+    [
+        ("counted", "switched off in project counted", "gcloud auth application-default set-quota-project mine"),
+        ("mine", "switched off in project mine", "gcloud services enable compute.googleapis.com --project=mine"),
+        (None, "switched off in project mine", "gcloud services enable compute.googleapis.com --project=mine"),
+    ],
+)
+def test_an_api_that_is_off_is_looked_for_where_the_call_counted(
+    script: Script, login: Path, quota_project: str | None, cause: str, hint: str
+) -> None:
+    """Google names that project by its number, which tells nobody which one it is."""
+    content: dict[str, Any] = json.loads(login.read_text()) | {"quota_project_id": quota_project}
+    login.write_text(json.dumps(content))
+    consumer = {"consumer": "projects/123456789012", "service": "compute.googleapis.com"}
+    script.replies = [refusal(403, "accessNotConfigured", reason="SERVICE_DISABLED", metadata=consumer)]
+
+    with pytest.raises(ApiError) as refused:
+        compute(script).instances("digits")
+
+    shown = refused.value.as_user_error(doing="list VMs")
+    assert isinstance(shown, CredentialsError)
+    assert cause in shown.message
+    assert hint in shown.hint
