@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console, Steps
+    from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.image.publish.scanned import Scanned
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.steps import Steps
 
 _SBOM_TITLE = "sbom.cdx.json"
 
@@ -104,6 +107,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
     if push:
         push_repository(config)
     with context.console.steps() as steps:
+        steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
         built = build_image(
             config.image,
             project_dir=config.project_dir,
@@ -125,14 +129,31 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
-    """What shows a build's progress: the image that is built and its steps; the lines that these print as details."""
+    """What shows a build's progress: the image that is built, the stages of that, and what these printed last."""
+    running: set[int] = set()
+
+    def leave(parts: set[int]) -> None:
+        for part in parts & running:
+            steps.leave("image", part=part)
+        running.difference_update(parts)
 
     def progress(event: BuildEvent) -> None:
-        if event.kind in ("image", "step"):
-            steps.update("image", event.text, done=event.step, total=event.steps or None)
+        if event.kind == "image":
+            leave(set(running))
+            steps.update("image", event.text)
+        elif event.kind == "step" and event.stage:
+            running.add(event.step)
+            steps.update("image", event.stage, part=event.step, after=NOTICEABLE_SECONDS)
+        elif event.kind == "done":
+            leave({event.step})
         elif event.kind == "warning":
             console.warn(event.text)
-        else:
+        elif event.kind == "layer":
+            how_far = f" {size(event.step)} of {size(event.steps)}" if event.steps else ""
+            steps.output("image", event.text + how_far, part=max(running, default=0))
+            console.detail(event.text)
+        elif event.kind == "output":
+            steps.output("image", event.text, part=event.step)
             console.detail(event.text)
 
     return progress
@@ -243,7 +264,8 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             if status in ("Preparing", "Waiting"):
                 return
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
-            steps.update("push", f"{len(arrived)} of {len(layers)} layers", done=done, total=total or None)
+            what = f"{len(arrived)} of {len(layers)} layers"
+            steps.update("push", what, done=done, total=total or None, in_bytes=True)
 
         digest = push_image(built.reference, repository, progress=progress)
         steps.finish("push")

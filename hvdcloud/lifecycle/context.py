@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, ClusterSpec
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console, Steps
+    from hvdcloud.console import Console
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.runs.state import RunState
+    from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
 STATE_SECONDS = 20.0

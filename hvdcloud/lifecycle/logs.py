@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -168,11 +169,16 @@ def _follow_once(
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
-        with head.channel(f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}") as channel:
+        command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
+        with contextlib.ExitStack() as starting, head.channel(command) as channel:
+            if not offset:
+                starting.enter_context(context.console.waiting("run", "starting the ranks"))
             heard = time.monotonic()
             while True:
                 while channel.recv_ready():
                     data = channel.recv(CHUNK)
+                    # Its line is gone before anything is written below it.
+                    starting.close()
                     take(data)
                     offset += len(data)
                     heard = time.monotonic()
