@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
@@ -59,6 +60,7 @@ class Console:
         self._out, self._err, self.keyboard = out or sys.stdout, err or sys.stderr, keyboard or sys.stdin
         self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: LiveSteps | None = None
+        self._redraws = False
         self._line_begins = True
         """Whether the job's next byte is the first of a line."""
 
@@ -122,7 +124,13 @@ class Console:
 
     @contextlib.contextmanager
     def waiting(self, key: str, step: str) -> Iterator[None]:
-        """A block that shows what it does if it takes more than a second, and leaves nothing of that."""
+        """A block that shows what it does if it takes more than a second, and leaves nothing of that.
+
+        Threads beside the command show nothing, nor does what is redrawn again and again.
+        """
+        if self._redraws or threading.current_thread() is not threading.main_thread():
+            yield
+            return
         with self.steps() as steps:
             steps.update(key, step, after=NOTICEABLE_SECONDS)
             try:
@@ -165,6 +173,7 @@ class Console:
 
         Yields a function that draws lines, cut off where they do not fit; None: the answer does not go to a terminal.
         """
+        self._redraws = True
         if not _can_draw(self._out):
             yield None
             return

@@ -170,7 +170,7 @@ class LiveSteps(Steps):
             finished = [row for row in self._rows.values() if row.ended is not None and kind is None]
             if finished:
                 console = self._console()
-                for line in draw(finished, now=self._clock(), width=console.width, height=len(finished) + 1):
+                for line in draw(finished, now=self._clock(), width=console.width, most=len(finished)):
                     console.print(line, soft_wrap=True)
 
     def _redraw(self) -> None:
@@ -195,7 +195,7 @@ class LiveSteps(Steps):
             from rich.text import Text
 
             console = self._live.console
-            lines = draw(rows, now=now, width=console.width, height=console.height)
+            lines = draw(rows, now=now, width=console.width, most=max(2, console.height - 2))
             # The cursor rests on an empty line: what the terminal echoes there, such as ^C, moves no other line.
             self._live.update(Group(*lines, Text("")), refresh=True)
 
@@ -215,7 +215,7 @@ class LiveSteps(Steps):
         if row is None or (now := self._clock()) - row.since < NOTICEABLE_SECONDS:
             return
         row.ended, row.output = now, ""
-        [line] = draw([row], now=now, width=self._console().width, height=2)
+        [line] = draw([row], now=now, width=self._console().width, most=1)
         self.above(line)
 
     def finish(self, key: str, step: str = "done") -> None:
@@ -235,17 +235,16 @@ def _closed_terminal_does_not_matter() -> contextlib.suppress:
     return contextlib.suppress(OSError, ValueError)
 
 
-def draw(rows: Sequence[Row], *, now: float, width: int, height: int) -> list[Text]:
-    """The lines of these rows, each shorter than the terminal is wide; together they leave a line of it free."""
+def draw(rows: Sequence[Row], *, now: float, width: int, most: int) -> list[Text]:
+    """The lines of these rows, `most` at most, each shorter than the terminal is wide."""
     from rich.text import Text
 
-    room = max(1, height - 2)
     shown = list(rows)
-    if len(rows) > room:
-        # What is complete goes first: it is said at the end.
-        shown = sorted(rows, key=lambda row: row.ended is not None)[: room - 1]
+    if len(rows) > most:
+        # What is complete is the first to be left out: it is shown at the end.
+        shown = sorted(rows, key=lambda row: row.ended is not None)[: most - 1]
     label = max((len(row.key) for row in shown), default=0)
-    outputs = len(rows) < room // 2
+    outputs = 2 * len(rows) <= most
     lines = []
     for row in shown:
         lines.append(_line(row, now=now, width=width - 1, label=label))
@@ -282,9 +281,10 @@ def _figures(row: Row, *, now: float, wide: bool) -> list[Text]:
         amount = row.amount()
         if wide:
             filled = int(_BAR * amount / row.total)
-            figures.append(Text.assemble(("━" * filled, "green"), ("━" * (_BAR - filled), "dim")))
+            figures.append(Text.assemble(("━" * filled, "green"), ("─" * (_BAR - filled), "dim")))
         if row.in_bytes:
-            figures.append(Text(f"{size(int(amount))} of {size(int(row.total))}"))
+            number, unit = size(int(row.total)).split()
+            figures.append(Text(f"{amount * float(number) / row.total:.1f}/{number} {unit}"))
             figures.append(Text(f"{size(int(row.rate(now)))}/s"))
         else:
             # Complete is what has finished.

@@ -67,6 +67,6 @@ def stage_of(step: Step, instruction: str) -> str:
     copied = next((what for path, what in _COPIED.items() if f" {path} " in instruction), "")
     values = {name: value.replace("==", " ") for name, value in step.arguments.items()}
     if instruction.startswith("FROM "):
-        return f"starting from {instruction.split()[1]}"
+        return "fetching the image that it starts from"
     words = (stage for begin, stage in _STAGES[path.name] if instruction.startswith(begin))
     return next(words, "").format_map({**values, "COPIED": copied})

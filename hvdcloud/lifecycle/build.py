@@ -177,6 +177,7 @@ def _plan(context: Context) -> ImagePlan:
     if context.image_plan is None:
         config = context.config
         with context.console.steps() as steps:
+            steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
             context.image_plan = find_plan(
                 config.image,
                 project_dir=config.project_dir,
@@ -216,7 +217,8 @@ def image_of_nodes(context: Context) -> str:
     repository = _repository(context.config)
     target = registry.target_of(reference, repository)
     # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
-    digest = registry.published(reference, repository) or registry.digest_at_registry(target)
+    with context.console.waiting("image", "asking the registry"):
+        digest = registry.published(reference, repository) or registry.digest_at_registry(target)
     if digest is None:
         raise ImageError(f"the image {target} is not at the registry", hint="hvdcloud push builds and pushes it")
     return registry.pinned(target, digest)
@@ -253,6 +255,7 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
     from hvdcloud.image.publish.registry import target_of
 
     with context.console.steps() as steps:
+        steps.update("push", "asking the registry", after=NOTICEABLE_SECONDS)
         layers: dict[str, tuple[float, float]] = {}
         arrived: set[str] = set()
 

@@ -110,7 +110,8 @@ class Context:
         from hvdcloud.providers.base import UnseenError
 
         try:
-            return self.query()
+            with self.console.waiting(self.name, "looking for the cluster"):
+                return self.query()
         except UnseenError as error:
             self.console.warn(error.message)
             return None
@@ -161,7 +162,8 @@ class Context:
                 return kept
             raise not_whole(cluster, boot_log=self.provider.console)
         self.record(cluster)
-        answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
+        with self.console.waiting(self.name, "asking the head"):
+            answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
         return [RunState.from_json(each) for each in answer["runs"]]
 
     def keep(self, fleet: Fleet) -> None:

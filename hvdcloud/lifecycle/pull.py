@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CheckpointError, UsageError, first_of
+from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
     """
     cluster = context.find()
     bucket = context.bucket(cluster)
-    runs = _runs(context, bucket, cluster, run_id)
+    with context.console.waiting("pull", "looking for runs"):
+        runs = _runs(context, bucket, cluster, run_id)
     return pull_runs(context, bucket=bucket, runs=runs, target=target)
 
 
@@ -97,6 +99,7 @@ def _pull_run(
             in_bytes=True,
         )
 
+    steps.update(f"pull {run}", "reading what there is", after=NOTICEABLE_SECONDS)
     result = fetch(
         bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
     )

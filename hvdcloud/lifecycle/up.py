@@ -144,7 +144,8 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
     check_gpus(context.config)
     if mismatch := context.platform.device_mismatch():
         consent.warn(context.console, mismatch.summary)
-    problems = context.provider.preflight(spec)
+    with context.console.waiting(context.name, "checking that it can be created"):
+        problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems
         raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))

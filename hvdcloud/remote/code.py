@@ -72,16 +72,24 @@ class Sending:
         self._most = 0
         self._largest = CodeFile(path="")
         self._nodes = 0
-        self.sent = 0
-        """Bytes, to all nodes together."""
-        self.total = 0
+        self._sent = self._total = 0
 
     @property
     def text(self) -> str:
         """What is sent, in words."""
         share = self._largest.size / self._most if self._most else 0.0
         named = f" ({self._largest.path} is {share:.0%})".replace("%", " %") if share >= _WORTH_NAMING else ""
-        return f"syncing {size(self._most)} to {self._nodes} node{'s' if self._nodes > 1 else ''}{named}"
+        return f"syncing {size(self._most)}{named}"
+
+    @property
+    def sent(self) -> float:
+        """Bytes, of the nodes on average."""
+        return self._sent / max(1, self._nodes)
+
+    @property
+    def total(self) -> float:
+        """Bytes that a node lacked, on average."""
+        return self._total / max(1, self._nodes)
 
     def wanted(self, files: Sequence[CodeFile]) -> None:
         """A node lacks these files."""
@@ -91,7 +99,7 @@ class Sending:
         with self._lock:
             warned = self._most > _LARGE
             self._nodes += 1
-            self.total += lacking
+            self._total += lacking
             if lacking > self._most:
                 self._most, self._largest = lacking, max(files, key=lambda file: file.size)
         if lacking > _LARGE and not warned:
@@ -104,7 +112,7 @@ class Sending:
     def add(self, count: int) -> None:
         """So many bytes more are on their way."""
         with self._lock:
-            self.sent += count
+            self._sent += count
         self._on_change(self)
 
 
