@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -18,11 +19,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from hvdcloud.errors import ExitCode, HvdcloudError
+from hvdcloud.steps import NOTICEABLE_SECONDS, LiveSteps, Steps
 
 JSON_VERSION = 1
+_PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
+"""What begins the lines of a rank, of Horovod's launcher and of the node program."""
+_RANK_COLOURS = (36, 35, 33, 34, 32, 96)
+"""Of ranks, as in SGR codes. Red is for errors."""
+_DIM = 2
 Draw = Callable[[Sequence[str]], None]
 """Draws lines in place of those drawn before."""
 
@@ -34,16 +41,6 @@ def is_dumb() -> bool:
 
 def _can_draw(stream: TextIO) -> bool:
     return stream.isatty() and not is_dumb()
-
-
-class Steps(Protocol):
-    """The progress of several concurrent operations, each with the step it is at."""
-
-    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        """Show how far `key` is. May be called from any thread."""
-
-    def finish(self, key: str, step: str = "done") -> None:
-        """Show that `key` is complete. May be called from any thread."""
 
 
 class Console:
@@ -62,7 +59,10 @@ class Console:
         self.as_json, self.quiet, self.verbose = as_json, quiet, verbose
         self._out, self._err, self.keyboard = out or sys.stdout, err or sys.stderr, keyboard or sys.stdin
         self.live = _can_draw(self._err) and not quiet and not as_json
-        self._drawing: _RichSteps | None = None
+        self._drawing: LiveSteps | None = None
+        self._redraws = False
+        self._line_begins = True
+        """Whether the job's next byte is the first of a line."""
 
     # --- progress, on standard error --------------------------------------------------------------------------------
 
@@ -108,21 +108,48 @@ class Console:
     @contextlib.contextmanager
     def steps(self) -> Iterator[Steps]:
         """A block in which several things report their steps."""
-        if not self.live:
-            yield _PlainSteps(self)
+        if self._drawing is not None:
+            yield self._drawing
             return
-        with _RichSteps(self._err) as steps:
+        if not self.live:
+            with Steps(self.say) as plain_steps:
+                yield plain_steps
+            return
+        with LiveSteps(self._err) as steps:
             self._drawing = steps
             try:
                 yield steps
             finally:
                 self._drawing = None
 
+    @contextlib.contextmanager
+    def waiting(self, key: str, step: str) -> Iterator[None]:
+        """A block that shows what it does if it takes more than a second, and leaves nothing of that.
+
+        Threads beside the command show nothing, nor does what is redrawn again and again.
+        """
+        if self._redraws or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with self.steps() as steps:
+            steps.update(key, step, after=NOTICEABLE_SECONDS)
+            try:
+                yield
+            finally:
+                steps.drop(key)
+
     # --- the answer, on standard output -----------------------------------------------------------------------------
 
     def job_output(self, data: bytes) -> None:
-        """What the job's ranks print, byte for byte. With `--json` it goes to standard error."""
+        """What the job's ranks print, byte for byte; on a terminal with colours, each rank's prefix in its own.
+
+        With `--json` it goes to standard error.
+        """
         stream = self._err if self.as_json else self._out
+        if not self.as_json and _can_draw(stream) and not os.environ.get("NO_COLOR"):
+            start = 0 if self._line_begins else data.find(b"\n") + 1 or len(data)
+            self._line_begins = data.endswith(b"\n")
+            data = data[:start] + _PREFIX.sub(_in_colour, data[start:])
         binary: BinaryIO | None = getattr(stream, "buffer", None)
         if binary is None:
             stream.write(data.decode(errors="replace"))
@@ -146,6 +173,7 @@ class Console:
 
         Yields a function that draws lines, cut off where they do not fit; None: the answer does not go to a terminal.
         """
+        self._redraws = True
         if not _can_draw(self._out):
             yield None
             return
@@ -229,6 +257,12 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
     stream.flush()
 
 
+def _in_colour(prefix: re.Match[bytes]) -> bytes:
+    who = prefix[1]
+    colour = _RANK_COLOURS[int(who) % len(_RANK_COLOURS)] if who.isdigit() else _DIM
+    return b"\x1b[%dm[%s]\x1b[0m" % (colour, who)
+
+
 def plain(value: object) -> Any:
     """Dataclasses, paths, enums, times and errors as JSON knows them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -242,66 +276,3 @@ def plain(value: object) -> Any:
     if isinstance(value, date):  # A datetime is one.
         return value.isoformat()
     return str(value) if isinstance(value, (Path, BaseException)) else value
-
-
-class _PlainSteps:
-    """One line whenever a step changes, none with `--quiet`; how far a step is would be noise in a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last: dict[str, str] = {}
-        self._lock = threading.Lock()
-
-    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        with self._lock:
-            if self._last.get(key) == step:
-                return
-            self._last[key] = step
-        self._console.say(f"{key}: {step}")
-
-    def finish(self, key: str, step: str = "done") -> None:
-        self.update(key, step)
-
-
-class _RichSteps:
-    """A line per thing that is redrawn in place."""
-
-    def __init__(self, err: TextIO) -> None:
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-        from rich.table import Column
-
-        self._progress = Progress(
-            SpinnerColumn(finished_text="✓"),
-            TextColumn("{task.fields[key]}", style="bold"),
-            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            console=RichConsole(file=err),
-            expand=True,
-        )
-        self._lock = threading.Lock()
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _RichSteps:
-        self._progress.start()
-        return self
-
-    def above(self, text: str, *, style: str) -> None:
-        """A line above what is redrawn."""
-        from rich.text import Text
-
-        self._progress.console.print(Text(text, style=style), soft_wrap=True)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, key: str, step: str, *, done: float | None = None, total: float | None = None) -> None:
-        with self._lock:
-            if key not in self._tasks:
-                self._tasks[key] = self._progress.add_task(step, total=None, key=key)
-            self._progress.update(self._tasks[key], description=step, total=total, completed=done)
-
-    def finish(self, key: str, step: str = "done") -> None:
-        self.update(key, step, done=1.0, total=1.0)

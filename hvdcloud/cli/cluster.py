@@ -141,7 +141,8 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
 
     invocation: Invocation = context.obj
     config = invocation.load_config({"provider": provider}, default_name="any")
-    listing = providers.connect(config, on_retry=invocation.console.say).list()
+    with invocation.console.waiting("list", "looking for clusters"):
+        listing = providers.connect(config, on_retry=invocation.console.say).list()
     listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
     invocation.result = listing.clusters
     show_clusters(invocation.console, listing)

@@ -29,18 +29,20 @@ class BuildEvent:
     """One thing to show while an image is built or pushed.
 
     Attributes:
-        kind: `image` one of several images is begun; `step` a step of its Dockerfile; `output` a line that a step
-            prints; `layer` the state of one layer that is pulled or pushed; `warning` what the user has to know
-            although the image is fine.
+        kind: `image` one of several images is begun; `step` a step of its Dockerfile is begun, and `done` it is done;
+            `output` a line that a step prints; `layer` the state of one layer that is pulled or pushed; `warning` what
+            the user has to know although the image is fine.
         text: the image, the instruction, the line or the layer's state.
         step: the step's number, from 1; for a layer the bytes done. 0: not known.
         steps: how many there are; for a layer its bytes. 0: not known.
+        stage: what a step does, in words. "": nothing that takes long, or it is not known.
     """
 
-    kind: Literal["image", "step", "output", "layer", "warning"]
+    kind: Literal["image", "step", "done", "output", "layer", "warning"]
     text: str
     step: int = 0
     steps: int = 0
+    stage: str = ""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
     tail = Tail(where="before its first step")
     image_id = ""
     unfinished = ""
+    number = 0
     for item in _received(items, what=f"the build of {image}", tail=tail):
         if "error" in item:
             tail.lines.extend(lines_of(unfinished))
@@ -84,16 +87,21 @@ def follow_build(items: Iterable[Mapping[str, Any]], *, image: str, pip_hint: st
             if step := _STEP.match(line):
                 tail.where = f"at step {step[1]}/{step[2]}: {short(step[3])}"
                 tail.lines.clear()
-                progress(BuildEvent(kind="step", text=short(step[3]), step=int(step[1]), steps=int(step[2])))
+                if number:
+                    progress(BuildEvent(kind="done", text="", step=number))
+                number = int(step[1])
+                progress(BuildEvent(kind="step", text=short(step[3]), step=number, steps=int(step[2])))
             elif not _CHATTER.match(line):
                 tail.lines.append(line)
-                progress(BuildEvent(kind="output", text=line))
+                progress(BuildEvent(kind="output", text=line, step=number))
     if not image_id:
         raise ImageError(
             f"the build of {image} ended {tail.where}, without an image and without saying why",
             hint="see the Docker engine's own log: journalctl -u docker",
             details=tail.text(),
         )
+    if number:
+        progress(BuildEvent(kind="done", text="", step=number))
     return image_id
 
 

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console, Steps
+    from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.image.publish.scanned import Scanned
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.steps import Steps
 
 _SBOM_TITLE = "sbom.cdx.json"
 
@@ -104,6 +107,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
     if push:
         push_repository(config)
     with context.console.steps() as steps:
+        steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
         built = build_image(
             config.image,
             project_dir=config.project_dir,
@@ -125,14 +129,31 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
-    """What shows a build's progress: the image that is built and its steps; the lines that these print as details."""
+    """What shows a build's progress: the image that is built, the stages of that, and what these printed last."""
+    running: set[int] = set()
+
+    def leave(parts: set[int]) -> None:
+        for part in parts & running:
+            steps.leave("image", part=part)
+        running.difference_update(parts)
 
     def progress(event: BuildEvent) -> None:
-        if event.kind in ("image", "step"):
-            steps.update("image", event.text, done=event.step, total=event.steps or None)
+        if event.kind == "image":
+            leave(set(running))
+            steps.update("image", event.text)
+        elif event.kind == "step" and event.stage:
+            running.add(event.step)
+            steps.update("image", event.stage, part=event.step, after=NOTICEABLE_SECONDS)
+        elif event.kind == "done":
+            leave({event.step})
         elif event.kind == "warning":
             console.warn(event.text)
-        else:
+        elif event.kind == "layer":
+            how_far = f" {size(event.step)} of {size(event.steps)}" if event.steps else ""
+            steps.output("image", event.text + how_far, part=max(running, default=0))
+            console.detail(event.text)
+        elif event.kind == "output":
+            steps.output("image", event.text, part=event.step)
             console.detail(event.text)
 
     return progress
@@ -156,6 +177,7 @@ def _plan(context: Context) -> ImagePlan:
     if context.image_plan is None:
         config = context.config
         with context.console.steps() as steps:
+            steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
             context.image_plan = find_plan(
                 config.image,
                 project_dir=config.project_dir,
@@ -195,7 +217,8 @@ def image_of_nodes(context: Context) -> str:
     repository = _repository(context.config)
     target = registry.target_of(reference, repository)
     # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
-    digest = registry.published(reference, repository) or registry.digest_at_registry(target)
+    with context.console.waiting("image", "asking the registry"):
+        digest = registry.published(reference, repository) or registry.digest_at_registry(target)
     if digest is None:
         raise ImageError(f"the image {target} is not at the registry", hint="hvdcloud push builds and pushes it")
     return registry.pinned(target, digest)
@@ -232,6 +255,7 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
     from hvdcloud.image.publish.registry import target_of
 
     with context.console.steps() as steps:
+        steps.update("push", "asking the registry", after=NOTICEABLE_SECONDS)
         layers: dict[str, tuple[float, float]] = {}
         arrived: set[str] = set()
 
@@ -243,7 +267,8 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             if status in ("Preparing", "Waiting"):
                 return
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
-            steps.update("push", f"{len(arrived)} of {len(layers)} layers", done=done, total=total or None)
+            what = f"{len(arrived)} of {len(layers)} layers"
+            steps.update("push", what, done=done, total=total or None, in_bytes=True)
 
         digest = push_image(built.reference, repository, progress=progress)
         steps.finish("push")

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, ClusterSpec
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
-    from hvdcloud.console import Console, Steps
+    from hvdcloud.console import Console
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.runs.state import RunState
+    from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
 STATE_SECONDS = 20.0
@@ -109,7 +110,8 @@ class Context:
         from hvdcloud.providers.base import UnseenError
 
         try:
-            return self.query()
+            with self.console.waiting(self.name, "looking for the cluster"):
+                return self.query()
         except UnseenError as error:
             self.console.warn(error.message)
             return None
@@ -160,7 +162,8 @@ class Context:
                 return kept
             raise not_whole(cluster, boot_log=self.provider.console)
         self.record(cluster)
-        answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
+        with self.console.waiting(self.name, "asking the head"):
+            answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
         return [RunState.from_json(each) for each in answer["runs"]]
 
     def keep(self, fleet: Fleet) -> None:

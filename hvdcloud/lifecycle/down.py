@@ -14,6 +14,7 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import unsaved
+from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -53,9 +54,11 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
     with context.state.lock("down", required=False):
         cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
         late = time.monotonic() + LATE_SECONDS
-        cluster = found = context.query() or _late_arrival(context, cut_off, until=late)
+        with context.console.waiting(context.name, "looking for the cluster"):
+            cluster = found = context.query() or _late_arrival(context, cut_off, until=late)
         if cluster is not None and not force:
-            _refuse_if_unsafe(context, cluster, checked)
+            with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
+                _refuse_if_unsafe(context, cluster, checked)
         meter = Meter()
         if cluster is not None:
             meter.observe(cluster)
@@ -100,6 +103,7 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
     with uninterrupted(), context.console.steps() as steps:
         _note(context, "down", cluster.id)
+        steps.update(cluster.name, "deleting", after=NOTICEABLE_SECONDS)
         show = node_progress(steps)
 
         def on_progress(progress: NodeProgress) -> None:

@@ -103,7 +103,8 @@ def finish(
         # Nodes have lent credentials only until the checkpoints are in the bucket.
         lent = context.platform.lends_credentials and bucket.url.startswith("gs://")
         if cluster is not None and cluster.head is not None and not lent:
-            archive.wait(bucket, cluster=context.name, run_id=result.run)
+            with context.console.waiting(context.name, "waiting for the run's log"):
+                archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
         raise InterruptedByUserError(

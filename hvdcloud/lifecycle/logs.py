@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
 
+SILENT_SECONDS = 2.0
+"""After this long without output a terminal shows that the run is followed."""
 QUIET_SECONDS = 4.0
 """After this long without output the head is asked whether it still answers."""
 ANSWER_SECONDS = 6.0
@@ -110,8 +113,9 @@ def _check_rank(state: RunState, rank: int | None) -> None:
 def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
-    run_id = find_run(context, cluster, run_id).run
-    return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
+    with context.console.waiting("stop", "ending the run; its checkpoints go to the bucket"):
+        run_id = find_run(context, cluster, run_id).run
+        return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
 
 
 def follow(
@@ -168,18 +172,28 @@ def _follow_once(
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
-        with head.channel(f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}") as channel:
-            heard = time.monotonic()
+        command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
+        with contextlib.ExitStack() as progress, head.channel(command) as channel:
+            if not offset:
+                progress.enter_context(context.console.waiting("run", "starting the ranks"))
+            heard = said = time.monotonic()
+            # Whether a line of progress may be drawn below the output.
+            below = False
             while True:
                 while channel.recv_ready():
                     data = channel.recv(CHUNK)
+                    progress.close()
                     take(data)
                     offset += len(data)
-                    heard = time.monotonic()
+                    heard = said = time.monotonic()
+                    below = context.console.live and data.endswith(b"\n")
                 while channel.recv_stderr_ready():
                     stderr += channel.recv_stderr(CHUNK)
                 if has_ended(channel):
                     break
+                if below and time.monotonic() - said > SILENT_SECONDS:
+                    progress.enter_context(context.console.waiting("run", "waiting for output"))
+                    below = False
                 if time.monotonic() - heard > QUIET_SECONDS:
                     head.check(within=ANSWER_SECONDS)
                     heard = time.monotonic()

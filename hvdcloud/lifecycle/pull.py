@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CheckpointError, UsageError, first_of
+from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.pull import Progress
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.cluster.model import Cluster
-    from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"
@@ -56,7 +59,8 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
     """
     cluster = context.find()
     bucket = context.bucket(cluster)
-    runs = _runs(context, bucket, cluster, run_id)
+    with context.console.waiting("pull", "looking for runs"):
+        runs = _runs(context, bucket, cluster, run_id)
     return pull_runs(context, bucket=bucket, runs=runs, target=target)
 
 
@@ -87,8 +91,15 @@ def _pull_run(
     from hvdcloud.checkpoints.pull import pull as fetch
 
     def on_progress(progress: Progress) -> None:
-        steps.update(f"pull {run}", "fetching", done=progress.bytes_done, total=progress.bytes_total)
+        steps.update(
+            f"pull {run}",
+            "fetching",
+            done=lambda: progress.bytes_done + _unfinished_bytes(folder / run),
+            total=progress.bytes_total,
+            in_bytes=True,
+        )
 
+    steps.update(f"pull {run}", "reading what there is", after=NOTICEABLE_SECONDS)
     result = fetch(
         bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
     )
@@ -96,6 +107,16 @@ def _pull_run(
     return PulledRun(
         run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete
     )
+
+
+def _unfinished_bytes(folder: Path) -> int:
+    """Of the files that are being fetched into this folder; their space may be reserved before they are."""
+    count = 0
+    for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
+        # It has its own name by now, or is deleted.
+        with contextlib.suppress(FileNotFoundError):
+            count += path.stat().st_blocks * 512
+    return count
 
 
 def target_folder(context: Context, target: Path | None) -> Path:

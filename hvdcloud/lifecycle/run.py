@@ -17,6 +17,7 @@ from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
+from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
@@ -173,7 +174,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
     from hvdcloud.cluster.nodes_gone import not_whole
-    from hvdcloud.remote.code import list_code, prepare
+    from hvdcloud.remote.code import Sending, list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
 
     config = context.config
@@ -215,7 +216,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     text = config.run.command
     # Words, or one word for the shell if the text uses its syntax.
     command = list(options.command) or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
-    code = list_code(config.project_dir)
+    with context.console.waiting("run", "reading the project's files"):
+        code = list_code(config.project_dir)
     endpoint = context.storage_endpoint
     seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
@@ -249,18 +251,28 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     }
     fleet = context.fleet(cluster)
     try:
-        sent = fleet.each(
-            lambda session: prepare(
-                session,
-                header={**header, "node": session.node.index, "slots": slots[session.node.name]},
-                folder=config.project_dir,
-                code=code,
+        with context.console.steps() as steps:
+
+            def show(sending: Sending) -> None:
+                text, total = (sending.text, sending.total) if sending.sent < sending.total else (ready, None)
+                steps.update("run", text, done=sending.sent, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
+
+            ready = f"preparing the nodes, with the checkpoints of run {resume}" if resume else "preparing the nodes"
+            steps.update("run", ready, after=NOTICEABLE_SECONDS)
+            sending = Sending(show, context.console.warn)
+            sent = fleet.each(
+                lambda session: prepare(
+                    session,
+                    header={**header, "node": session.node.index, "slots": slots[session.node.name]},
+                    folder=config.project_dir,
+                    code=code,
+                    sending=sending,
+                )
             )
-        )
-        # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
-        context.state.save(replace(record, runs=(*record.runs, run_id)))
-        context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
-        fleet.head.call(f"launch {run_id}", payload=payload)
+            # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
+            context.state.save(replace(record, runs=(*record.runs, run_id)))
+            context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
+            fleet.head.call(f"launch {run_id}", payload=payload)
     except NodeRefusedError as error:
         context.state.save(record)
         if "active" not in error.answer:

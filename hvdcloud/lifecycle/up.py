@@ -15,9 +15,9 @@ from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_ta
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress, owner_label
+from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
-    from hvdcloud.console import Steps
     from hvdcloud.lifecycle.context import Context
 
 MAKING_SECONDS = 120.0
@@ -116,8 +116,8 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
         # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
         context.state.mesh_key_file.unlink(missing_ok=True)
         write_key_pair(context.state.key_file, login)
-        with interrupted_once(), context.console.steps() as steps:
-            nodes = _create(context, plan, steps)
+        with interrupted_once():
+            nodes = _create(context, plan)
     return _result(context, spec, plan, nodes=nodes, started=started)
 
 
@@ -144,7 +144,8 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
     check_gpus(context.config)
     if mismatch := context.platform.device_mismatch():
         consent.warn(context.console, mismatch.summary)
-    problems = context.provider.preflight(spec)
+    with context.console.waiting(context.name, "checking that it can be created"):
+        problems = context.provider.preflight(spec)
     if problems:
         first, *others = problems
         raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
@@ -213,17 +214,20 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     return _result(context, existing, existing, nodes=existing.nodes, started=started)
 
 
-def _create(context: Context, plan: Plan, steps: Steps) -> Sequence[Node]:
+def _create(context: Context, plan: Plan) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
-    on_progress = node_progress(steps)
     try:
-        nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
-        context.state.journal.record("created", cluster_id=plan.spec.id)
-        deadline = time.monotonic() + context.provider.ready_seconds
-        nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
-        join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
-        context.state.journal.record("up-done", cluster_id=plan.spec.id)
+        # Inside: what is shown of nodes ends before they are deleted.
+        with context.console.steps() as steps:
+            on_progress = node_progress(steps)
+            nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
+            context.state.journal.record("created", cluster_id=plan.spec.id)
+            deadline = time.monotonic() + context.provider.ready_seconds
+            nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
+            steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
+            join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
+            context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
             # `create` deletes what it made; here it is looked for once more, by label. Another `up` may have taken the
@@ -277,7 +281,9 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
     """
     with uninterrupted():
         context.console.say(f"deleting what was made of {context.name}; please wait")
-        leftovers = context.provider.destroy(context.name)
+        with context.console.steps() as steps:
+            steps.update(context.name, "deleting", after=NOTICEABLE_SECONDS)
+            leftovers = context.provider.destroy(context.name, on_progress=node_progress(steps))
     context.state.forget()
     if leftovers:
         raise TeardownError(

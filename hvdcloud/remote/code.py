@@ -12,8 +12,9 @@ import json
 import os
 import stat
 import tarfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,14 @@ from typing import Any
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
+from hvdcloud.units import size
 
 PREPARE_SECONDS = 600.0
+"""How long a node may take before the first file is sent to it, and after the last one."""
+_LARGE = 100_000_000
+"""Bytes above which the user is warned."""
+_WORTH_NAMING = 0.2
+"""The share of all bytes from which on a file is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,64 @@ class Sent:
     files: int
     bytes: int
     restored: int
+
+
+class Sending:
+    """How much of the project's files the nodes have got. Any thread may call.
+
+    Args:
+        on_change: called with it whenever that changes.
+        warn: called once, with a sentence, if it is so much that some of it may be a mistake.
+    """
+
+    def __init__(self, on_change: Callable[[Sending], object], warn: Callable[[str], object]) -> None:
+        self._on_change, self._warn = on_change, warn
+        self._lock = threading.Lock()
+        self._most = 0
+        self._largest = CodeFile(path="")
+        self._nodes = 0
+        self._sent = self._total = 0
+
+    @property
+    def text(self) -> str:
+        """What is sent, in words."""
+        share = self._largest.size / self._most if self._most else 0.0
+        named = f" ({self._largest.path} is {share:.0%})".replace("%", " %") if share >= _WORTH_NAMING else ""
+        return f"syncing {size(self._most)}{named}"
+
+    @property
+    def sent(self) -> float:
+        """Bytes, of the nodes on average."""
+        return self._sent / max(1, self._nodes)
+
+    @property
+    def total(self) -> float:
+        """Bytes that a node lacked, on average."""
+        return self._total / max(1, self._nodes)
+
+    def wanted(self, files: Sequence[CodeFile]) -> None:
+        """A node lacks these files."""
+        lacking = sum(file.size for file in files)
+        if not lacking:
+            return
+        with self._lock:
+            warned = self._most > _LARGE
+            self._nodes += 1
+            self._total += lacking
+            if lacking > self._most:
+                self._most, self._largest = lacking, max(files, key=lambda file: file.size)
+        if lacking > _LARGE and not warned:
+            self._warn(
+                f"every node is sent {size(lacking)}; the largest file is {self._largest.path} "
+                f"({size(self._largest.size)}): a line in .gitignore or .dockerignore leaves it out"
+            )
+        self._on_change(self)
+
+    def add(self, count: int) -> None:
+        """So many bytes more are on their way."""
+        with self._lock:
+            self._sent += count
+        self._on_change(self)
 
 
 def list_code(folder: Path) -> list[CodeFile]:
@@ -84,7 +149,9 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
+def prepare(
+    session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile], sending: Sending
+) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
@@ -109,7 +176,14 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
         wanted: list[CodeFile] = []
         if first and b'"want"' in first:
             wanted = [code[index] for index in json.loads(first)["want"]]
-            _send_tar(channel.sendall, folder, wanted)
+            sending.wanted(wanted)
+
+            def send(block: bytes) -> None:
+                channel.sendall(block)
+                sending.add(len(block))
+
+            _send_tar(send, folder, wanted)
+            deadline = time.monotonic() + PREPARE_SECONDS
         else:
             rest = first
         channel.shutdown_write()

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
+from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.engine
 
@@ -173,6 +174,17 @@ def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engin
     assert process.returncode == 130
     assert "was interrupted; everything that it had made is deleted" in screen.text
     assert "Traceback" not in screen.text
+
+
+def test_an_interrupted_up_leaves_no_row_of_its_nodes_on_the_screen(project: Project, engine: Any) -> None:
+    with terminal(project, "up") as screen:
+        screen.wait_for(lambda text: f"{project.name}-1" in text)
+        screen.process.send_signal(signal.SIGINT)
+        code, _ = screen.end()
+    assert code == 130
+    lines = [line for line in screen.text.splitlines() if line.strip()]
+    assert lines[0].startswith(f"error: up of {project.name} was interrupted"), screen.text
+    assert labelled(engine, project.name) == []
 
 
 # --- run and pull ----------------------------------------------------------------------------------------------------

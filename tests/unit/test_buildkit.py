@@ -136,12 +136,15 @@ def test_progress_counts_instructions_of_all_stages() -> None:
     assert events == [
         BuildEvent(kind="step", text="FROM docker.io/library/debian:bookworm-slim", step=1, steps=2),
         BuildEvent(kind="layer", text="56bf5dcd38ee: 10.49MB / 29.13MB 0.4s"),
+        BuildEvent(kind="done", text="", step=1),
         BuildEvent(kind="step", text="RUN echo hi", step=2, steps=2),
-        BuildEvent(kind="output", text="hi"),
-        BuildEvent(kind="output", text="red"),
+        BuildEvent(kind="output", text="hi", step=2),
+        BuildEvent(kind="output", text="red", step=2),
         BuildEvent(kind="step", text="RUN sleep 2", step=3, steps=14),
-        BuildEvent(kind="output", text="second"),
-        BuildEvent(kind="output", text="still here"),
+        BuildEvent(kind="output", text="second", step=3),
+        BuildEvent(kind="done", text="", step=3),
+        BuildEvent(kind="output", text="still here", step=2),
+        BuildEvent(kind="done", text="", step=2),
     ]
 
 

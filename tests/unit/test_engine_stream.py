@@ -46,9 +46,19 @@ def test_a_build_yields_its_image_and_each_step_with_its_number() -> None:
     assert image_id == "sha256:1234"
     assert events == [
         BuildEvent(kind="step", text="FROM base", step=1, steps=3),
+        BuildEvent(kind="done", text="", step=1),
         BuildEvent(kind="step", text="RUN make all", step=2, steps=3),
-        BuildEvent(kind="output", text="cc -c a.c"),
+        BuildEvent(kind="output", text="cc -c a.c", step=2),
+        BuildEvent(kind="done", text="", step=2),
     ]
+
+
+def test_a_step_that_fails_is_never_done() -> None:
+    events: list[BuildEvent] = []
+    items = [step(1, "FROM base"), step(2, "RUN make"), error("2")]
+    with pytest.raises(ImageError):
+        follow_build(items, image="digits", pip_hint="", progress=events.append)
+    assert [event.step for event in events if event.kind == "done"] == [1]
 
 
 def test_a_line_that_arrives_in_two_items_is_one_line() -> None:

@@ -22,6 +22,7 @@ from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
+from hvdcloud.image.stages import with_stages
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
@@ -252,11 +253,12 @@ class _Work:
             if earlier.reference in step.needs:
                 self._have(earlier)
         last = 0
+        tell = with_stages(step, self.progress)
 
         def count(event: BuildEvent) -> None:
             nonlocal last
             last = event.step if event.kind == "step" else last
-            self.progress(event)
+            tell(event)
 
         if step is self.plan.last:
             step = self.plan.labelled(self.labels()).last

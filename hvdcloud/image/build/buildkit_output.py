@@ -24,6 +24,7 @@ _MOUNTS = re.compile(r"(?:--mount=\S+ )+(?:export PATH=\"/media:[^\"]*\"; )?")
 _BASE_IMAGE = re.compile(r"\[internal\] load metadata for (\S+)")
 _OUTPUT = re.compile(r"\d+\.\d+ (.*)")
 _PULLED = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52} (.*\d.*)")
+_DONE = re.compile(r"CACHED|DONE \d.*")
 _ERROR = "ERROR: "
 # The parts that passed the error on, before the error itself.
 _VIA = re.compile(
@@ -48,7 +49,8 @@ class PlainLog:
     _work: dict[str, Tail] = field(default_factory=dict)
     _stages: dict[str, int] = field(default_factory=dict)
     """How many instructions each stage has, as far as they are known."""
-    _begun: int = 0
+    _steps: dict[str, int] = field(default_factory=dict)
+    """Work that is an instruction → its place among them."""
     _last: Tail = field(default_factory=lambda: Tail(where="before its first step"))
     _failed: tuple[Tail, str] | None = None
     _closing: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -69,7 +71,7 @@ class PlainLog:
         elif base_image:
             self._work.setdefault(number, Tail(where=f"at its start: FROM {base_image[1]}"))
         else:
-            self._continue(self._work.setdefault(number, Tail(where=self._last.where)), text)
+            self._continue(number, text)
 
     def error(self) -> ImageError:
         """What went wrong, for a command that has ended with something else than success."""
@@ -84,21 +86,25 @@ class PlainLog:
     def _begin(self, number: str, instruction: re.Match[str]) -> None:
         stage, steps = instruction["stage"] or "", int(instruction["steps"])
         self._stages[stage] = steps
-        self._begun += 1
+        self._steps[number] = len(self._steps) + 1
         text = short(_MOUNTS.sub("", instruction["text"], count=1))
         of = f" of {stage}" if stage else ""
         self._last = self._work[number] = Tail(where=f"at step {instruction['step']}/{steps}{of}: {text}")
-        total = max(self._begun, sum(self._stages.values()))
-        self.progress(BuildEvent(kind="step", text=text, step=self._begun, steps=total))
+        total = max(len(self._steps), sum(self._stages.values()))
+        self.progress(BuildEvent(kind="step", text=text, step=self._steps[number], steps=total))
 
-    def _continue(self, tail: Tail, text: str) -> None:
+    def _continue(self, number: str, text: str) -> None:
+        tail = self._work.setdefault(number, Tail(where=self._last.where))
+        step = self._steps.get(number, 0)
         output = _OUTPUT.fullmatch(text)
         pulled = _PULLED.fullmatch(text)
         if output:
             for line in lines_of(output[1]):
                 tail.lines.append(line)
-                self.progress(BuildEvent(kind="output", text=line))
+                self.progress(BuildEvent(kind="output", text=line, step=step))
         elif pulled:
             self.progress(BuildEvent(kind="layer", text=f"{pulled[1]}: {pulled[2]}"))
+        elif step and _DONE.fullmatch(text):
+            self.progress(BuildEvent(kind="done", text="", step=step))
         elif text.startswith(_ERROR) and self._failed is None and "context canceled" not in text:
             self._failed = (tail, text)

@@ -144,7 +144,10 @@ class RemoteBuilder:
             ImageError, CredentialsError: it has not succeeded.
         """
         name = f"{FOLDER}/log-{build['id']}.txt"
-        log = BuildLog(self.log_bucket, name, names=_words(build, steps), progress=self.progress)
+        ids = [step.get("id", "") for step in build.get("steps", [])]
+        if len(ids) == 1 and ids[0] in steps:
+            steps = {**steps, "BUILD": steps[ids[0]]}
+        log = BuildLog(self.log_bucket, name, names=_words(steps), steps=steps, progress=self.progress)
         readable = True
         status = ""
         while True:
@@ -193,12 +196,10 @@ class RemoteBuilder:
         self.progress(BuildEvent(kind="image", text=text))
 
 
-def _words(build: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str, str]:
+def _words(steps: Mapping[str, Step]) -> dict[str, str]:
     """What the parts of a build's log are about."""
     words = {step_id: step.what for step_id, step in steps.items()}
-    words |= {f"push-{kind}": f"pushing {what}" for kind, what in words.items()}
-    alone = words.get(build["steps"][0].get("id", "")) if len(build.get("steps", [])) == 1 else None
-    return {**words, **({"BUILD": alone} if alone else {}), "PUSH": "pushing the image"}
+    return {**words, **{f"push-{kind}": f"pushing {what}" for kind, what in words.items()}, "PUSH": "pushing the image"}
 
 
 def _failure(build: Mapping[str, Any], steps: Mapping[str, Step], log: BuildLog) -> HvdcloudError:

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.image.cloudbuild.request import DOCKER
 from hvdcloud.image.engine_stream import BuildEvent, Progress, Tail, lines_of, short
+from hvdcloud.image.stages import stage_of
 from hvdcloud.storage.base import BucketUnreachableError
 
 if TYPE_CHECKING:
+    from hvdcloud.image.plan.steps import Step
     from hvdcloud.storage.gcs import GcsBucket
 
 _BEGIN = re.compile(r'Starting Step #\d+ - "(.+)"')
@@ -46,6 +48,7 @@ class BuildLog:
         bucket: where it is, opened with little patience: what can't be read now is read the next time.
         name: of the object.
         names: a step's id, BUILD or PUSH → what is done then, for people.
+        steps: a step's id, or BUILD if it is the only one → the step.
         complete: its last line is here.
         tail: of the current step, or of the push at the end.
     """
@@ -54,11 +57,14 @@ class BuildLog:
     name: str
     _: KW_ONLY
     names: Mapping[str, str]
+    steps: Mapping[str, Step]
     progress: Progress
     complete: bool = False
     tail: Tail = field(default_factory=Tail)
     _read: int = 0
     _unfinished: bytes = b""
+    _step: Step | None = None
+    _number: int = 0
 
     def poll(self) -> None:
         """Takes in what is new. Raises CredentialsError: it may not be read."""
@@ -75,7 +81,8 @@ class BuildLog:
     def _take(self, line: str) -> None:
         begin = _BEGIN.fullmatch(line)
         if begin or line in ("BUILD", "PUSH"):
-            what = self.names.get(begin[1] if begin else line)
+            part = begin[1] if begin else line
+            what, self._step, self._number = self.names.get(part), self.steps.get(part), 0
             self.tail = Tail(where="before its first step")
             if what is not None:
                 self.progress(BuildEvent(kind="image", text=what))
@@ -87,8 +94,12 @@ class BuildLog:
         if found := _INSTRUCTION.fullmatch(said):
             step, steps, text = int(found["step"]), int(found["steps"]), short(found["text"])
             self.tail = Tail(where=f"at step {step}/{steps}: {text}")
-            self.progress(BuildEvent(kind="step", text=text, step=step, steps=steps))
+            if self._number:
+                self.progress(BuildEvent(kind="done", text="", step=self._number))
+            self._number = step
+            stage = stage_of(self._step, text) if self._step else ""
+            self.progress(BuildEvent(kind="step", text=text, step=step, steps=steps, stage=stage))
             return
         said = _BUILDKIT.sub("", said, count=1)
-        self.progress(BuildEvent(kind="output", text=said))
+        self.progress(BuildEvent(kind="output", text=said, step=self._number))
         self.tail.lines.append(said)

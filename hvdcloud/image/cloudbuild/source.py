@@ -47,6 +47,7 @@ def send(bucket: Bucket, context: Context, *, progress: Progress) -> ObjectInfo:
         CapacityError: there is no space left for the archive on this machine.
         UsageError: a file became shorter while it was read.
     """
+    progress(BuildEvent(kind="image", text="packing the build's source"))
     total = hashlib.sha256()
     for chunk in context.stream():
         total.update(chunk)

@@ -1,0 +1,344 @@
+"""What progress looks like: on terminals of two sizes, with colours and without, and in a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud import steps as steps_module
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.console import Console
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build.buildkit_output import PlainLog
+from hvdcloud.image.engine_stream import BuildEvent, follow_build
+from hvdcloud.image.plan.steps import Step, plan_image
+from hvdcloud.image.stages import with_stages
+from hvdcloud.lifecycle.build import shown_on
+from hvdcloud.lifecycle.pull import _unfinished_bytes
+from hvdcloud.remote.code import CodeFile, Sending
+from hvdcloud.steps import LiveSteps, Steps
+from hvdcloud.storage.base import PARTIAL_SUFFIX
+from tests.golden import assert_golden
+from tests.support.screens import Clock, Screen
+from tests.support.terminal import COLOUR
+
+SIZES = [(80, 24), (140, 45)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "_REDRAW_SECONDS", 3600.0)
+
+
+def builder(folder: Path) -> Step:
+    """The image that Horovod is compiled for."""
+    step = plan_image(ImageConfig(requirements=None), project_dir=folder).steps[0]
+    return replace(step, arguments={**step.arguments, "FRAMEWORK_PACKAGE": "torch==2.13.0+cpu"})
+
+
+# The builder's stream, as the classic builder sends it: the seconds before an item, and the item's text.
+FIRST_BUILD: Sequence[tuple[float, str]] = [
+    (0.2, "Step 1/9 : FROM debian:bookworm-slim AS tools\n"),
+    (0.1, " ---> 0123456789ab\n"),
+    (0.0, "Step 2/9 : RUN apt-get update -q     && apt-get install -y g++\n"),
+    (21.0, "Setting up g++ (4:12.2.0-3) ...\n"),
+    (0.0, "Step 3/9 : COPY wheels/ /opt/wheels/\n"),
+    (0.3, 'Step 4/9 : RUN /opt/build/framework.sh "$FRAMEWORK_PACKAGE" "/opt/locks/$FRAMEWORK_LOCK"\n'),
+    (4.0, "Collecting torch==2.13.0+cpu\n"),
+    (44.0, "Step 5/9 : ARG FRAMEWORK\n"),
+    (0.1, "Step 6/9 : RUN set -eu;     site=$(echo /opt/venv/lib/python3.*/site-packages);     cp -rs\n"),
+    (133.0, "[ 43%] Building CXX object horovod/torch/CMakeFiles/pytorch.dir/mpi_ops_v2.cc.o with -O3\x1b[0m\n"),
+]
+
+
+def show_build(steps: Steps, clock: Clock, step: Step, *, said: Sequence[tuple[float, str]] = FIRST_BUILD) -> None:
+    """Follows a build until its stream breaks off."""
+    tell = with_stages(step, shown_on(Console(err=io.StringIO()), steps))
+
+    def items() -> Iterator[dict[str, Any]]:
+        for wait, text in said:
+            clock.now += wait
+            yield {"stream": text}
+
+    tell(BuildEvent(kind="image", text=step.what))
+    with pytest.raises(ImageError, match="without an image"):
+        follow_build(items(), image=step.what, pip_hint="", progress=tell)
+
+
+def first_build(steps: Steps, clock: Clock, folder: Path) -> None:
+    show_build(steps, clock, builder(folder))
+
+
+def up(steps: Steps, clock: Clock, _: Path) -> None:
+    steps.update("digits-0", "booting")
+    steps.update("digits-1-with-a-long-name", "pulling the image", done=43.0, total=100.0)
+    clock.now += 12.0
+    steps.finish("digits-0", "ready")
+    clock.now += 68.0
+
+
+def syncing(steps: Steps, clock: Clock, _: Path) -> None:
+    sending = Sending(lambda _: None, lambda _: None)
+    for _ in range(2):
+        sending.wanted([CodeFile(path="train.py", size=12_000_000), CodeFile(path="huge.bin", size=588_000_000)])
+    for _ in range(2):
+        steps.update("run", sending.text, done=sending.sent, total=sending.total, in_bytes=True)
+        if isinstance(steps, LiveSteps):
+            steps.draw()
+        clock.now += 4.0
+        sending.add(104_000_000)
+    steps.update("run", sending.text, done=sending.sent, total=sending.total, in_bytes=True)
+
+
+def starting(steps: Steps, clock: Clock, _: Path) -> None:
+    steps.update("run", "starting the ranks")
+    clock.now += 12.0
+
+
+def many_nodes(steps: Steps, clock: Clock, _: Path) -> None:
+    for index in range(64):
+        steps.update(f"digits-{index}", "booting")
+    clock.now += 5.0
+    for index in range(50):
+        steps.finish(f"digits-{index}", "ready")
+
+
+SCENES: Sequence[Callable[[Steps, Clock, Path], None]] = [first_build, up, syncing, starting, many_nodes]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+def test_the_screens_are_the_golden_ones(
+    columns: int, rows: int, colour: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for scene in SCENES:
+        clock, screen = Clock(), Screen(monkeypatch, columns=columns, rows=rows, colour=colour)
+        with LiveSteps(screen, clock=clock) as steps:
+            scene(steps, clock, tmp_path)
+            steps.draw()
+            shown += [f"# {scene.__name__}", screen.coloured, ""]
+            assert "red" not in screen.coloured
+            assert colour == bool(COLOUR.search(screen.getvalue().encode()))
+            # The last line is empty: what the terminal echoes there moves nothing.
+            assert len(screen.text.splitlines()) < rows
+            assert max(map(len, screen.text.splitlines())) < columns
+    assert_golden(f"progress-{columns}x{rows}{'' if colour else '-no-color'}.txt", "\n".join(shown))
+
+
+def test_a_pipe_and_a_dumb_terminal_get_a_line_for_each_step_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Stages are said once they have taken a while; here all of them do.
+    monkeypatch.setattr(threading, "Timer", Immediately)
+    lines: list[str] = []
+    for scene in SCENES[:-1]:
+        with Steps(lines.append) as steps:
+            scene(steps, Clock(), tmp_path)
+    assert_golden("progress-piped.txt", "\n".join(lines) + "\n")
+
+
+@dataclass
+class Immediately:
+    """A timer that does not wait."""
+
+    seconds: float
+    act: Callable[..., None]
+    args: tuple[Any, ...] = ()
+
+    def start(self) -> None:
+        self.act(*self.args)
+
+    def cancel(self) -> None:
+        pass
+
+
+# --- done means done -------------------------------------------------------------------------------------------------
+
+
+def test_the_start_of_the_last_step_is_not_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, screen = Clock(), Screen(monkeypatch)
+    with LiveSteps(screen, clock=clock) as steps:
+        last = [(1.0, "Step 1/1 : RUN set -eu;     site=x\n"), (200.0, "[100%] Built target pytorch\n")]
+        show_build(steps, clock, builder(tmp_path), said=last)
+        steps.draw()
+        assert "✓" not in screen.text
+        assert "100 %" not in screen.text
+        assert "compiling Horovod, once, about 5 min" in screen.text
+        assert "3 min 20 s" in screen.text
+        clock.now += 1.0
+        before = screen.text
+        steps.draw()
+        assert screen.text != before
+
+
+def test_what_counts_to_its_total_is_done_when_it_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    with LiveSteps(screen, clock=Clock()) as steps:
+        steps.update("doctor", "disk", done=20.0, total=20.0)
+        steps.draw()
+        assert "99 %" in screen.text
+        steps.finish("doctor")
+        steps.draw()
+    assert screen.text == "✓ doctor  done"
+
+
+def test_stages_that_run_side_by_side_have_a_line_each_with_its_own_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, screen = Clock(), Screen(monkeypatch)
+    with LiveSteps(screen, clock=clock) as steps:
+        log = PlainLog(
+            image="digits",
+            pip_hint="",
+            progress=with_stages(builder(tmp_path), shown_on(Console(err=io.StringIO()), steps)),
+        )
+        log.read("#5 [tools 2/6] RUN apt-get update")
+        log.read("#6 [donor 1/1] COPY --from=donor /usr/local/cuda/ /usr/local/cuda/")
+        clock.now += 5
+        for line in ("#5 4.2 Setting up g++", "#6 4.5 copied 3 GB", "#5 4.3 Setting up make"):
+            log.read(line)
+        steps.draw()
+        shown = [line.split() for line in screen.text.splitlines()]
+        assert [" ".join(words[1:] if words[1] == "image" else words) for words in shown] == [
+            "image installing compilers 5 s",
+            "Setting up make",
+            "image copying the CUDA toolkit 5 s",
+            "copied 3 GB",
+        ]
+        log.read("#5 DONE 5.0s")
+        steps.draw()
+        assert screen.text.splitlines()[0].startswith("✓ image  installing compilers")
+        assert screen.text.splitlines()[1].startswith("⠋ image  copying the CUDA toolkit")
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_leaves_no_row_and_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, screen = Clock(), Screen(monkeypatch)
+    console = Console(err=screen)
+    console.say("before")
+    with contextlib.suppress(KeyboardInterrupt), LiveSteps(screen, clock=clock) as steps:
+        steps.update("digits-0", "booting " * 20)
+        steps.finish("digits-1", "ready")
+        steps.draw()
+        for _ in range(5):
+            screen.echo("^C")
+            clock.now += 1.0
+            steps.draw()
+            assert screen.text.count("digits-0") == 1
+        screen.echo("^C")
+        raise KeyboardInterrupt
+    console.say("after")
+    assert screen.text == "before\nafter"
+
+
+# --- what takes no time ----------------------------------------------------------------------------------------------
+
+
+def test_what_takes_less_than_a_second_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, screen = Clock(), Screen(monkeypatch)
+    with LiveSteps(screen, clock=clock) as steps:
+        steps.update("digits", "looking for the cluster", after=1.0)
+        clock.now += 0.9
+        steps.draw()
+        assert screen.getvalue() == ""
+        clock.now += 0.2
+        steps.draw()
+        assert "looking for the cluster" in screen.text
+    assert screen.text == ""
+
+
+def test_a_pipe_hears_of_a_wait_only_while_it_lasts() -> None:
+    lines: list[str] = []
+    with Steps(lines.append) as steps:
+        for key, seconds in (("long", 0.2), ("short", 0.0)):
+            steps.update(key, "waiting", after=0.1)
+            time.sleep(seconds)
+            steps.drop(key)
+    time.sleep(0.2)
+    assert lines == ["long: waiting"]
+
+
+def test_threads_beside_the_command_and_screens_that_are_redrawn_show_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvdcloud.console.NOTICEABLE_SECONDS", 0.0)
+    console = Console(out=io.StringIO(), err=io.StringIO())
+
+    def wait() -> None:
+        with console.waiting("digits", "looking"):
+            pass
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    with console.redrawing():
+        wait()
+    assert console._err.getvalue() == ""
+
+
+def test_a_pull_counts_the_bytes_of_files_that_are_not_whole_yet(tmp_path: Path) -> None:
+    part = tmp_path / "epoch" / f".1-1{PARTIAL_SUFFIX}"
+    part.parent.mkdir()
+    part.write_bytes(b"x" * 40_960)
+    (tmp_path / "whole.pt").write_bytes(b"x" * 4096)
+    assert _unfinished_bytes(tmp_path) == part.stat().st_blocks * 512 > 0
+    part.unlink()
+    assert _unfinished_bytes(tmp_path) == 0
+
+
+# --- the project's files ---------------------------------------------------------------------------------------------
+
+
+def test_a_large_project_is_warned_of_once_and_by_the_name_of_its_largest_file() -> None:
+    warnings: list[str] = []
+    sending = Sending(lambda _: None, warnings.append)
+    files = [CodeFile(path="data/huge.bin", size=90_000_000), CodeFile(path="a.py", size=10_000_001)]
+    for _ in range(2):
+        sending.wanted(files)
+    assert warnings == [
+        "every node is sent 100.0 MB; the largest file is data/huge.bin (90.0 MB): a line in .gitignore or "
+        ".dockerignore leaves it out"
+    ]
+    assert sending.text == "syncing 100.0 MB (data/huge.bin is 90 %)"
+
+
+def test_a_project_of_many_small_files_names_none() -> None:
+    sending = Sending(lambda _: None, lambda text: pytest.fail(text))
+    sending.wanted([CodeFile(path=f"{number}.py", size=1000) for number in range(10)])
+    assert sending.text == "syncing 10.0 kB"
+    sending.add(2500)
+    assert (sending.sent, sending.total) == (2500, 10_000)
+
+
+# --- the ranks' lines ------------------------------------------------------------------------------------------------
+
+
+def test_the_prefix_of_each_rank_has_a_colour_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen)
+    for data in (b"[0] epoch 1\n[1] epo", b"ch 1 [0] of it\n[launcher] ", b"[0] x\n", b"[7] last\n"):
+        console.job_output(data)
+    assert screen.coloured.splitlines() == [
+        "{cyan [0]} epoch 1",
+        "{magenta [1]} epoch 1 [0] of it",
+        "[launcher] [0] x",
+        "{magenta [7]} last",
+    ]
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_without_colours_a_jobs_output_is_what_it_was(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch, colour=term == "dumb")
+    monkeypatch.setenv("TERM", term)
+    console = Console(out=screen)
+    console.job_output(b"[0] epoch 1\n")
+    assert screen.getvalue() == "[0] epoch 1\n"
