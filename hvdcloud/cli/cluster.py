@@ -148,7 +148,7 @@ def show_clusters(console: Console, listing: Listing) -> None:
     for cluster in clusters:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
-        state = "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states])
+        state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
         rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
     if len(clusters) > 1:
@@ -203,6 +203,8 @@ def show_status(console: Console, result: StatusResult) -> None:
     """Nodes, then runs."""
     cluster = result.cluster
     whole = "" if result.whole else f" (NOT WHOLE: {cluster.expected_nodes} expected)"
+    if cluster.has_stopped:
+        whole = "; its nodes have stopped (hvdcloud pull, then hvdcloud down)"
     console.answer(
         f"cluster {cluster.name} on {cluster.provider}, {seconds(result.age_seconds)} old, "
         f"made by {cluster.owner}{whole}"
@@ -215,7 +217,10 @@ def show_status(console: Console, result: StatusResult) -> None:
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
             [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
         )
-        _elastic(console, result.runs[-1])
+        newest = result.runs[-1]
+        if newest.state not in ("running", "succeeded") and newest.reason:
+            console.answer(f"run {newest.run} {newest.state}: {newest.reason}")
+        _elastic(console, newest)
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     if result.nodes_gone:

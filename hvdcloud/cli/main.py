@@ -111,8 +111,21 @@ def _run(argv: list[str]) -> ExitCode:
     return invocation.exit_code
 
 
+_AFTER_INTERRUPT = {
+    "build": ("the build is stopped; nothing was created", "hvdcloud build continues with the steps that are done"),
+    "push": ("the push is stopped; the image is still here", "hvdcloud push sends the rest"),
+    "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
+    "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
+    "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
+    "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
+}
+"""What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""
+
+
 def _interrupted(invocation: Invocation) -> ExitCode:
-    return _failed(invocation, InterruptedByUserError("interrupted", hint="hvdcloud list shows what there is"))
+    said = (f"{invocation.command or 'hvdcloud'} is stopped", "hvdcloud list shows the clusters that exist")
+    message, hint = _AFTER_INTERRUPT.get(invocation.command, said)
+    return _failed(invocation, InterruptedByUserError(message, hint=hint))
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:

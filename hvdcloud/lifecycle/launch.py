@@ -56,21 +56,27 @@ def launch(
     # Before anything is built or costs anything.
     check_tools(context.config, options)
     cluster: UpResult | None = None
+    step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
     try:
         # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
         with ThreadPoolExecutor(max_workers=1) as pool:
             pool.submit(import_module, "fabric")
             confirm_before_build(context, consent)
+            step = "its image was prepared"
             built = ensure_image(context)
+            step = "its cluster was prepared"
             cluster = up(context, consent=consent)
+        step = "its run was prepared"
         result = run(context, options, meter=meter)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
         if cluster is not None and cluster.created:
             _give_up(context)
-        raise
+        left = f"cluster {context.name} stays as it was" if cluster is not None else "no node was created"
+        message = f"launch of {context.name} was interrupted while {step}; {left}"
+        raise InterruptedByUserError(message, hint="hvdcloud launch starts again") from None
     except HvdcloudError as error:
         if cluster is not None:
             _after_a_lost_run(context, error, target, meter)
@@ -106,8 +112,12 @@ def finish(
             archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
+        if result.checkpoints_complete:
+            left = "its checkpoints are in the bucket, and its nodes end themselves"
+        else:
+            left = "its nodes stay, because not every checkpoint is in the bucket"
         raise InterruptedByUserError(
-            f"interrupted after run {result.run} had ended; the nodes of {context.name} are still there",
+            f"interrupted after run {result.run} had ended; {left}",
             hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
         ) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
@@ -139,7 +149,8 @@ def _give_up(context: Context) -> None:
             down(context)
     except CheckpointError:
         raise InterruptedByUserError(
-            f"launch of {context.name} was interrupted while its run was starting; the run continues",
+            f"launch of {context.name} was interrupted while its run was starting; it continues, then its nodes end "
+            "themselves",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
     message = f"launch of {context.name} was interrupted; everything that it had made is deleted"
