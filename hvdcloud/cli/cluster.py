@@ -13,7 +13,7 @@ import typer
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node, Plan
@@ -113,7 +113,7 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         what = "what was left of it" if result.nodes_gone else "it"
         cost = f"; {what} cost {dollars(result.dollars)}"
     console.answer(
-        f"{result.cluster} is gone: {len(result.deleted)} object(s) deleted in {seconds(result.seconds)}; "
+        f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
     )
 

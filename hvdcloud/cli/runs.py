@@ -159,10 +159,10 @@ def show_end(
     Raises:
         JobFailedError: the job has failed.
     """
-    succeeded = result.state == "succeeded"
-    own = next((entry for entry in pulled.runs if entry.run == result.run and entry.complete), None)
-    # That of a run that succeeded is in the last line.
-    show_pull(console, replace(pulled, runs=[each for each in pulled.runs if not (succeeded and each is own)]))
+    own = next((entry for entry in pulled.runs if entry.run == result.run), None)
+    in_last_line = own if own is not None and own.complete and result.state == "succeeded" else None
+    if others := [each for each in pulled.runs if each is not in_last_line]:
+        show_pull(console, replace(pulled, runs=others))
     show_down(console, deleted, with_cost=False)
     if result.cost is not None:
         console.answer(result.cost.summary)

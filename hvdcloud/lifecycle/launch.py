@@ -74,9 +74,7 @@ def launch(
     except KeyboardInterrupt:
         if cluster is not None and cluster.created:
             _give_up(context)
-        left = f"cluster {context.name} stays as it was" if cluster is not None else "no node was created"
-        message = f"launch of {context.name} was interrupted while {step}; {left}"
-        raise InterruptedByUserError(message, hint="hvdcloud launch starts again") from None
+        raise _interrupted(context.name, step, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
             _after_a_lost_run(context, error, target, meter)
@@ -112,17 +110,29 @@ def finish(
             archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
-        if result.checkpoints_complete:
-            left = "its checkpoints are in the bucket, and its nodes end themselves"
-        else:
-            left = "its nodes stay, because not every checkpoint is in the bucket"
-        raise InterruptedByUserError(
-            f"interrupted after run {result.run} had ended; {left}",
-            hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
-        ) from None
+        raise _interrupted_after(context.name, result) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
     kept = runs if any(entry.files for entry in pulled.runs) else ()
     return pulled, deleted, _cost(context, meter, bucket=bucket, runs=kept, done=result.progress)
+
+
+def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
+    """After Ctrl-C before the run; `kept`: the cluster existed before."""
+    left = f"cluster {name} stays as it was" if kept else "no node was created"
+    return InterruptedByUserError(
+        f"launch of {name} was interrupted while {step}; {left}", hint="hvdcloud launch starts again"
+    )
+
+
+def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:
+    """After Ctrl-C between the end of the run and that of its nodes."""
+    left = "its nodes stay, since they hold checkpoints that are not in the bucket"
+    if result.checkpoints_complete:
+        left = "its checkpoints are in the bucket, and its nodes end themselves"
+    return InterruptedByUserError(
+        f"interrupted after run {result.run} had ended; {left}",
+        hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name}",
+    )
 
 
 def _cost(

@@ -132,14 +132,17 @@ def _check_rank(state: RunState, rank: int | None) -> None:
 
 def detached(cluster: Cluster, run_id: str, *, down_when_done: bool) -> InterruptedByUserError:
     """What is said after Ctrl-C while a run is followed: it continues, and so may its costs."""
-    name = f" --name {cluster.name}"
-    follows = f"hvdcloud logs -f {run_id}{name} follows it, hvdcloud stop{name} ends it"
-    rate = f" and cost {dollars(cluster.dollars_per_hour)}/h" if cluster.dollars_per_hour else ""
+    name = f"--name {cluster.name}"
+    follow_it = f"hvdcloud logs -f {name} follows it"
     if down_when_done:
-        after = f"then its nodes end themselves, and hvdcloud pull{name} fetches its checkpoints"
-        return InterruptedByUserError(f"detached: run {run_id} continues to its end; {after}", hint=follows)
-    nodes = f"; its nodes stay{rate} until hvdcloud down"
-    return InterruptedByUserError(f"detached: run {run_id} continues{nodes}", hint=follows)
+        return InterruptedByUserError(
+            f"detached: run {run_id} continues, and then its nodes end themselves",
+            hint=f"{follow_it}, hvdcloud pull {name} fetches its checkpoints",
+        )
+    rate = f", at {dollars(cluster.dollars_per_hour)}/h," if cluster.dollars_per_hour else ""
+    return InterruptedByUserError(
+        f"detached: run {run_id} continues, and its nodes stay{rate} until hvdcloud down {name}", hint=follow_it
+    )
 
 
 def stop(context: Context, run_id: str | None) -> RunState:

@@ -13,7 +13,7 @@ WORKSPACE = "/workspace/"
 KEPT_LINES = 400
 """Of each rank, from its end: more than a traceback has."""
 SHOWN_LINES = 10
-_LONGEST = 200
+_LONGEST = 160
 _AFTER_LINES = 60
 """A message may have many lines, and libraries say more when they end."""
 _PYTHON_ENDS = (1, 134)
@@ -128,7 +128,7 @@ def _raised(kind: str, message: str, frames: Sequence[_Frame], *, at: int) -> Ra
         kind=kind,
         message=message.replace(WORKSPACE, ""),
         place=own[-1].place if own else "",
-        lines=(*traceback[1 - SHOWN_LINES :], _short(text)),
+        lines=[_short(line) for line in (*traceback[1 - SHOWN_LINES :], text)],
         at=at,
     )
 
@@ -191,9 +191,10 @@ class _Candidate:
             text = self.raised.text
             reason, lines = f"{who} raised {_short(text)}{place}", self.raised.lines
         else:
-            lines = [line.replace(WORKSPACE, "") for line in self.lines if line.strip()][-SHOWN_LINES:]
+            lines = [_short(line.replace(WORKSPACE, "")) for line in self.lines if line.strip()][-SHOWN_LINES:]
             text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""
             reason = f"{who} {record.end}" + (f"; its last line: {_short(text)}" if text else "")
+            lines = lines if len(lines) > 1 else []
         return Failure(reason=reason, lines=lines, last_line=text)
 
 

@@ -179,6 +179,6 @@ class JobLines(LineFilter):
             return False
         if line.endswith(b"\n"):
             return True
-        dated = rank and self._elastic and text[:2] == b"[2" and len(text) < _DATED
+        dated = rank and self._elastic and b"[2".startswith(text[:2]) and len(text) < _DATED
         begins = any(start.startswith(text) for start in hidden) or (not rank and len(line) < LONGEST_PREFIX)
         return None if dated or (begins and line[:1] == b"[") else True

@@ -127,7 +127,7 @@ class LogReader(ProgressReader):
                 continue
             rank, raw = found
             self._line += 1
-            self._ranks.setdefault(rank, deque(maxlen=KEPT_LINES)).append((self._line, raw[-_LONGEST_LINE:]))
+            self._ranks.setdefault(rank, deque(maxlen=KEPT_LINES)).append((self._line, _as_drawn(raw)))
             if not self._speaker.may(rank):
                 continue
             text = raw.decode(errors="replace")
@@ -143,8 +143,13 @@ class LogReader(ProgressReader):
     def failure(self, state: RunState) -> Failure | None:
         """Why the run failed, if it did; the log is known up to its end."""
         ranks = {
-            rank: [(number, raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2]) for number, raw in lines]
+            rank: [(number, raw.decode(errors="replace")) for number, raw in lines]
             for rank, lines in self._ranks.items()
         }
         launcher = [line.removeprefix(LAUNCHER_PREFIX).decode(errors="replace") for line in self._launcher]
         return explain(state, ranks=ranks, launcher=[line for line in launcher if line.strip()])
+
+
+def _as_drawn(line: bytes) -> bytes:
+    """What is left of a line that was drawn over itself, as a progress bar does."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE]
