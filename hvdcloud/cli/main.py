@@ -91,7 +91,7 @@ def _run(argv: list[str]) -> ExitCode:
     try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
-            return _interrupted(invocation)
+            return _failed(invocation, after_interrupt(invocation.command))
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
@@ -100,7 +100,7 @@ def _run(argv: list[str]) -> ExitCode:
     except HvdcloudError as error:
         return _failed(invocation, error)
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(invocation)
+        return _failed(invocation, after_interrupt(invocation.command))
     except (BrokenPipeError, SystemExit):  # Typer makes the first into the second.
         # Nothing reads the output any more (`hvdcloud logs | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -122,10 +122,11 @@ _AFTER_INTERRUPT = {
 """What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""
 
 
-def _interrupted(invocation: Invocation) -> ExitCode:
-    said = (f"{invocation.command or 'hvdcloud'} is stopped", "hvdcloud list shows the clusters that exist")
-    message, hint = _AFTER_INTERRUPT.get(invocation.command, said)
-    return _failed(invocation, InterruptedByUserError(message, hint=hint))
+def after_interrupt(command: str) -> InterruptedByUserError:
+    """What is said after Ctrl-C in a command that says nothing of it itself."""
+    said = (f"{command or 'hvdcloud'} is stopped", "hvdcloud list shows the clusters that exist")
+    message, hint = _AFTER_INTERRUPT.get(command, said)
+    return InterruptedByUserError(message, hint=hint)
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:

@@ -145,7 +145,8 @@ def explain(
     if state.result != "failed":
         return None
     if all(record.text != state.reason for record in state.ranks):
-        return Failure(reason=state.reason, lines=launcher[-SHOWN_LINES:])
+        # Where the exit code is not a rank's, it is horovodrun's.
+        return Failure(reason=state.reason, lines=launcher[-SHOWN_LINES:] if state.exit_code else ())
     failed = [record for record in state.ranks if record.exit_code and not record.terminated]
     if state.elastic is not None and state.ended is not None:
         # The others got over what ended earlier.

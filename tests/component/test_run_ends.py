@@ -19,12 +19,12 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hvdcloud.cli.main import _AFTER_INTERRUPT
-from hvdcloud.cli.runs import price, result_parts, show_end, show_pull
+from hvdcloud.cli.main import after_interrupt
+from hvdcloud.cli.runs import result_parts, show_end, show_pull
 from hvdcloud.cluster.cost import Cost
 from hvdcloud.cluster.model import Cluster
 from hvdcloud.console import Console
-from hvdcloud.errors import HvdcloudError, InterruptedByUserError
+from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.down import DownResult
 from hvdcloud.lifecycle.launch import _interrupted, _interrupted_after
 from hvdcloud.lifecycle.logs import Followed, detached
@@ -71,12 +71,14 @@ lost = run(SUCCESS, complete=False, result="lost", reason="node digits-1 was los
 gone = DownResult(cluster="digits", deleted=["a", "b", "c"], nothing_to_do=False, seconds=1.5)
 cluster = Cluster(name="digits", id="abcdef", provider="gce", owner="me", created=datetime.now(timezone.utc),
                   expected_nodes=2, nodes=(), image="i", bucket="gs://b", dollars_per_hour=0.92)
+cost = Cost(dollars=0.113, dollars_per_hour=0.92, seconds=442.0, nodes=2)
 console = Console()
 
 
 def end(result, files=12):
     complete = result.checkpoints_complete
-    show_end(console, Platform(), result, pulled(files, complete), gone, took=80.4, hint="hvdcloud launch, once it is fixed")
+    hint = "hvdcloud launch, once it is fixed"
+    show_end(console, Platform(), result, pulled(files, complete), gone, took=80.4, hint=hint)
 
 
 def interrupted(error):
@@ -85,9 +87,9 @@ def interrupted(error):
 
 SCENES = {
     "launch": lambda: end(succeeded),
-    "launch that costs": lambda: end(replace(succeeded, cost=Cost(dollars=0.113, dollars_per_hour=0.92, seconds=442.0, nodes=2))),
+    "launch that costs": lambda: end(replace(succeeded, cost=cost)),
     "launch fails": lambda: end(failed, files=0),
-    "run": lambda: console.result(result_parts(succeeded, "1 min 20 s", price(Platform(), None), succeeded.checkpoints)),
+    "run": lambda: console.result(result_parts(succeeded, "1 min 20 s", "$0", succeeded.checkpoints)),
     "run of a program": lambda: console.result(result_parts(run(b"[0] hi\\n", files=0, result="succeeded"), "1.2 s")),
     "pull": lambda: show_pull(console, pulled()),
     "pull of a run that ended early": lambda: show_pull(console, pulled(3, False)),
@@ -98,7 +100,7 @@ SCENES = {
     "Ctrl-C in run": lambda: interrupted(detached(cluster, RUN, down_when_done=False)),
     "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
     "Ctrl-C in the pull of a run that was lost": lambda: interrupted(_interrupted_after("digits", lost)),
-    "Ctrl-C in pull": lambda: interrupted(InterruptedByUserError(_AFTER_INTERRUPT["pull"][0], hint=_AFTER_INTERRUPT["pull"][1])),
+    "Ctrl-C in pull": lambda: interrupted(after_interrupt("pull")),
 }
 try:
     SCENES[sys.argv[1]]()

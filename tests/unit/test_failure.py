@@ -170,11 +170,13 @@ def interleaved(*parts: tuple[int, str]) -> bytes:
     return "".join(text[at] for at in range(longest) for text in texts if at < len(text)).encode()
 
 
-def explained(log: bytes, records: Sequence[RankRecord], reason: str, **state: Any) -> tuple[str, list[str]]:
+def explained(
+    log: bytes, records: Sequence[RankRecord], reason: str, *, launcher: int | None = None, **state: Any
+) -> tuple[str, list[str]]:
     reader = LogReader(elastic=False)
     for at in range(0, len(log), 100):
         reader.feed(log[at : at + 100])
-    code = next((each.exit_code for each in records if each.text == reason), None)
+    code = next((each.exit_code for each in records if each.text == reason), launcher)
     found = reader.failure(RunState(result="failed", exit_code=code, reason=reason, ranks=records, **state))
     assert found is not None
     return found.reason, list(found.lines)
@@ -265,8 +267,11 @@ def test_the_cause_is_told_with_the_last_line(log: bytes, records: list[RankReco
 
 
 def test_where_no_rank_is_the_cause_horovodruns_own_lines_are_shown() -> None:
+    log, records = log_of(("launcher", LAUNCHER)), [record(0, 143, signal=15)]
     why = "horovodrun exited with 1 before its ranks had; the last lines of the log say why"
-    assert explained(log_of(("launcher", LAUNCHER)), [record(0, 143, signal=15)], why) == (why, LAUNCHER.splitlines())
+    assert explained(log, records, why, launcher=1) == (why, LAUNCHER.splitlines())
+    why = "the log could not be written on node n0: No space left on device"
+    assert explained(log, records, why) == (why, [])
 
 
 def test_what_the_others_of_an_elastic_run_got_over_is_not_the_cause() -> None:
