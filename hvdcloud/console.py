@@ -232,7 +232,9 @@ class Console:
     def error(self, error: HvdcloudError) -> None:
         """What went wrong, why, and what to type next; Ctrl-C is no error, and has one line."""
         if error.code is ExitCode.INTERRUPTED:
-            for line in (f"{error.message}; {error.hint}", *error.details.splitlines()):
+            # A terminal has put `^C` where the cursor was.
+            after_key = [""] if self._err.isatty() else []
+            for line in (*after_key, f"{error.message}; {error.hint}", *error.details.splitlines()):
                 self._line(line)
             return
         self._line(f"error: {error.message}", style="red")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.report.page import _summary
+from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.failure import Raised, raised_in
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import ElasticLimits, RankRecord, RunState
@@ -301,3 +303,22 @@ def test_a_deep_traceback_is_shown_from_its_end() -> None:
     _, lines = explained(log, [record(1, 1)], "rank 1 on n1 exited with 1")
     assert len(lines) == 10
     assert lines[-1] == "RecursionError: too deep"
+
+
+def test_the_report_tells_the_cause_too() -> None:
+    state = RunState(
+        run="r", result="failed", exit_code=1, reason="rank 0 on n0 exited with 1", ranks=[record(0, 1), record(1, 1)]
+    )
+    log = log_of((0, PEER), (1, PLAIN))
+    kept = RunRecord(
+        cluster="n",
+        run="r",
+        bucket="file:///b",
+        state=state,
+        log=log,
+        samples={},
+        events=(),
+        checkpoints=(),
+        complete=True,
+    )
+    assert dict(_summary(kept))["Reason"] == MY_BUG
