@@ -162,6 +162,30 @@ class Console:
         if not self.as_json:
             _write(self._out, text, style=style)
 
+    def result(self, parts: Sequence[str], *, path: Path | None = None, progress: bool = False) -> None:
+        """How a command ended well, in its last line: `✓ digits trained: accuracy 0.99 · $0 → /home/me/digits`.
+
+        Args:
+            parts: what there is to say, the most important first.
+            path: where the files are; a terminal that can opens it at a click.
+            progress: on standard error instead.
+        """
+        if self.quiet if progress else self.as_json:
+            return
+        stream = self._err if progress else self._out
+        mark, between, arrow = ("✓", " · ", " → ") if _has(stream, "✓·→") else ("OK", ", ", " -> ")
+        text = f"{mark} {between.join(parts)}"
+        if not _can_draw(stream):
+            _write(stream, text + (f"{arrow}{path}" if path else ""))
+            return
+        from rich.console import Console as RichConsole
+        from rich.text import Text
+
+        line = Text(text, style="green")
+        if path is not None:
+            line.append(arrow).append(str(path), style=f"link {path.as_uri()}")
+        RichConsole(file=stream).print(line, soft_wrap=True)
+
     @property
     def is_screen(self) -> bool:
         """Whether the answer goes to a terminal whose keys can be read."""
@@ -197,11 +221,7 @@ class Console:
 
     def can_print(self, text: str) -> bool:
         """Whether the answer's encoding has these characters."""
-        try:
-            text.encode(getattr(self._out, "encoding", None) or "utf-8")
-        except (UnicodeEncodeError, LookupError):
-            return False
-        return True
+        return _has(self._out, text)
 
     @property
     def width(self) -> int | None:
@@ -238,11 +258,26 @@ class Console:
         _write(self._out, json.dumps(plain(value), indent=2))
 
     def error(self, error: HvdcloudError) -> None:
-        """What went wrong, why, and what to type next."""
+        """What went wrong, why, and what to type next; Ctrl-C is no error, and has one line."""
+        if error.code is ExitCode.INTERRUPTED:
+            # A terminal has put `^C` where the cursor was.
+            after_key = [""] if self._err.isatty() else []
+            for line in (*after_key, f"{error.message}; {error.hint}", *error.details.splitlines()):
+                self._line(line)
+            return
         self._line(f"error: {error.message}", style="red")
         for line in error.details.splitlines():
             self._line(f"  {line}")
         self._line(f"  → {error.hint}", style="cyan")
+
+
+def _has(stream: TextIO, text: str) -> bool:
+    """Whether the stream's encoding has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def _write(stream: TextIO, text: str, *, style: str = "") -> None:

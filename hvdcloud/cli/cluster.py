@@ -14,7 +14,7 @@ from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node, Plan
@@ -122,7 +122,7 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         what = "what was left of it" if result.nodes_gone else "it"
         cost = f"; {what} cost {dollars(result.dollars)}"
     console.answer(
-        f"{result.cluster} is gone: {len(result.deleted)} object(s) deleted in {seconds(result.seconds)}; "
+        f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
     )
 
@@ -160,7 +160,7 @@ def show_clusters(console: Console, listing: Listing) -> None:
     for cluster in clusters:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
-        state = "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states])
+        state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
         rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
     if len(clusters) > 1:
@@ -216,6 +216,8 @@ def show_status(console: Console, result: StatusResult) -> None:
     """Nodes, then runs."""
     cluster = result.cluster
     whole = "" if result.whole else f" (NOT WHOLE: {cluster.expected_nodes} expected)"
+    if cluster.has_stopped:
+        whole = "; its nodes have stopped (hvdcloud pull, then hvdcloud down)"
     console.answer(
         f"cluster {cluster.name} on {cluster.provider}, {seconds(result.age_seconds)} old, "
         f"made by {cluster.owner}{whole}"
@@ -228,7 +230,10 @@ def show_status(console: Console, result: StatusResult) -> None:
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
             [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
         )
-        _elastic(console, result.runs[-1])
+        newest = result.runs[-1]
+        if newest.state not in ("running", "succeeded") and newest.reason:
+            console.answer(f"run {newest.run} {newest.state}: {newest.reason}")
+        _elastic(console, newest)
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     if result.nodes_gone:

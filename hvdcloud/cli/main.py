@@ -118,7 +118,7 @@ def _run(argv: list[str]) -> ExitCode:
     try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
-            return _interrupted(invocation)
+            return _failed(invocation, after_interrupt(invocation.command))
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
@@ -127,7 +127,7 @@ def _run(argv: list[str]) -> ExitCode:
     except HvdcloudError as error:
         return _failed(invocation, error)
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(invocation)
+        return _failed(invocation, after_interrupt(invocation.command))
     except (BrokenPipeError, SystemExit):  # Typer makes the first into the second.
         # Nothing reads the output any more (`hvdcloud logs | head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -138,8 +138,22 @@ def _run(argv: list[str]) -> ExitCode:
     return invocation.exit_code
 
 
-def _interrupted(invocation: Invocation) -> ExitCode:
-    return _failed(invocation, InterruptedByUserError("interrupted", hint="hvdcloud list shows what there is"))
+_AFTER_INTERRUPT = {
+    "build": ("the build is stopped; nothing was created", "hvdcloud build continues with the steps that are done"),
+    "push": ("the push is stopped; the image is still here", "hvdcloud push sends the rest"),
+    "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
+    "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
+    "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
+    "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
+}
+"""What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""
+
+
+def after_interrupt(command: str) -> InterruptedByUserError:
+    """What is said after Ctrl-C in a command that says nothing of it itself."""
+    said = (f"{command or 'hvdcloud'} is stopped", "hvdcloud list shows the clusters that exist")
+    message, hint = _AFTER_INTERRUPT.get(command, said)
+    return InterruptedByUserError(message, hint=hint)
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:

@@ -11,11 +11,15 @@ import typer
 from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.cli.cluster import show_down
-from hvdcloud.units import seconds, size
+from hvdcloud.units import counted, dollars, seconds, size
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.cost import Cost
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.pull import PullResult
+    from hvdcloud.lifecycle.down import DownResult
+    from hvdcloud.lifecycle.pull import PulledRun, PullResult
+    from hvdcloud.lifecycle.run import RunResult
+    from hvdcloud.providers.base import Platform
 
 Ranks = Annotated[
     int | None, typer.Option("-np", "--ranks", metavar="N", min=1, help="The number of ranks; default: every slot.")
@@ -90,20 +94,21 @@ def run(
         autotune=autotune,
     )
     with invocation.context({"run.controller": controller}) as experiment:
-        meter = Meter()
+        meter, console = Meter(), invocation.console
         invocation.result = result = lifecycle.run(experiment, options, meter=meter)
-        if result.state == "running":  # How a run ended that was followed is shown already.
-            invocation.console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
-        if down_when_done and not detach:
-            from hvdcloud.lifecycle.launch import finish
+        if detach:
+            console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
+            return
+        if not down_when_done:
+            result.raise_for_failure()
+            money = price(experiment.platform, meter.read(), since="so far")
+            console.result(result_parts(result, seconds(result.seconds), money, result.checkpoints), progress=True)
+            return
+        from hvdcloud.lifecycle.launch import finish
 
-            pulled, deleted, cost = finish(experiment, result, target=None, meter=meter)
-            invocation.result = result = replace(result, cost=cost)
-            show_pull(invocation.console, pulled)
-            show_down(invocation.console, deleted, with_cost=False)
-            if cost is not None:
-                invocation.console.answer(cost.summary)
-        result.raise_for_failure(pulled=down_when_done and not detach)
+        pulled, deleted, cost = finish(experiment, result, target=None, meter=meter)
+        invocation.result = result = replace(result, cost=cost)
+        show_end(console, experiment.platform, result, pulled, deleted, took=result.seconds, hint=None)
 
 
 def launch(
@@ -136,16 +141,64 @@ def launch(
             command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
         )
         invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes)
-        if result.run.last_line:
-            console.answer(f"trained: {result.run.last_line}")
-        show_pull(console, result.pull)
-        show_down(console, result.down, with_cost=False)
-        if result.cost is not None:
-            console.answer(result.cost.summary)
-        console.answer(f"all of it took {seconds(result.seconds)}")
-        result.run.raise_for_failure(
-            hint="its output is above, its checkpoints are here; fix it, then launch again", pulled=True
+        hint = "hvdcloud launch, once it is fixed"
+        show_end(
+            console,
+            experiment.platform,
+            replace(result.run, cost=result.cost),
+            result.pull,
+            result.down,
+            took=result.seconds,
+            hint=hint,
         )
+
+
+def show_end(
+    console: Console,
+    platform: Platform,
+    result: RunResult,
+    pulled: PullResult,
+    deleted: DownResult,
+    *,
+    took: float,
+    hint: str | None,
+) -> None:
+    """What came of a run whose checkpoints were pulled and whose cluster was deleted.
+
+    Args:
+        took: seconds, of all of it.
+        hint: of the error where the job has failed.
+
+    Raises:
+        JobFailedError: the job has failed.
+    """
+    own = next((entry for entry in pulled.runs if entry.run == result.run), None)
+    in_last_line = own if own is not None and own.complete and result.state == "succeeded" else None
+    if others := [each for each in pulled.runs if each is not in_last_line]:
+        show_pull(console, replace(pulled, runs=others))
+    show_down(console, deleted, with_cost=False)
+    if result.cost is not None:
+        console.answer(result.cost.summary)
+    result.raise_for_failure(hint=hint, pulled=True)
+    files = counted(own.files, "checkpoint") if own and own.files else "no checkpoints"
+    money = price(platform, result.cost)
+    console.result(result_parts(result, seconds(took), money, files), path=own.folder if own and own.files else None)
+
+
+def result_parts(result: RunResult, *others: str) -> list[str]:
+    """What a run that succeeded is known for, `digits trained: accuracy 0.992`, then `others`."""
+    number = next((name for name in ("accuracy", "loss") if name in result.metrics), None)
+    said = f"{result.cluster} trained" if number or result.progress else f"run {result.run} of {result.cluster} is done"
+    if number is not None:
+        said += f": {number} {result.metrics[number]:.3g}"
+    return [said, *filter(None, others)]
+
+
+def price(platform: Platform, cost: Cost | None, *, since: str = "") -> str:
+    """`$0.31`; empty where it is not known."""
+    if cost is None:
+        return "" if platform.costs_money else "$0"
+    return f"{dollars(cost.dollars)} {since}".rstrip()
 
 
 def logs(
@@ -167,15 +220,17 @@ def logs(
       $ hvdcloud logs --follow --rank 3
     """
     from hvdcloud.lifecycle import logs as lifecycle
-    from hvdcloud.lifecycle.run import result_of
+    from hvdcloud.lifecycle.run import result_of_followed
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        state = lifecycle.logs(experiment, run, follow_it=follow, rank=rank)
-        invocation.result = result = result_of(experiment.name, state)
+        followed = lifecycle.logs(experiment, run, follow_it=follow, rank=rank)
+        invocation.result = result = result_of_followed(experiment.name, followed)
         if follow:
-            invocation.console.answer(result.summary)
             result.raise_for_failure()
+            invocation.console.answer(result.summary)
+        elif result.last_lines:
+            invocation.console.say(f"run {result.run} failed: {result.reason}")
 
 
 def stop(context: typer.Context, run: Run = None) -> None:
@@ -212,13 +267,22 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
 def show_pull(console: Console, result: PullResult) -> None:
     """Where the files are."""
     for entry in result.runs:
-        said = f"run {entry.run} has written no checkpoint"
-        if entry.files:
-            said = f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {_short(entry.folder)} "
-            said += f"({size(entry.bytes_fetched)} fetched)"
-        console.answer(said + ("" if entry.complete else "; the run may still write more"))
+        if not entry.files:
+            console.answer(f"run {entry.run} has written no checkpoint" + ("" if entry.complete else _missing(entry)))
+            continue
+        files = counted(entry.files, "checkpoint file")
+        said = f"{files} of run {entry.run}, verified ({size(entry.bytes_fetched)} fetched)"
+        if entry.complete:
+            console.result([said], path=entry.folder)
+        else:
+            console.answer(f"{said}, in {entry.folder}{_missing(entry)}")
     if not result.runs:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
+
+
+def _missing(entry: PulledRun) -> str:
+    """Of a run whose nodes have not said that everything is in the bucket."""
+    return "; not everything reached the bucket before it ended" if entry.ended else "; the run may still write more"
 
 
 def report(

@@ -154,6 +154,11 @@ class Cluster:
         )
 
     @property
+    def has_stopped(self) -> bool:
+        """Every node that was asked for exists, and has stopped: nodes end themselves when a run is done."""
+        return len(self.nodes) == self.expected_nodes and {node.state for node in self.nodes} == {NodeState.STOPPED}
+
+    @property
     def is_remnant(self) -> bool:
         """Its nodes are gone, and only what holds nothing and costs nothing is left."""
         return not self.nodes and not self.unseen and all(each.kind.harmless for each in self.other_objects)

@@ -56,21 +56,25 @@ def launch(
     # Before anything is built or costs anything.
     check_tools(context.config, options)
     cluster: UpResult | None = None
+    step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
     try:
         # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
         with ThreadPoolExecutor(max_workers=1) as pool:
             pool.submit(import_module, "fabric")
             confirm_before_build(context, consent)
+            step = "its image was prepared"
             built = ensure_image(context)
+            step = "its cluster was prepared"
             cluster = up(context, consent=consent)
+        step = "its run was prepared"
         result = run(context, options, meter=meter)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
         if cluster is not None and cluster.created:
             _give_up(context)
-        raise
+        raise _interrupted(context.name, step, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
             _after_a_lost_run(context, error, target, meter)
@@ -107,13 +111,29 @@ def finish(
                 archive.wait(bucket, cluster=context.name, run_id=result.run)
         deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
     except KeyboardInterrupt:
-        raise InterruptedByUserError(
-            f"interrupted after run {result.run} had ended; the nodes of {context.name} are still there",
-            hint=f"hvdcloud pull --name {context.name}, then hvdcloud down --name {context.name}",
-        ) from None
+        raise _interrupted_after(context.name, result) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
     kept = runs if any(entry.files for entry in pulled.runs) else ()
     return pulled, deleted, _cost(context, meter, bucket=bucket, runs=kept, done=result.progress)
+
+
+def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
+    """After Ctrl-C before the run; `kept`: the cluster existed before."""
+    left = f"cluster {name} stays as it was" if kept else "no node was created"
+    return InterruptedByUserError(
+        f"launch of {name} was interrupted while {step}; {left}", hint="hvdcloud launch starts again"
+    )
+
+
+def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:
+    """After Ctrl-C between the end of the run and that of its nodes."""
+    left = "its nodes stay, since they hold checkpoints that are not in the bucket"
+    if result.checkpoints_complete:
+        left = "its checkpoints are in the bucket, and its nodes end themselves"
+    return InterruptedByUserError(
+        f"interrupted after run {result.run} had ended; {left}",
+        hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name}",
+    )
 
 
 def _cost(
@@ -140,7 +160,8 @@ def _give_up(context: Context) -> None:
             down(context)
     except CheckpointError:
         raise InterruptedByUserError(
-            f"launch of {context.name} was interrupted while its run was starting; the run continues",
+            f"launch of {context.name} was interrupted while its run was starting; it continues, then its nodes end "
+            "themselves",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
     message = f"launch of {context.name} was interrupted; everything that it had made is deleted"

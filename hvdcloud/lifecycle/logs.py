@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.errors import HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
-from hvdcloud.runs.log_lines import RankLines
-from hvdcloud.runs.progress import LogReader, Progress
+from hvdcloud.runs.log_lines import JobLines, RankLines
+from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
+from hvdcloud.units import dollars
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -37,9 +38,8 @@ class Followed:
     """A run that was followed to its end."""
 
     state: RunState
-    last_line: str
-    progress: Progress | None
-    """What the run did, if its output tells; the whole log was read."""
+    log: LogReader
+    """What its output says; all of it was read."""
 
 
 def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState:
@@ -61,8 +61,9 @@ def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> tupl
     return archive.read(context.bucket(cluster), cluster=context.name, cluster_id=cluster_id, run_id=run_id)
 
 
-def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> RunState:
-    """Write a run's output to the console; from the bucket if its nodes are gone. Returns the run's state.
+def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> Followed:
+    """Write a run's output to the console; from the bucket if its nodes are gone. Returns the run's state, and what was
+    read of its log.
 
     Args:
         run_id: None: the newest.
@@ -71,31 +72,53 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
 
     Raises:
         UsageError: no such run or rank.  NodeError: the head is lost.
+        InterruptedByUserError: Ctrl-C while it is followed; the run continues.
     """
     found = context.find()
-    show = _shown(context, rank)
     if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
         state, log = kept
         _check_rank(state, rank)
-        show(log)
-        return state
+        return _show(context, state, log, rank=rank)
     cluster = found or context.cluster()
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
     run_id, elastic = state.run, state.elastic is not None
     if follow_it:
-        with replacing(context, run_id, elastic=elastic):
-            return follow(context, cluster, run_id, rank=rank, elastic=elastic).state
+        try:
+            with replacing(context, run_id, elastic=elastic):
+                return follow(context, cluster, run_id, rank=rank, elastic=elastic)
+        except KeyboardInterrupt:
+            raise detached(cluster, run_id, down_when_done=state.down_when_done) from None
     answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
-    show(answer.stdout)
-    return _state_line(answer.stderr)
+    return _show(context, _state_line(answer.stderr), answer.stdout, rank=rank)
 
 
-def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
-    """What prints the log's bytes, all of them or one rank's."""
-    if rank is None:
+def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
+    """The end of the log of the newest run, which has ended; where its head cannot tell, nothing of it."""
+    log = b""
+    if cluster.is_headless:
+        kept = _kept(context, cluster, state.run)
+        log = kept[1] if kept is not None else b""
+    else:
+        answer = context.fleet(cluster).head.call("look")
+        log = str(answer["log"]["text"]).encode() if answer.get("run") == state.run else b""
+    reader = LogReader(elastic=state.elastic is not None)
+    reader.feed(log)
+    return Followed(state=state, log=reader)
+
+
+def _show(context: Context, state: RunState, log: bytes, *, rank: int | None) -> Followed:
+    reader = LogReader(elastic=state.elastic is not None)
+    _shown(context, rank, elastic=state.elastic is not None)(log)
+    reader.feed(log)
+    return Followed(state=state, log=reader)
+
+
+def _shown(context: Context, rank: int | None, *, elastic: bool) -> Callable[[bytes], None]:
+    """What prints the log's bytes: one rank's lines, or those of the job; with `--verbose` all of them."""
+    if rank is None and context.console.verbose:
         return context.console.job_output
-    lines = RankLines(rank)
+    lines = JobLines(elastic=elastic) if rank is None else RankLines(rank)
     return lambda data: context.console.job_output(lines.feed(data))
 
 
@@ -108,6 +131,21 @@ def _check_rank(state: RunState, rank: int | None) -> None:
             f"run {state.run} has no rank {rank}",
             hint=f"its ranks {are} 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
         )
+
+
+def detached(cluster: Cluster, run_id: str, *, down_when_done: bool) -> InterruptedByUserError:
+    """What is said after Ctrl-C while a run is followed: it continues, and so may its costs."""
+    name = f"--name {cluster.name}"
+    follow_it = f"hvdcloud logs -f {name} follows it"
+    if down_when_done:
+        return InterruptedByUserError(
+            f"detached: run {run_id} continues, and then its nodes end themselves",
+            hint=f"{follow_it}, hvdcloud pull {name} fetches its checkpoints",
+        )
+    rate = f", at {dollars(cluster.dollars_per_hour)}/h," if cluster.dollars_per_hour else ""
+    return InterruptedByUserError(
+        f"detached: run {run_id} continues, and its nodes stay{rate} until hvdcloud down {name}", hint=follow_it
+    )
 
 
 def stop(context: Context, run_id: str | None) -> RunState:
@@ -128,7 +166,7 @@ def follow(
     """
     offset = 0
     reader = LogReader(elastic=elastic)
-    show = _shown(context, rank)
+    show = _shown(context, rank, elastic=elastic)
 
     def take(data: bytes) -> None:
         show(data)
@@ -154,7 +192,7 @@ def follow(
             context.console.warn(f"{cut.cause.message}; the run continues; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
-    return Followed(state=state, last_line=reader.last_line, progress=reader.progress)
+    return Followed(state=state, log=reader)
 
 
 class _CutError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,9 @@ class PulledRun:
     files: int
     bytes_fetched: int
     complete: bool
-    """False while the run may still write more."""
+    """False while the run may still write more, and where it ended before everything was in the bucket."""
+    ended: bool = False
+    """It writes no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,13 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
     bucket = context.bucket(cluster)
     with context.console.waiting("pull", "looking for runs"):
         runs = _runs(context, bucket, cluster, run_id)
-    return pull_runs(context, bucket=bucket, runs=runs, target=target)
+    return pull_runs(context, bucket=bucket, runs=runs, target=target, ended=cluster is None)
 
 
-def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None) -> PullResult:
-    """Fetch these runs, in order."""
+def pull_runs(
+    context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None, ended: bool = True
+) -> PullResult:
+    """Fetch these runs, in order; `ended`: none of them writes any more."""
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
 
     started = time.monotonic()
@@ -77,7 +81,8 @@ def pull_runs(context: Context, *, bucket: Bucket, runs: Sequence[str], target: 
     with context.console.steps() as steps:
         for run in runs:
             try:
-                pulled.append(_pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files))
+                found = _pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files)
+                pulled.append(replace(found, ended=ended))
             except CheckpointError as error:
                 errors.append(error)
     if errors:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
-from hvdcloud.lifecycle.logs import follow
+from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, UsageError
+from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.units import counted, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
@@ -67,7 +69,12 @@ class RunResult:
     checkpoint_files: int = 0
     checkpoints_complete: bool = False
     last_line: str = ""
-    """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed."""
+    """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed; of a run
+    that failed, that which the first rank to fail printed of it."""
+    last_lines: Sequence[str] = ()
+    """Of a run that failed: the last lines of the first rank to fail."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
     progress: Progress | None = None
     """The epochs or steps that it did, if it was followed and prints them."""
     cost: Cost | None = None
@@ -83,11 +90,15 @@ class RunResult:
     def summary(self) -> str:
         """One line for people."""
         code = f", exit code {self.exit_code}" if self.exit_code else ""
-        files = f"{self.checkpoint_files} checkpoint file(s)" if self.checkpoint_files else "no checkpoints"
-        where = ", all in the bucket" if self.checkpoint_files else ""
-        if not self.checkpoints_complete:
-            where = ", NOT all in the bucket"
-        return f"run {self.run} {self.state} after {self.seconds:.1f} s{code}; {files}{where}"
+        return f"run {self.run} {self.state} after {seconds(self.seconds)}{code}; {self.checkpoints}"
+
+    @property
+    def checkpoints(self) -> str:
+        """`12 checkpoint files, all in the bucket`."""
+        files = counted(self.checkpoint_files, "checkpoint file") if self.checkpoint_files else "no checkpoints"
+        if self.checkpoints_complete:
+            return f"{files}, all in the bucket" if self.checkpoint_files else files
+        return f"{files} in the bucket, and not all that its nodes hold" if self.state != "running" else files
 
     def raise_for_failure(self, *, hint: str | None = None, pulled: bool = False) -> None:
         """Turn anything but success into an error.
@@ -110,10 +121,13 @@ class RunResult:
                 )
             return
         code = self.exit_code if self.exit_code is not None else 1
+        reason = self.reason or f"exit code {code}"
+        pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
         raise JobFailedError(
-            f"run {self.run} {self.state}: {self.reason or f'exit code {code}'}",
-            hint=hint or f"hvdcloud logs {self.run} shows its output; hvdcloud pull fetches the checkpoints so far",
+            reason if self.state == "failed" else f"run {self.run} {self.state}: {reason}",
+            hint=hint or f"hvdcloud logs {self.run} shows its output{pull}",
             exit_code=code,
+            details="\n".join([*self.last_lines, self.summary]),
         )
 
 
@@ -142,15 +156,9 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     try:
         with replacing(context, run_id, elastic=elastic):
             final = follow(context, cluster, run_id, elastic=elastic)
-        result = replace(result_of(cluster.name, final.state), last_line=final.last_line, progress=final.progress)
-        context.console.say(result.summary)
-        return result
+        return result_of_followed(cluster.name, final)
     except KeyboardInterrupt:
-        raise InterruptedByUserError(
-            f"detached from run {run_id}; it keeps running",
-            hint=f"hvdcloud logs -f {run_id} --name {cluster.name} reattaches; "
-            f"hvdcloud stop --name {cluster.name} ends it",
-        ) from None
+        raise detached(cluster, run_id, down_when_done=options.down_when_done) from None
 
 
 def result_of(cluster: str, state: RunState) -> RunResult:
@@ -171,6 +179,17 @@ def result_of(cluster: str, state: RunState) -> RunResult:
     )
 
 
+def result_of_followed(cluster: str, followed: Followed) -> RunResult:
+    """From a run's state and its whole log."""
+    result, log = result_of(cluster, followed.state), followed.log
+    result = replace(result, last_line=log.last_line, progress=log.progress, metrics=log.metrics)
+    failure = log.failure(followed.state)
+    if failure is None:
+        return result
+    said = failure.last_line or log.last_line
+    return replace(result, reason=failure.reason, last_lines=failure.lines, last_line=said)
+
+
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
     from hvdcloud.cluster.nodes_gone import not_whole
@@ -183,6 +202,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         raise UsageError(
             "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
         )
+    if options.resume:
+        _check_resumed(context, cluster, options.resume)
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
@@ -285,9 +306,29 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     most = max(sent, key=lambda node: node.files)
     context.console.detail(f"{len(code)} file(s) of code; sent {most.files} ({most.bytes} bytes) to a node at most")
     if sent[0].restored:
-        context.console.say(f"{sent[0].restored} checkpoint file(s) of run {resume} restored on every node")
-    context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
+        files = counted(sent[0].restored, "checkpoint file")
+        context.console.say(
+            f"this run continues from run {resume}, {files} restored on every node (--fresh starts empty)"
+        )
+    context.console.say(
+        f"run {run_id}: {counted(ranks, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(command)}"
+    )
     return run_id, ranks
+
+
+def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
+    """Raise UsageError if the bucket holds nothing of the run to continue from."""
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    bucket = context.bucket(cluster)
+    known = list_runs(bucket, cluster.name)
+    if run_id not in known:
+        newest = f"its newest are {', '.join(known[-3:])}" if known else "hvdcloud run starts the first one"
+        near = difflib.get_close_matches(run_id, known, n=1)
+        raise UsageError(
+            f"{bucket.url} holds no run {run_id} of {cluster.name}",
+            hint=f"hvdcloud run --resume {near[0]}" if near else newest,
+        )
 
 
 def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:

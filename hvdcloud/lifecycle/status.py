@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.console import Console, Draw
 from hvdcloud.errors import HvdcloudError, UsageError
-from hvdcloud.lifecycle.run import RunResult, result_of
+from hvdcloud.lifecycle.logs import read_log
+from hvdcloud.lifecycle.run import RunResult, result_of, result_of_followed
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -45,7 +46,10 @@ def status(context: Context) -> StatusResult:
     runs: list[RunResult] = []
     unknown = ""
     try:
-        runs = [result_of(cluster.name, state) for state in context.run_states(cluster)]
+        states = context.run_states(cluster)
+        runs = [result_of(cluster.name, state) for state in states]
+        if states and states[-1].result == "failed":
+            runs[-1] = result_of_followed(cluster.name, read_log(context, cluster, states[-1]))
     except HvdcloudError as error:
         unknown = error.message
     return StatusResult(

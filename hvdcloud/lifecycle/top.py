@@ -259,7 +259,8 @@ class _Watch:
             answer, lines = self._answer, list(self._lines)
             position, numbers = self._reader.position, dict(self._reader.numbers)
             silent = time.monotonic() - self._heard
-        state = RunState.from_json(answer.get("state"))
+            state = RunState.from_json(answer.get("state"))
+            failure = self._reader.failure(state)
         if not state.run:
             return None, [], lines
         now = float(answer["now"]) + silent
@@ -267,7 +268,7 @@ class _Watch:
         view = RunView(
             run=state.run,
             state=state.result if state.done else state.state,
-            reason=state.reason,
+            reason=failure.reason if failure is not None else state.reason,
             ranks=state.np,
             seconds=max(0.0, (state.ended or now) - began),
             position=position,

@@ -17,6 +17,7 @@ from hvdcloud.report import changes
 from hvdcloud.report.metrics import Series, read_metrics
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import number
 from hvdcloud.units import dollars, seconds, size
 
@@ -87,6 +88,14 @@ def outcome(record: RunRecord) -> str:
     return record.state.result or "not known to have ended"
 
 
+def _reason(record: RunRecord) -> str:
+    """Why it did not succeed: of a run that failed, what the first rank to fail printed."""
+    reader = LogReader(elastic=record.state.elastic is not None)
+    reader.feed(record.log)
+    failure = reader.failure(record.state)
+    return failure.reason if failure is not None else record.state.reason
+
+
 def _summary(record: RunRecord) -> list[tuple[str, object]]:
     state, about = record.state, record.about
     provider = f" ({about.provider})" if about.provider else ""
@@ -100,7 +109,7 @@ def _summary(record: RunRecord) -> list[tuple[str, object]]:
     rows += [(name, value) for name, value in given if value]
     rows.append(("Result", outcome(record) + (f", exit code {state.exit_code}" if state.exit_code else "")))
     if state.reason:
-        rows.append(("Reason", state.reason))
+        rows.append(("Reason", _reason(record)))
     if record.started:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:

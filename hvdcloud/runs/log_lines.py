@@ -33,6 +33,12 @@ _PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
 LONGEST_PREFIX = 9
 """Bytes of the longest prefix that a rank's line can have."""
+LAUNCHER_PREFIX = b"[launcher] "
+_VERDICT_PREFIX = b"[hvdcloud] rank "
+_ABORTS = (b"terminate called after throwing an instance of 'gloo::", b"  what():  [/tmp/horovod/")
+_HOROVOD_ERROR = re.compile(rb"\[2[\d :.\-]{25}: [EF] /tmp/horovod/")
+_DATED = 48
+"""Bytes after which a line that begins with a date is known to be Horovod's or not."""
 _ALONE = 3
 """After this many telling lines of another worker, with none of the speaker's between them, it has taken over."""
 
@@ -110,35 +116,69 @@ class Speaker:
         return True
 
 
-class RankLines:
-    """Lets the lines through that begin with `[RANK] `, as soon as their beginning is known.
+class LineFilter:
+    """Lets some lines of a log through, each as soon as its beginning tells which it is.
 
     A line that has no end yet, such as a progress bar, goes through piece by piece as it came.
     """
 
-    def __init__(self, rank: int) -> None:
-        self._prefix = b"[%d] " % rank
+    def __init__(self) -> None:
         self._start = b""
         """The beginning of a line, while it may still become either."""
-        self._ours: bool | None = None
-        """Whether the unfinished line is this rank's; None: not known yet."""
+        self._shown: bool | None = None
+        """Whether the unfinished line is shown; None: not known yet."""
+
+    def shows(self, line: bytes) -> bool | None:
+        """Whether to show a line that begins so; None: more of it has to be seen."""
+        raise NotImplementedError
 
     def feed(self, data: bytes) -> bytes:
         """What to show of the next piece of the log."""
         shown = bytearray()
         for piece in _PIECE.findall(data):
             line = self._start + piece
-            if self._ours is None:
-                if line.startswith(self._prefix):
-                    self._ours = True
-                elif self._prefix.startswith(line):
+            if self._shown is None:
+                self._shown = self.shows(line)
+                if self._shown is None and not line.endswith(b"\n"):
                     self._start = line
                     continue
-                else:
-                    self._ours = False
             self._start = b""
-            if self._ours:
+            if self._shown is not False:
                 shown += line
             if line.endswith(b"\n"):
-                self._ours = None
+                self._shown = None
         return bytes(shown)
+
+
+class RankLines(LineFilter):
+    """Lets the lines of one rank through."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._prefix = b"[%d] " % rank
+
+    def shows(self, line: bytes) -> bool | None:
+        """Whether the line begins with `[RANK] `."""
+        return line.startswith(self._prefix) or (None if self._prefix.startswith(line) else False)
+
+
+class JobLines(LineFilter):
+    """Lets through what the job itself says: neither the launcher's lines nor what Horovod prints in an elastic run
+    whenever nodes come and go; a rank's end, which the head notes, is told with its cause when the run has ended."""
+
+    def __init__(self, *, elastic: bool) -> None:
+        super().__init__()
+        self._elastic = elastic
+
+    def shows(self, line: bytes) -> bool | None:
+        """Whether the line is the job's own."""
+        rank = _RANK.match(line)
+        text = line[rank.end() :] if rank else line
+        hidden = (LAUNCHER_PREFIX, _VERDICT_PREFIX) if rank is None else _ABORTS if self._elastic else ()
+        if text.startswith(hidden) or (rank and self._elastic and _HOROVOD_ERROR.match(text)):
+            return False
+        if line.endswith(b"\n"):
+            return True
+        dated = rank and self._elastic and b"[2".startswith(text[:2]) and len(text) < _DATED
+        begins = any(start.startswith(text) for start in hidden) or (not rank and len(line) < LONGEST_PREFIX)
+        return None if dated or (begins and line[:1] == b"[") else True

@@ -6,9 +6,14 @@ is said. A resumed run counts what it did itself: from the first number that was
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
-from hvdcloud.runs.log_lines import LONGEST_PREFIX, Speaker, counted, numbers_in, rank_and_text
+from hvdcloud.runs.failure import KEPT_LINES, Failure, explain
+from hvdcloud.runs.log_lines import LAUNCHER_PREFIX, LONGEST_PREFIX, Speaker, counted, numbers_in, rank_and_text
+from hvdcloud.runs.state import RunState
+
+_LONGEST_LINE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,11 @@ class LogReader(ProgressReader):
         self.last_line = ""
         self.numbers: dict[str, float] = {}
         """`loss`, `images/s`: of the last line that had any."""
+        self.metrics: dict[str, float] = {}
+        """The newest of each number."""
+        self._ranks: dict[int, deque[tuple[int, bytes]]] = {}
+        self._launcher: deque[bytes] = deque(maxlen=KEPT_LINES)
+        self._line = 0
         self._speaker = Speaker(elastic=elastic)
         self._rest = b""
 
@@ -108,12 +118,18 @@ class LogReader(ProgressReader):
         """Take a piece of the log, wherever it is cut."""
         *lines, rest = (self._rest + data).split(b"\n")
         # Enough of a line that never ends to see whose it is.
-        self._rest = rest[:LONGEST_PREFIX] + rest[LONGEST_PREFIX:][-4096:]
+        self._rest = rest[:LONGEST_PREFIX] + rest[LONGEST_PREFIX:][-_LONGEST_LINE:]
         for line in lines:
             found = rank_and_text(line)
-            if found is None or not self._speaker.may(found[0]):
+            if found is None:
+                if line.startswith(LAUNCHER_PREFIX):
+                    self._launcher.append(line)
                 continue
             rank, raw = found
+            self._line += 1
+            self._ranks.setdefault(rank, deque(maxlen=KEPT_LINES)).append((self._line, _as_drawn(raw)))
+            if not self._speaker.may(rank):
+                continue
             text = raw.decode(errors="replace")
             if text.strip():
                 self.last_line = text.strip()
@@ -122,3 +138,18 @@ class LogReader(ProgressReader):
                 if (at or numbers) and self._speaker.says(rank, at):
                     self.take(at)
                     self.numbers = numbers or self.numbers
+                    self.metrics |= numbers
+
+    def failure(self, state: RunState) -> Failure | None:
+        """Why the run failed, if it did; the log is known up to its end."""
+        ranks = {
+            rank: [(number, raw.decode(errors="replace")) for number, raw in lines]
+            for rank, lines in self._ranks.items()
+        }
+        launcher = [line.removeprefix(LAUNCHER_PREFIX).decode(errors="replace") for line in self._launcher]
+        return explain(state, ranks=ranks, launcher=[line for line in launcher if line.strip()])
+
+
+def _as_drawn(line: bytes) -> bytes:
+    """What is left of a line that was drawn over itself, as a progress bar does."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE]

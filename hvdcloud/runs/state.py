@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -129,7 +130,21 @@ class RankRecord:
     signal: int | None = None
     terminated: bool | None = None
     """Whether the launcher had asked for its end, which is then not what made the run fail; None: not known."""
+    out_of_memory: bool = False
+    """The kernel killed it because there was no memory left."""
     ended: Instant | None = None
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        if self.out_of_memory:
+            return "was killed by the kernel, which was out of memory"
+        return f"exited with {self.exit_code}" if self.signal is None else f"was killed by {signal_name(self.signal)}"
+
+    @property
+    def text(self) -> str:
+        """Its end in words."""
+        return f"rank {self.rank} on {self.node} {self.end}"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
@@ -141,6 +156,7 @@ class RankRecord:
         found: dict[str, Any] = {"rank": self.rank, "exit_code": self.exit_code, "signal": self.signal}
         if self.terminated is not None:
             found["terminated"] = self.terminated
+        found |= {"out_of_memory": True} if self.out_of_memory else {}
         return {**found, "ended": self.ended, **({"node": self.node} if self.node else {})}
 
 
@@ -348,6 +364,14 @@ class RunState:
         absent |= {key for key in ("making", "not_deleted", "supervisor_dead") if not found[key]}
         absent |= {"left_behind"} if self.left_behind is None else set()
         return {key: value for key, value in found.items() if key not in absent}
+
+
+def signal_name(number: int) -> str:
+    """`signal 9 (SIGKILL)`."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def ranks_text(*, ranks: int, now: int | None) -> str:

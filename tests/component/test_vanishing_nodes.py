@@ -223,7 +223,7 @@ def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes
         followed = logs.follow(context, cluster, RUN)
     assert time.monotonic() - began < SOON
     assert followed.state == RunState.from_json(ENDED)
-    assert (laptop.out.getvalue(), followed.last_line) == ("[0] epoch 1\n[0] epoch 2\n", "epoch 2")
+    assert (laptop.out.getvalue(), followed.log.last_line) == ("[0] epoch 1\n[0] epoch 2\n", "epoch 2")
 
 
 def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(laptop: Laptop, new_vm: NewVm) -> None:

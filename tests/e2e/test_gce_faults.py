@@ -590,7 +590,7 @@ def test_down_in_passing_trouble(
     if fault != {"status": 404}:
         cloud.fail(fault, method=LISTS)
     ended = cluster.hvdcloud("down")
-    assert "4 object(s) deleted" in ended.out
+    assert "4 objects deleted" in ended.out
     assert "listing again found nothing left" in ended.out
     assert cloud.left() == []
 

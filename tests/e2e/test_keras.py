@@ -13,7 +13,7 @@ from tests.support.harness import Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
-FINAL = re.compile(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks")
+FINAL = re.compile(r"✓ t-keras trained: accuracy (\d\.\d+) · .* · \$0 · 12 checkpoints → /")
 LOADS = """
 import tensorflow as tf
 from pathlib import Path

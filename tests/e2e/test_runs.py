@@ -110,11 +110,12 @@ def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     assert ended.json["result"]["state"] == "failed"
     if how == "raise":
         # Both ranks end with 1: the one that raised and its peer, which Horovod ends at once; either may end first.
-        assert re.match(r"rank [01] on \S+ exited with 1", ended.json["result"]["reason"])
+        said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:11)"
+        assert ended.json["result"]["reason"] == ended.json["error"]["message"] == said
+        assert ended.json["result"]["last_line"] == "RuntimeError: rank 1 has had enough"
     else:
-        assert f"rank 1 on {project.name}-1" in ended.json["result"]["reason"]
-    if how == "raise":
-        assert "rank 1 has had enough" in ended.err
+        assert ended.json["result"]["reason"].startswith(f"rank 1 ({project.name}-1) ")
+    assert "[launcher]" not in ended.err
 
 
 def test_a_command_that_is_not_in_the_image_is_named(project: Project) -> None:
@@ -211,7 +212,8 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
         out, _ = terminal.communicate(timeout=20)
     try:
         assert terminal.returncode == 130
-        assert "it keeps running" in out
+        assert "detached: run" in out
+        assert "error" not in out
         assert "hvdcloud logs -f" in out
         assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
     finally:
@@ -234,13 +236,32 @@ def test_a_killed_cli_leaves_the_run_going(project: Project) -> None:
 def test_a_second_run_continues_from_the_first_ones_checkpoints(project: Project, tmp_path: Path) -> None:
     found = []
     for options in (("--fresh",), (), ()):
-        out = run(project, jobs.COUNTS_UP, options=options).out
-        found.append(sorted(re.findall(r"rank \d found \d", out)))
+        ended = run(project, jobs.COUNTS_UP, options=options)
+        found.append(sorted(re.findall(r"rank \d found \d", ended.out)))
+        assert ("(--fresh starts empty)" in ended.err) == (len(found) > 1)
     assert found == [[f"rank {rank} found {count}" for rank in (0, 1)] for count in (0, 1, 2)]
     pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
     # Files that a run was only given back belong to the run that wrote them.
     newest = sorted(path.name for path in Path(pulled[-1]["folder"]).iterdir())
     assert newest == ["count-3.pt"]
+
+
+def test_a_run_to_continue_from_that_is_not_in_the_bucket_is_refused_before_anything_is_sent(project: Project) -> None:
+    refused = project.hvdcloud("run", "--resume", "20200101-000000-abcdef", expect=2)
+    assert refused.err.count("holds no run 20200101-000000-abcdef of t-runs") == 1
+    assert "/var/lib/hvdcloud" not in refused.err
+
+
+def test_status_says_why_the_newest_run_failed(project: Project) -> None:
+    run(project, jobs.ONE_ENDS, "raise", expect=7)
+    said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:11)"
+    assert said in project.hvdcloud("status").out
+    newest = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
+    assert (newest["reason"], newest["last_line"]) == (said, "RuntimeError: rank 1 has had enough")
+    printed = project.hvdcloud("logs")
+    assert said in printed.err
+    assert "[launcher]" not in printed.out
+    assert "[launcher]" in project.hvdcloud("logs", "--verbose").out
 
 
 def test_ssh_works_without_a_prompt_from_here_and_between_nodes(project: Project) -> None:

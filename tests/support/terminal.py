@@ -29,10 +29,10 @@ COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
 class Terminal:
     """A terminal with hvdcloud in it: what it shows, and its keys."""
 
-    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int, size: tuple[int, int]) -> None:
         self.process = process
         self._descriptor = descriptor
-        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self.printed = b""
         """Everything so far."""
@@ -80,9 +80,11 @@ class Terminal:
         return data
 
 
-def printed_on_a_terminal(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> tuple[int, bytes]:
+def printed_on_a_terminal(
+    argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], size: tuple[int, int] = (COLUMNS, ROWS)
+) -> tuple[int, bytes]:
     """How a command ended whose streams are all a terminal, and what it printed there."""
-    with terminal_with(argv, cwd=cwd, environ=environ) as opened:
+    with terminal_with(argv, cwd=cwd, environ=environ, size=size) as opened:
         return opened.end()
 
 
@@ -94,16 +96,18 @@ def terminal(project: Project, *args: str) -> Iterator[Terminal]:
 
 
 @contextmanager
-def terminal_with(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Iterator[Terminal]:
-    """A terminal with a program in it, which is killed if it is still there at the end."""
+def terminal_with(
+    argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], size: tuple[int, int] = (COLUMNS, ROWS)
+) -> Iterator[Terminal]:
+    """A terminal of so many columns and rows with a program in it, which is killed if it is still there at the end."""
     ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
     inherited = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
     process = subprocess.Popen(
         argv, cwd=cwd, env={**inherited, **environ}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
-    opened = Terminal(process, ours)
+    opened = Terminal(process, ours, size)
     try:
         yield opened
     finally:

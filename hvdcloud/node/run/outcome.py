@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvdcloud.runs.state import RankRecord
+from hvdcloud.runs.state import RankRecord, signal_name
 
 CONSEQUENCE_SECONDS = 2.5
 """A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
@@ -73,9 +72,9 @@ def judge(evidence: Evidence) -> Outcome:
     if evidence.launcher is not None and evidence.launcher < 0 and not evidence.trouble:
         # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
         number = -evidence.launcher
-        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
     if failure is not None:
-        return Outcome("failed", failure.record.exit_code, describe(failure.record))
+        return Outcome("failed", failure.record.exit_code, failure.record.text)
     if evidence.stopped:
         return Outcome("stopped", None, "stopped on request")
     if evidence.trouble:
@@ -180,7 +179,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
     if failures:
         first_failure = _first_failure(failures)
         assert first_failure is not None
-        return Outcome("failed", first_failure.record.exit_code, describe(first_failure.record))
+        return Outcome("failed", first_failure.record.exit_code, first_failure.record.text)
     if evidence.lost:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
         return Outcome(
@@ -188,7 +187,7 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         )
     if evidence.launcher is not None and evidence.launcher < 0:
         number = -evidence.launcher
-        return Outcome("failed", 128 + number, f"horovodrun was killed by {_signal_name(number)}")
+        return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
     why = f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why"
     return Outcome("failed", evidence.launcher or None, why)
 
@@ -200,18 +199,3 @@ def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool
         return False
     doubtful = first.record.terminated or first.record.exit_code == _PYTHON_ERROR
     return bool(doubtful) and now - first.at < CONSEQUENCE_SECONDS
-
-
-def describe(record: RankRecord) -> str:
-    """One rank's end in words."""
-    who = f"rank {record.rank} on {record.node}"
-    if record.signal is not None:
-        return f"{who} was killed by {_signal_name(record.signal)}"
-    return f"{who} exited with {record.exit_code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"

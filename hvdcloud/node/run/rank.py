@@ -48,6 +48,8 @@ class _End(NamedTuple):
     signal: int | None = None
     terminated: bool = False
     """Whether the launcher had asked for it: then it is not what made the run fail."""
+    out_of_memory: bool = False
+    """Whether the kernel killed it for its memory."""
 
 
 class _Record:
@@ -61,7 +63,12 @@ class _Record:
 
     def ended(self, end: _End) -> dict[str, Any]:
         record = RankRecord(
-            rank=self._rank, exit_code=end.exit_code, signal=end.signal, terminated=end.terminated, ended=time.time()
+            rank=self._rank,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            terminated=end.terminated,
+            out_of_memory=end.out_of_memory,
+            ended=time.time(),
         ).to_json()
         self._write(record)
         return record
@@ -156,6 +163,7 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
     if problem := keras_check.problem(spec.command, environment):
         _say(problem)
         return _End(REFUSED)
+    killed_before = _killed_for_memory()
     try:
         child = _start(spec.command, environment)
     except FileNotFoundError:
@@ -198,7 +206,19 @@ def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int
     code = os.waitstatus_to_exitcode(status)
     if code == NOT_FOUND and len(spec.command) == 1:
         _say(f"command not found: {spec.command[0]}")
-    return _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
+    end = _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
+    # A shell that ran the command reports its signal as an exit code.
+    killed = end.exit_code == 128 + signal.SIGKILL and not terminated
+    return end._replace(out_of_memory=killed and _killed_for_memory() > killed_before)
+
+
+def _killed_for_memory() -> int:
+    """How many processes the kernel of this machine has killed because there was no memory left (proc(5))."""
+    with contextlib.suppress(OSError), Path("/proc/vmstat").open() as counters:
+        for line in counters:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:

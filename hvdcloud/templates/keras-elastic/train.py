@@ -366,7 +366,7 @@ def train(
         accuracy = evaluate(state.model, *test_set)
     if hvd.rank() == 0:
         speeds = state.speeds
-        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (see --epochs)"
+        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (--fresh starts empty)"
         print(f"final: accuracy {accuracy:.3f}, {pace}, {ranks}", flush=True)
         charts.close()
     # The first process that ends well ends the run for all of them: none may leave before rank 0 has written it all.

@@ -294,7 +294,7 @@ def main() -> None:
     accuracy = evaluate(model, test_images[test], test_labels[test])
     if hvd.rank() == 0:
         speeds = report.speeds
-        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (see --epochs)"
+        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (--fresh starts empty)"
         print(f"weights are equal on {ranks}", flush=True)
         print(f"final: accuracy {accuracy:.3f}, {pace}, {ranks}", flush=True)
 

@@ -305,7 +305,7 @@ def main() -> None:
     if accuracy is None:
         accuracy = evaluate(model, test_loader)
     if hvd.rank() == 0:
-        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (see --epochs)"
+        pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (--fresh starts empty)"
         print(f"final: accuracy {accuracy:.3f}, {pace}, {ranks}", flush=True)
         charts.close()
 

@@ -1,0 +1,203 @@
+"""Why a run failed, from its ranks' ends and what they printed: the user's exception, or the last lines. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hvdcloud.runs.state import RankRecord, RunState
+
+WORKSPACE = "/workspace/"
+"""Where the project's code is on a node; without it, a path is that of the user's own file."""
+KEPT_LINES = 400
+"""Of each rank, from its end: more than a traceback has."""
+SHOWN_LINES = 10
+_LONGEST = 160
+_AFTER_LINES = 60
+"""A message may have many lines, and libraries say more when they end."""
+_PYTHON_ENDS = (1, 134)
+"""The exit codes of an exception, and of one after which a library aborts."""
+_LAST_SECONDS = 60.0
+_HEADER = re.compile(r"Traceback \(most recent call last\):$")  # A progress bar may come before it in the same line.
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(, in .+)?$')
+_EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*)(?:: ?(.*))?$")
+_WITHOUT_MESSAGE = re.compile(r".*(?:\.|Error|Exception|Group|Interrupt|Exit|Iteration)")
+# Around the exceptions of a group.
+_MARGIN = re.compile(r" *(?:\| ?|\+ (?=Exception Group))")
+_MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
+_END_OF_GROUP = re.compile(r" *\+-+$")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
+_CONSEQUENCE = re.compile(
+    r"Horovod has been shut down|ncclRemoteError|gloo.*(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
+)
+"""What a rank prints when another one has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An exception that ended a Python program."""
+
+    kind: str
+    """`ValueError`, without its module."""
+    message: str
+    """Its first line."""
+    place: str
+    """`train.py:12`: the innermost line of the user's own code; empty if there is none."""
+    lines: Sequence[str]
+    """Its traceback, without the frames of libraries."""
+    at: int
+    """The number of its last line, among the lines that were given."""
+
+    @property
+    def text(self) -> str:
+        """As Python prints it."""
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What made a run fail."""
+
+    reason: str
+    """`rank 1 (digits-1) raised ValueError: my bug (train.py:12)`"""
+    lines: Sequence[str] = ()
+    """The rank's last lines, or horovodrun's."""
+    last_line: str = ""
+    """The one of them that says most: the exception."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Frame:
+    place: str
+    own: bool
+    """Of the user's code, not of a library."""
+    lines: list[str]
+
+
+def raised_in(lines: Sequence[str]) -> Raised | None:
+    """The last exception whose traceback is among one rank's lines; of chained ones that which was raised last, of a
+    group the group with its first member."""
+    found: Raised | None = None
+    group: Raised | None = None
+    frames: list[_Frame] | None = None
+    earlier: list[_Frame] = []
+    for at, text in enumerate(lines):
+        if _END_OF_GROUP.match(text):
+            continue
+        if _MEMBER.match(text):
+            group, frames = group or found, []
+            continue
+        margin = _MARGIN.match(text)
+        line = text[margin.end() :] if margin else text
+        if _HEADER.search(line):
+            frames = []
+        elif frame := _FRAME.match(line):
+            if frames is None:
+                # A syntax error of the program itself has no header. Else the last line was none of the traceback's.
+                frames = earlier if frame[3] else []
+            own = not _LIBRARY.search(frame[1])
+            place = f"{frame[1].removeprefix(WORKSPACE)}:{frame[2]}"
+            frames.append(_Frame(place=place, own=own, lines=[line.replace(WORKSPACE, "")]))
+        elif frames is None:
+            group = group if margin else None
+        elif line.startswith(" ") or not line:
+            if frames and line:
+                frames[-1].lines.append(line)
+        elif (match := _EXCEPTION.match(line)) and (match[2] is not None or _WITHOUT_MESSAGE.match(line)):
+            raised = _raised(match[1], match[2] or "", frames, at=at)
+            if not margin:
+                group = None
+            if group is None:
+                found = raised
+            elif found is group and not raised.kind.endswith("ExceptionGroup"):
+                message = f"{group.message}; the first is {raised.text}"
+                lines = (*group.lines, *raised.lines)[-SHOWN_LINES:]
+                found = replace(
+                    raised, kind=group.kind, message=message, place=raised.place or group.place, lines=lines
+                )
+            earlier, frames = frames, None
+    return found
+
+
+def _raised(kind: str, message: str, frames: Sequence[_Frame], *, at: int) -> Raised:
+    own = [frame for frame in frames if frame.own]
+    text = f"{kind}: {message}" if message else kind
+    traceback = [line for frame in own or frames for line in frame.lines]
+    return Raised(
+        kind=kind,
+        message=message.replace(WORKSPACE, ""),
+        place=own[-1].place if own else "",
+        lines=[_short(line) for line in (*traceback[1 - SHOWN_LINES :], text)],
+        at=at,
+    )
+
+
+def explain(
+    state: RunState, *, ranks: Mapping[int, Sequence[tuple[int, str]]], launcher: Sequence[str] = ()
+) -> Failure | None:
+    """Why a run failed; None: it did not.
+
+    Args:
+        ranks: the last lines of each rank, each with its number in the log.
+        launcher: the last lines of horovodrun.
+    """
+    if state.result != "failed":
+        return None
+    if all(record.text != state.reason for record in state.ranks):
+        # Where the exit code is not a rank's, it is horovodrun's.
+        return Failure(reason=state.reason, lines=launcher[-SHOWN_LINES:] if state.exit_code else ())
+    failed = [record for record in state.ranks if record.exit_code and not record.terminated]
+    if state.elastic is not None and state.ended is not None:
+        # The others got over what ended earlier.
+        recent = state.ended - _LAST_SECONDS
+        failed = [record for record in failed if (record.ended or recent) >= recent] or failed
+    candidates = [_Candidate.of(record, ranks.get(record.rank, ())) for record in failed]
+    # The head has judged by the ends alone: what ends first, or with a code of its own, counts. What was printed tells
+    # which of the ranks that ended alike only followed the others.
+    first = min(candidates, key=lambda each: (each.follows, each.record.exit_code != state.exit_code, each.began))
+    return first.failure()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A rank that failed, as a possible cause."""
+
+    record: RankRecord
+    raised: Raised | None
+    lines: Sequence[str]
+    began: tuple[float, float]
+    """Its exception's place in the log, then when it ended."""
+
+    @classmethod
+    def of(cls, record: RankRecord, numbered: Sequence[tuple[int, str]]) -> _Candidate:
+        lines = [text for _, text in numbered]
+        raised = raised_in(lines) if record.exit_code in _PYTHON_ENDS else None
+        if raised is not None and len(lines) - raised.at > _AFTER_LINES:
+            raised = None  # It was caught, and the program continued.
+        at = numbered[raised.at][0] if raised else float("inf")
+        return cls(record=record, raised=raised, lines=lines, began=(at, record.ended or 0.0))
+
+    @property
+    def follows(self) -> bool:
+        """Whether it failed because another one had ended."""
+        said = [self.raised.text] if self.raised else self.lines[-SHOWN_LINES:]
+        return any(map(_CONSEQUENCE.search, said))
+
+    def failure(self) -> Failure:
+        record = self.record
+        who = f"rank {record.rank}" + (f" ({record.node})" if record.node else "")
+        if self.raised is not None:
+            place = f" ({self.raised.place})" if self.raised.place else ""
+            text = self.raised.text
+            reason, lines = f"{who} raised {_short(text)}{place}", self.raised.lines
+        else:
+            lines = [_short(line.replace(WORKSPACE, "")) for line in self.lines if line.strip()][-SHOWN_LINES:]
+            text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""
+            reason = f"{who} {record.end}" + (f"; its last line: {_short(text)}" if text else "")
+            lines = lines if len(lines) > 1 else []
+        return Failure(reason=reason, lines=lines, last_line=text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

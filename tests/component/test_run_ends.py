@@ -1,0 +1,233 @@
+"""The last screen of a run, a launch and an interrupted command, on terminals of two sizes, in colour and without, in a
+pipe, and where there are no escape codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyte
+import pytest
+
+from tests.support.terminal import COLOUR, printed_on_a_terminal
+
+PRINTS = """
+import sys
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hvdcloud.cli.main import after_interrupt
+from hvdcloud.cli.runs import result_parts, show_end, show_pull
+from hvdcloud.cluster.cost import Cost
+from hvdcloud.cluster.model import Cluster
+from hvdcloud.console import Console
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.lifecycle.down import DownResult
+from hvdcloud.lifecycle.launch import _interrupted, _interrupted_after
+from hvdcloud.lifecycle.logs import Followed, detached
+from hvdcloud.lifecycle.pull import PulledRun, PullResult
+from hvdcloud.lifecycle.run import result_of_followed
+from hvdcloud.runs.progress import LogReader
+from hvdcloud.runs.state import RankRecord, RunState, UploadReport
+
+RUN = "20261121-101112-abcdef"
+SUCCESS = b"[0] epoch 11/12: loss 0.101, accuracy 0.988\\n[0] epoch 12/12: loss 0.098, accuracy 0.992\\n"
+FAILURE = b'''[1] Traceback (most recent call last):
+[1]   File "/workspace/my_train.py", line 12, in <module>
+[1]     main()
+[1]   File "/workspace/my_train.py", line 7, in main
+[1]     raise ValueError("my bug")
+[1] ValueError: my bug
+[launcher] Process 0 exit with status code 1.
+[launcher] Traceback (most recent call last):
+'''
+
+
+class Platform:
+    costs_money = False
+
+
+def run(log, *, files=12, complete=True, **state):
+    reader = LogReader(elastic=False)
+    reader.feed(log)
+    uploaded = UploadReport(files=files, complete=complete)
+    found = RunState(run=RUN, state="done", started=1.0, ended=81.0, checkpoints=uploaded, **state)
+    return result_of_followed("digits", Followed(state=found, log=reader))
+
+
+def pulled(files=12, complete=True):
+    entry = PulledRun(run=RUN, folder=Path("/home/me/digits/checkpoints") / RUN, files=files, bytes_fetched=5_700_000,
+                      complete=complete, ended=True)
+    return PullResult(cluster="digits", bucket="file:///b", runs=[entry], seconds=1.0)
+
+
+succeeded = run(SUCCESS, result="succeeded", exit_code=0)
+ranks = [RankRecord(rank=number, node=f"digits-{number}", exit_code=1, ended=80.0 + number) for number in (0, 1)]
+failed = run(FAILURE, files=0, result="failed", exit_code=1, reason="rank 0 on digits-0 exited with 1", ranks=ranks)
+lost = run(SUCCESS, complete=False, result="lost", reason="node digits-1 was lost: no heartbeat for 26 s")
+gone = DownResult(cluster="digits", deleted=["a", "b", "c"], nothing_to_do=False, seconds=1.5)
+cluster = Cluster(name="digits", id="abcdef", provider="gce", owner="me", created=datetime.now(timezone.utc),
+                  expected_nodes=2, nodes=(), image="i", bucket="gs://b", dollars_per_hour=0.92)
+cost = Cost(dollars=0.113, dollars_per_hour=0.92, seconds=442.0, nodes=2)
+console = Console()
+
+
+def end(result, files=12):
+    complete = result.checkpoints_complete
+    hint = "hvdcloud launch, once it is fixed"
+    show_end(console, Platform(), result, pulled(files, complete), gone, took=80.4, hint=hint)
+
+
+def interrupted(error):
+    raise error
+
+
+SCENES = {
+    "launch": lambda: end(succeeded),
+    "launch that costs": lambda: end(replace(succeeded, cost=cost)),
+    "launch fails": lambda: end(failed, files=0),
+    "run": lambda: console.result(result_parts(succeeded, "1 min 20 s", "$0", succeeded.checkpoints)),
+    "run of a program": lambda: console.result(result_parts(run(b"[0] hi\\n", files=0, result="succeeded"), "1.2 s")),
+    "pull": lambda: show_pull(console, pulled()),
+    "pull of a run that ended early": lambda: show_pull(console, pulled(3, False)),
+    "exception": lambda: failed.raise_for_failure(),
+    "killed node": lambda: lost.raise_for_failure(),
+    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", "its image was prepared", kept=False)),
+    "Ctrl-C in the run": lambda: interrupted(detached(cluster, RUN, down_when_done=True)),
+    "Ctrl-C in run": lambda: interrupted(detached(cluster, RUN, down_when_done=False)),
+    "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
+    "Ctrl-C in the pull of a run that was lost": lambda: interrupted(_interrupted_after("digits", lost)),
+    "Ctrl-C in pull": lambda: interrupted(after_interrupt("pull")),
+}
+try:
+    SCENES[sys.argv[1]]()
+except HvdcloudError as error:
+    console.error(error)
+"""
+GONE = "digits is gone: 3 objects deleted in 1.5 s; listing again found nothing left"
+FOLDER = "/home/me/digits/checkpoints/20261121-101112-abcdef"
+TRACEBACK = [
+    '    File "my_train.py", line 12, in <module>',
+    "      main()",
+    '    File "my_train.py", line 7, in main',
+    '      raise ValueError("my bug")',
+    "  ValueError: my bug",
+]
+MY_BUG = "error: rank 1 (digits-1) raised ValueError: my bug (my_train.py:7)"
+SCREENS = {
+    "launch": [GONE, f"✓ digits trained: accuracy 0.992 · 1 min 20 s · $0 · 12 checkpoints → {FOLDER}"],
+    "launch that costs": [
+        GONE,
+        "cost: $0.11 for 2 nodes, 7 min 22 s at $0.92/h",
+        f"✓ digits trained: accuracy 0.992 · 1 min 20 s · $0.11 · 12 checkpoints → {FOLDER}",
+    ],
+    "launch fails": [
+        "run 20261121-101112-abcdef has written no checkpoint",
+        GONE,
+        MY_BUG,
+        *TRACEBACK,
+        "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
+        "  → hvdcloud launch, once it is fixed",
+    ],
+    "run": ["✓ digits trained: accuracy 0.992 · 1 min 20 s · $0 · 12 checkpoint files, all in the bucket"],
+    "run of a program": ["✓ run 20261121-101112-abcdef of digits is done · 1.2 s"],
+    "pull": [f"✓ 12 checkpoint files of run 20261121-101112-abcdef, verified (5.7 MB fetched) → {FOLDER}"],
+    "pull of a run that ended early": [
+        f"3 checkpoint files of run 20261121-101112-abcdef, verified (5.7 MB fetched), in {FOLDER}; "
+        "not everything reached the bucket before it ended"
+    ],
+    "exception": [
+        MY_BUG,
+        *TRACEBACK,
+        "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
+        "  → hvdcloud logs 20261121-101112-abcdef shows its output",
+    ],
+    "killed node": [
+        "error: run 20261121-101112-abcdef lost: node digits-1 was lost: no heartbeat for 26 s",
+        "  run 20261121-101112-abcdef lost after 1 min 20 s; 12 checkpoint files in the bucket, and not all that its "
+        "nodes hold",
+        "  → hvdcloud logs 20261121-101112-abcdef shows its output; hvdcloud pull 20261121-101112-abcdef fetches its "
+        "checkpoints",
+    ],
+    "Ctrl-C in the build": [
+        "launch of digits was interrupted while its image was prepared; no node was created; "
+        "hvdcloud launch starts again"
+    ],
+    "Ctrl-C in the run": [
+        "detached: run 20261121-101112-abcdef continues, and then its nodes end themselves; "
+        "hvdcloud logs -f --name digits follows it, hvdcloud pull --name digits fetches its checkpoints"
+    ],
+    "Ctrl-C in run": [
+        "detached: run 20261121-101112-abcdef continues, and its nodes stay, at $0.92/h, until hvdcloud down "
+        "--name digits; hvdcloud logs -f --name digits follows it"
+    ],
+    "Ctrl-C in the pull": [
+        "interrupted after run 20261121-101112-abcdef had ended; its checkpoints are in the bucket, and its nodes end "
+        "themselves; hvdcloud pull --name digits, then hvdcloud down --name digits"
+    ],
+    "Ctrl-C in the pull of a run that was lost": [
+        "interrupted after run 20261121-101112-abcdef had ended; its nodes stay, since they hold checkpoints that are "
+        "not in the bucket; hvdcloud pull --name digits, then hvdcloud down --name digits"
+    ],
+    "Ctrl-C in pull": ["the pull is stopped; what was fetched stays; hvdcloud pull fetches the rest"],
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    path = tmp_path_factory.mktemp("ends") / "prints.py"
+    path.write_text(PRINTS)
+    return [sys.executable, str(path)]
+
+
+def on_a_terminal(program: list[str], scene: str, size: tuple[int, int] = (80, 24), **environ: str) -> bytes:
+    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", **environ}
+    return printed_on_a_terminal([*program, scene], cwd=Path.cwd(), environ=environ, size=size)[1]
+
+
+def wrapped(lines: list[str], columns: int) -> list[str]:
+    return [line[at : at + columns].rstrip() for line in lines for at in range(0, len(line), columns)]
+
+
+@pytest.mark.parametrize("scene", SCREENS)
+def test_a_terminal_shows_it_whole(program: list[str], scene: str) -> None:
+    for size in ((80, 24), (140, 45)):
+        screen = pyte.Screen(*size)
+        pyte.ByteStream(screen).feed(on_a_terminal(program, scene, size))
+        assert [line.rstrip() for line in screen.display if line.strip()] == wrapped(SCREENS[scene], size[0])
+
+
+@pytest.mark.parametrize("scene", ["launch", "exception", "Ctrl-C in the run"])
+def test_a_pipe_a_dumb_terminal_and_one_without_colours_get_the_same_lines(program: list[str], scene: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8"}
+    piped = subprocess.run([*program, scene], stdout=-1, stderr=subprocess.STDOUT, check=True, text=True, env=environ)
+    assert piped.stdout.splitlines() == SCREENS[scene]
+    # Ctrl-C leaves `^C` on a terminal, and has a line of its own after it.
+    dumb = on_a_terminal(program, scene, TERM="dumb").decode().splitlines()
+    assert [line for line in dumb if line] == SCREENS[scene]
+    assert not COLOUR.search(on_a_terminal(program, scene, NO_COLOR="1"))
+
+
+def test_what_ended_well_is_green_and_its_folder_opens_at_a_click(program: list[str]) -> None:
+    coloured = on_a_terminal(program, "launch")
+    assert b"\x1b[32m\xe2\x9c\x93 digits trained" in coloured
+    assert f"file://{FOLDER}\x1b\\".encode() in coloured
+
+
+def test_an_error_is_red_and_ctrl_c_is_none(program: list[str]) -> None:
+    assert b"\x1b[31merror: rank 1" in on_a_terminal(program, "exception")
+    for scene in SCREENS:
+        if scene.startswith("Ctrl-C"):
+            printed = on_a_terminal(program, scene)
+            assert b"error" not in printed
+            assert not COLOUR.search(printed)
+
+
+def test_ascii_where_the_encoding_has_no_more(program: list[str]) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "ascii"}
+    piped = subprocess.run([*program, "launch"], capture_output=True, check=True, text=True, env=environ)
+    last = piped.stdout.splitlines()[-1]
+    assert last == f"OK digits trained: accuracy 0.992, 1 min 20 s, $0, 12 checkpoints -> {FOLDER}"

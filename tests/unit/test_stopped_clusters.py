@@ -1,0 +1,44 @@
+"""A cluster whose nodes have ended themselves is not one that has lost some."""
+
+from __future__ import annotations
+
+import io
+from datetime import datetime, timezone
+
+import pytest
+
+from hvdcloud.cli.cluster import show_clusters, show_status
+from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.console import Console
+from hvdcloud.lifecycle.status import StatusResult
+from hvdcloud.providers.base import Listing
+
+
+@pytest.mark.parametrize(
+    ("states", "listed", "said"),
+    [
+        ("stopped stopped", "2/2    stopped  ", "; its nodes have stopped (hvdcloud pull, then hvdcloud down)"),
+        ("running stopped", "2/2    NOT WHOLE, running, stopped  ", " (NOT WHOLE: 2 expected)"),
+        ("stopped", "1/2    NOT WHOLE, stopped  ", " (NOT WHOLE: 2 expected)"),
+        ("running running", "2/2    whole  ", ""),
+    ],
+)
+def test_all_nodes_stopped_is_a_state_of_its_own(states: str, listed: str, said: str) -> None:
+    nodes = tuple(
+        Node(name=f"digits-{index}", index=index, id=f"{index}", state=NodeState(state))
+        for index, state in enumerate(states.split())
+    )
+    cluster = Cluster(
+        name="digits", id="abcdef", provider="local", owner="me", created=datetime.now(timezone.utc), image="i",
+        bucket="file:///b", expected_nodes=2, nodes=nodes,
+    )  # fmt: skip
+    status = StatusResult(
+        cluster=cluster, whole=cluster.whole, runs=(), runs_unknown="", age_seconds=1.0, dollars_so_far=0.0,
+        nodes_gone=0,
+    )  # fmt: skip
+    out = io.StringIO()
+    show_clusters(Console(out=out), Listing(clusters=(cluster,)))
+    assert listed in out.getvalue()
+    out = io.StringIO()
+    show_status(Console(out=out), status)
+    assert out.getvalue().splitlines()[0] == f"cluster digits on local, 1.0 s old, made by me{said}"
