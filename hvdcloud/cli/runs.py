@@ -20,7 +20,10 @@ Ranks = Annotated[int | None, typer.Option("-np", "--ranks", min=1, help="How ma
 To = Annotated[
     Path | None, typer.Option("--to", metavar="DIR", help="The folder for checkpoints.", show_default="./checkpoints")
 ]
-Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(help="What every rank runs, instead of the file's; options after its first word belong to it."),
+]
 Run = Annotated[str | None, typer.Argument(help="The run's id; default: the newest.")]
 Controller = Annotated[str | None, typer.Option(help="gloo or mpi, instead of the file's.")]
 Timeline = Annotated[
@@ -58,7 +61,7 @@ def run(
     \b
     Example:
       $ hvdcloud run
-      $ hvdcloud run -np 4 --detach -- python train.py --epochs 30
+      $ hvdcloud run -np 4 --detach python train.py --epochs 30
       $ hvdcloud run --timeline && hvdcloud pull
       $ hvdcloud run --resume 20261121-101112-abcdef
     """
@@ -110,7 +113,7 @@ def launch(
 
     \b
     Example:
-      $ hvdcloud launch --nodes 4 -- python train.py --epochs 30
+      $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
     from hvdcloud.lifecycle.run import RunOptions
