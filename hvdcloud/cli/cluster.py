@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
-from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node, Plan
@@ -22,7 +20,10 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
-    from hvdcloud.providers.base import Listing
+    from hvdcloud.providers.base import Listing, Platform
+
+
+_NAMED = 2  # Of the objects that a plan would create.
 
 
 def up(
@@ -30,14 +31,17 @@ def up(
     nodes: Nodes = None,
     provider: Provider = None,
     bucket: Bucket = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact requests; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be made and its price; change nothing.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Create the cluster: all nodes or none.
 
     \b
     Example:
-      $ hvdcloud up --dry-run    # what would be asked for, and what it costs
+      $ hvdcloud up --dry-run           # what would be made, and what it costs
+      $ hvdcloud up --dry-run --json    # the exact requests
       $ hvdcloud up --nodes 4 --yes
     """
     from hvdcloud.cluster.confirm_cost import Consent
@@ -47,7 +51,8 @@ def up(
     with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
         if dry_run:
             invocation.result = plan = lifecycle.plan_up(experiment)
-            _show_plan(invocation.console, plan)
+            for line in plan_lines(plan, experiment.platform):
+                invocation.console.answer(line)
         else:
             invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
             how = f"in {seconds(result.seconds)}"
@@ -60,15 +65,18 @@ def up(
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
-def _show_plan(console: Console, what: Plan) -> None:
-    """The exact requests, then the price."""
-    for request in what.requests:
-        console.answer(f"{request.method}  # {request.object}")
-        console.answer(json.dumps(plain(request.body), indent=2))
-    for notice in what.notices:
-        console.answer(f"note: {notice}")
+def plan_lines(what: Plan, platform: Platform) -> list[str]:
+    """The nodes, what is sent for them, what is worth knowing, and the price."""
+    machines = f", {kinds}" if (kinds := platform.machines()) else ""
+    objects = [request.object for request in what.requests]
+    more = f" and {len(objects) - _NAMED} more" if len(objects) > _NAMED else ""
     worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
-    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
+    return [
+        f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}",
+        f"{counted(len(objects), 'request')}: {', '.join(objects[:_NAMED])}{more}; --json prints them",
+        *(f"note: {notice}" for notice in what.notices),
+        f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed",
+    ]
 
 
 def _duration(value: float) -> str:
