@@ -102,7 +102,7 @@ def reference() -> str:
         "## Global options",
         "",
         *_text(
-            "They may stand anywhere before `--`. `--help` after a command describes that command; "
+            "They may stand anywhere before the user's command. `--help` after a command describes that command; "
             "`hvdcloud --install-completion` makes the shell complete commands and options."
         ),
         "",

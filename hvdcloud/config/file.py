@@ -253,11 +253,16 @@ def _model_of(field: FieldInfo | None) -> type[BaseModel] | None:
 
 
 def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
-    # A misspelt key often causes the other problems, so it comes first.
-    for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
+    order = {key: number for number, key in enumerate(places)}
+    found = []
+    for problem in error.errors():
         key = tuple(str(part) for part in problem["loc"] if part != "[key]")
+        written = next((key[:end] for end in range(len(key), -1, -1) if key[:end] in places), None)
+        # A misspelt key often causes the other problems, so it comes first.
+        rank = (problem["type"] != "extra_forbidden", order[written] if written is not None else -1)
+        found.append((rank, key, places[written] if written is not None else file, problem))
+    for _, key, place, problem in sorted(found, key=lambda each: each[0]):
         dotted = ".".join(key)
-        place = next((places[key[:end]] for end in range(len(key), -1, -1) if key[:end] in places), file)
         if problem["type"] == "extra_forbidden":
             section = _model_of(_field_at(key[:-1])) if len(key) > 1 else Config
             known = sorted(section.model_fields) if section else []
@@ -301,8 +306,7 @@ def _text(field: FieldInfo, value: object) -> str:
 def _as_yaml(value: object) -> str:
     """On one line, as in the file."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
-    text = text.removesuffix("\n").removesuffix("\n...")
-    return text
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _usage_error(problems: Sequence[_Problem], *, file: Path) -> UsageError:

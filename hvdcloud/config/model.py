@@ -244,7 +244,10 @@ L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: 
 class GpuConfig(Section):
     """The accelerators of one node."""
 
-    type: Text = Field(default="nvidia-l4", description="Compute Engine's accelerator type")
+    type: Text = Field(
+        default="nvidia-l4",
+        description="Compute Engine's accelerator type; on an N1 gce.machine_type, the default is nvidia-tesla-t4",
+    )
     count: int = Field(default=1, ge=0, description="GPUs per node")
 
 
@@ -268,8 +271,8 @@ class GceConfig(Section):
     )
     gpu: GpuConfig | None = Field(
         default=None,
-        description="GPUs of every node; default: none with image.device cpu. With cuda, one nvidia-l4, or those of "
-        "gce.machine_type; one nvidia-tesla-t4 where that is N1",
+        description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
+        "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
     )
     head_machine_type: Text | None = Field(
         default=None,

@@ -109,8 +109,8 @@ def test_several_problems_have_one_hint_at_the_end(file: Path, monkeypatch: pyte
     error = caught.value
     assert [error.message, *error.details.splitlines()] == [
         "hvdcloud.yaml:4: nodes appears twice; keep one of them",
-        "hvdcloud.yaml:5: unknown key gce.ssh.sauce; did you mean gce.ssh.source?",
         "hvdcloud.yaml:3: unknown key nodse; did you mean nodes?",
+        "hvdcloud.yaml:5: unknown key gce.ssh.sauce; did you mean gce.ssh.source?",
         "hvdcloud.yaml:5: gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)",
     ]
     assert error.hint == "fix these 4 lines, then hvdcloud config validate"
@@ -130,7 +130,7 @@ def all_keys(section: type[BaseModel] = Config, above: tuple[str, ...] = ()) -> 
 
 @pytest.mark.parametrize("key", list(all_keys()), ids=".".join)
 def test_what_a_key_takes_is_said_in_our_words(key: tuple[str, ...]) -> None:
-    refused = 0
+    said = []
     for wrong in ("x y", "", -1, 0, 1.5, 10**9, True, None, [1], {"x": [1]}, [], {"1": 1}):
         tree: Any = wrong
         for part in reversed(key):
@@ -138,10 +138,9 @@ def test_what_a_key_takes_is_said_in_our_words(key: tuple[str, ...]) -> None:
         try:
             load_config(environ={}, flags={"name": "digits", **tree})
         except UsageError as error:
-            refused += 1
-            assert "Input" not in f"{error.message} {error.details}"
-            assert "valid" not in error.message
-    assert refused
+            said += [error.message, *error.details.splitlines()]
+    assert said
+    assert [each for each in said if "Input" in each or "valid" in each] == []
 
 
 def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
@@ -255,7 +254,7 @@ def test_requirements_are_those_of_the_usual_file_if_it_is_there(
     config = load_config(file, environ={})
     assert config.image.requirements == meant
     if not there and meant:
-        with pytest.raises(UsageError, match="does not exist, but image.requirements names it"):
+        with pytest.raises(UsageError, match=r"does not exist, but image\.requirements names it"):
             plan_image(config.image, project_dir=config.project_dir)
     else:
         plan_image(config.image, project_dir=config.project_dir)
