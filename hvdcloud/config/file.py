@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,8 +226,8 @@ _WRITE = {
     "list_type": "a list: [A, B]",
     "dict_type": "names with values: {{NAME: VALUE}}",
     "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "{ge} or more",
-    "less_than_equal": "{le} or less",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
 }
 _LONGEST_VALUE = 60
 
@@ -276,7 +275,8 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            got = textwrap.shorten(_as_yaml(problem["input"]), _LONGEST_VALUE, placeholder=" …")
+            got = _as_yaml(problem["input"])
+            got = got if len(got) <= _LONGEST_VALUE else f"{got[:_LONGEST_VALUE]}…"
             yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)} (got {got})")
 
 
@@ -290,7 +290,7 @@ def _wanted(problem: Mapping[str, Any], key: Key) -> str:
     if field is not None and is_duration(field) and problem["type"] == "float_type":
         return "a duration: 60s, 30m or 12h"
     if section is None:
-        return _WRITE[problem["type"]].format(**values)
+        return _WRITE.get(problem["type"], "another value").format(**values)
     fields = section.model_fields
     found = {name: inner.examples[0] if inner.examples else inner.get_default() for name, inner in fields.items()}
     found = {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
