@@ -110,24 +110,24 @@ def init_script(
     values = {"name": name, "run.command": command, "checkpoints.keep_every": "60s", "limits.max_run_duration": "12h"}
     _write(folder, {CONFIG_FILE: _configuration(text, values, gpus=gpus)})
     framework = next(key for key, value in _TEMPLATE_OF.items() if template.startswith(value))
+    because = found.because if found.framework == framework else f"--template {template}"
+    exists = "exists" if has_requirements else "does not exist"
+    machines = [
+        ("image.device", "cuda", f"--gpus {gpus}"),
+        ("provider", "gce", "containers on this machine have no GPUs"),
+        ("gce.machine_type", L4_MACHINES.get(gpus, ""), f"has {gpus} NVIDIA L4"),
+    ]
+    chosen = [
+        ("run.command", command, "--script"),
+        ("image.framework", framework, because),
+        ("image.requirements", _REQUIREMENTS if has_requirements else "null", f"{_REQUIREMENTS} {exists}"),
+        *(machines if gpus else [("image.device", "cpu", "no --gpus")]),
+    ]
     return InitResult(
         folder=folder,
         name=name,
         files=[CONFIG_FILE],
-        choices=[
-            Choice(key="run.command", value=command, why="--script"),
-            Choice(
-                key="image.framework",
-                value=framework,
-                why=found.because if found.framework == framework else f"--template {template}",
-            ),
-            Choice(key="image.device", value="cuda" if gpus else "cpu", why=f"--gpus {gpus}" if gpus else "no --gpus"),
-            Choice(
-                key="image.requirements",
-                value=_REQUIREMENTS if has_requirements else "null",
-                why=f"{_REQUIREMENTS} {'exists' if has_requirements else 'does not exist'}",
-            ),
-        ],
+        choices=[Choice(key=key, value=value, why=why) for key, value, why in chosen],
         notes=_notes(found, script.name, framework=framework, has_requirements=has_requirements),
         gpus=gpus,
     )

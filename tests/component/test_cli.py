@@ -130,8 +130,8 @@ wrote hvdcloud.yaml
 KEY                 VALUE               WHY
 run.command         python my_train.py  --script
 image.framework     torch               my_train.py:2 imports torch
-image.device        cpu                 no --gpus
 image.requirements  null                requirements.txt does not exist
+image.device        cpu                 no --gpus
 note: my_train.py does not import horovod.torch: each rank would train on its own
 note: my_train.py does not use HVDCLOUD_CHECKPOINT_DIR: only files in that folder are kept
 note: my_train.py imports pandas: list their packages in requirements.txt
@@ -183,6 +183,7 @@ def test_init_script_takes_gpus_requirements_and_what_it_is_told(project: Projec
     out = project.hvdcloud("init", "--script", "sub dir/fit.py", "--template", "keras", "--gpus", "2").out
     assert out.endswith("\nnext: hvdcloud setup && hvdcloud launch\n")
     assert re.search(r"^image\.framework +tensorflow +--template keras$", out, re.MULTILINE)
+    assert re.search(r"^gce\.machine_type +g2-standard-24 +has 2 NVIDIA L4$", out, re.MULTILINE)
     config = load_config(project.folder / "hvdcloud.yaml", environ={})
     assert (config.provider, config.image.device, config.gce.machine_type) == ("gce", "cuda", "g2-standard-24")
     assert config.gce.gpu == GpuConfig(type="nvidia-l4", count=2)
