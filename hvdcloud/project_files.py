@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 DOCKERIGNORE = ".dockerignore"
 GITIGNORE = ".gitignore"
 NEVER_CODE = (".git", ".venv", "__pycache__", ".DS_Store")
+_REPORT = re.compile(r"report-\d{8}-\d{6}-[0-9a-f]+\.html")  # As `hvdcloud report` calls them.
 
 
 def code_files(root: Path) -> Iterator[Path]:
@@ -98,7 +100,7 @@ def _walk(
     empty = True
     for entry in found:
         path = Path(entry.path)
-        if entry.name in NEVER_CODE:
+        if entry.name in NEVER_CODE or _REPORT.fullmatch(entry.name):
             continue
         is_folder = entry.is_dir(follow_symlinks=False)
         if git and _git_ignored(path, is_folder=is_folder, specs=git):

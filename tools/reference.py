@@ -102,7 +102,7 @@ def reference() -> str:
         "## Global options",
         "",
         *_text(
-            "They may stand anywhere before `--`. `--help` after a command describes that command; "
+            "They may stand anywhere before the user's command. `--help` after a command describes that command; "
             "`hvdcloud --install-completion` makes the shell complete commands, options, templates, clusters, runs and "
             "nodes."
         ),
@@ -336,17 +336,10 @@ def _default_of(field: FieldInfo, schema: Mapping[str, Any]) -> str:
     if isinstance(value, BaseModel):
         return "default: the section with its defaults"
     if isinstance(value, float):
-        text = _duration(value) if _is_duration(schema) else f"{value:g}"
+        text = config.duration_text(value) if _is_duration(schema) else f"{value:g}"
     else:
         text = value if isinstance(value, str) and value else json.dumps(value)
     return f"default: `{text}`"
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
 
 
 def _environment() -> Iterator[str]:

@@ -25,6 +25,7 @@ from hvdcloud.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hvdcloud.config.file import Loaded
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
@@ -66,9 +67,13 @@ class Invocation:
         Raises:
             UsageError: they are not valid.
         """
-        from hvdcloud.config.file import load_config
+        return self.load(flags, default_name=default_name).config
 
-        return load_config(self.config, flags={"name": self.name or default_name, **(flags or {})})
+    def load(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Loaded:
+        """As `load_config`, with the place of each value."""
+        from hvdcloud.config.file import load
+
+        return load(self.config, flags={"name": self.name or default_name, **(flags or {})})
 
     def context(self, flags: Mapping[str, object] | None = None) -> Context:
         """The experiment that hvdcloud.yaml, the environment and these flags describe.

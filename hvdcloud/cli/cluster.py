@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -12,7 +11,6 @@ import typer
 
 from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
-from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
 
@@ -23,7 +21,10 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.lifecycle.run import RunResult
     from hvdcloud.lifecycle.status import StatusResult
-    from hvdcloud.providers.base import Listing
+    from hvdcloud.providers.base import Listing, Platform
+
+
+_NAMED = 2  # Of the objects that a plan would create.
 
 
 def up(
@@ -32,7 +33,7 @@ def up(
     provider: Provider = None,
     bucket: Bucket = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the requests and the cost; change nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be made and its price; change nothing.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -42,7 +43,8 @@ def up(
 
     \b
     Example:
-      $ hvdcloud up --dry-run    # what would be asked for, and what it costs
+      $ hvdcloud up --dry-run           # what would be made, and what it costs
+      $ hvdcloud up --dry-run --json    # the exact requests
       $ hvdcloud up --nodes 4 --yes
     """
     from hvdcloud.cluster.confirm_cost import Consent
@@ -52,7 +54,8 @@ def up(
     with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
         if dry_run:
             invocation.result = plan = lifecycle.plan_up(experiment)
-            _show_plan(invocation.console, plan)
+            for line in plan_lines(plan, experiment.platform):
+                invocation.console.answer(line)
         else:
             invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
             how = f"in {seconds(result.seconds)}"
@@ -65,15 +68,18 @@ def up(
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
-def _show_plan(console: Console, what: Plan) -> None:
-    """The exact requests, then the price."""
-    for request in what.requests:
-        console.answer(f"{request.method}  # {request.object}")
-        console.answer(json.dumps(plain(request.body), indent=2))
-    for notice in what.notices:
-        console.answer(f"note: {notice}")
+def plan_lines(what: Plan, platform: Platform) -> list[str]:
+    """The nodes, what is sent for them, what is worth knowing, and the price."""
+    machines = f", {kinds}" if (kinds := platform.machines()) else ""
+    objects = [request.object for request in what.requests]
+    more = f" and {len(objects) - _NAMED} more" if len(objects) > _NAMED else ""
     worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
-    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
+    return [
+        f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}",
+        f"{counted(len(objects), 'request')}: {', '.join(objects[:_NAMED])}{more}; --json prints them",
+        *(f"note: {notice}" for notice in what.notices),
+        f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed",
+    ]
 
 
 def _duration(value: float) -> str:

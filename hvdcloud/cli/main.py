@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,7 +19,7 @@ from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
 # In the order of `hvdcloud --help`, by its headings.
@@ -62,9 +63,11 @@ for _group, _commands in _COMMANDS.items():
         else:
             app.command(name=_NAMES.get(_command), rich_help_panel=_group)(_command)
 
-# Global options are taken anywhere before `--`, so that `hvdcloud up --json` works as `hvdcloud --json up` does.
+# Global options are taken anywhere before the user's command: `hvdcloud up --json` works as `hvdcloud --json up` does.
 _GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 _GLOBAL_VALUES = frozenset({"--config", "-c", "--name"})
+# Their first word that is no option begins the user's command, as with `docker run`.
+_TAKE_A_COMMAND = frozenset({"run", "launch"})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,21 +90,38 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def hoist_globals(argv: list[str]) -> list[str]:
-    """Move global options to the front; what follows `--` belongs to the user's command and stays."""
-    end = argv.index("--") if "--" in argv else len(argv)
+    """Move global options to the front; the user's command stays, behind a `--` of its own."""
     front: list[str] = []
     rest: list[str] = []
-    words = iter(argv[:end])
+    words = iter(argv)
+    command = ""  # Whose next word that is no option is the user's.
     for word in words:
+        if word == "--":
+            return [*front, *(["ssh", "0"] if rest == ["ssh"] else rest), word, *words]
         if word in _GLOBAL_FLAGS or ("=" in word and word.partition("=")[0] in _GLOBAL_VALUES):
             front.append(word)
         elif word in _GLOBAL_VALUES:
-            front += [word, *([value] if (value := next(words, None)) is not None else [])]
+            front += [word, *_next(words)]
+        elif command and word.startswith("-"):
+            rest += [word, *(_next(words) if word in _options_with_values(command) else [])]
+        elif command:
+            return [*front, *rest, "--", word, *words]
         else:
+            command = word if word in _TAKE_A_COMMAND and not rest else ""
             rest.append(word)
-    if rest == ["ssh"] and end < len(argv):
-        rest.append("0")  # `ssh -- CMD`: the head, not a node called CMD.
-    return [*front, *rest, *argv[end:]]
+    return [*front, *rest]
+
+
+def _next(words: Iterator[str]) -> list[str]:
+    return [word for word in (next(words, None),) if word is not None]
+
+
+@cache
+def _options_with_values(command: str) -> frozenset[str]:
+    """The options of a command that are followed by a value."""
+    group: Any = typer.main.get_command(app)
+    parameters = group.commands[command].params
+    return frozenset(name for each in parameters if not getattr(each, "is_flag", False) for name in each.opts)
 
 
 def _completed(args: list[str]) -> list[str]:
@@ -114,7 +134,8 @@ def _completed(args: list[str]) -> list[str]:
 
 def _run(argv: list[str]) -> ExitCode:
     # The parser refuses some things before the options are known; they are reported the same way.
-    invocation = Invocation(console=Console(as_json="--json" in argv))
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    invocation = Invocation(console=Console(as_json="--json" in own))
     try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.

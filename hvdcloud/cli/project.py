@@ -1,7 +1,8 @@
-"""The commands about a project as a whole: init, doctor, config schema; and how their results are shown."""
+"""The commands about a project as a whole: init, doctor, config; and how their results are shown."""
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +14,10 @@ from hvdcloud.cli.app import Bucket, Invocation, Provider
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Status
+    from hvdcloud.config.file import Setting
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.doctor import Examination
+    from hvdcloud.lifecycle.init import InitResult
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -30,30 +33,57 @@ _SIGNS = {
 
 def init(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")] = Path(),
     template: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TEMPLATE",
             help="The template: torch, keras, torch-elastic or keras-elastic.",
+            show_default="torch",
             autocompletion=complete.templates,
         ),
-    ] = "torch",
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write hvdcloud.yaml for this training script of yours.")
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="One GPU per node, as --gpus 1.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = None,
 ) -> None:
     """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
+
+    With `--script`, it writes hvdcloud.yaml for a training script of yours and nothing else: the script's imports tell
+    the framework. Files that exist are never changed.
 
     \b
     Example:
       $ hvdcloud init digits --template keras
+      $ hvdcloud init --script my_train.py --gpus 2
     """
-    from hvdcloud.lifecycle.init import init as write_project
+    from hvdcloud.lifecycle import init as lifecycle
 
     invocation: Invocation = context.obj
-    invocation.result = result = write_project(folder, template=template, name=invocation.name)
+    count = int(gpu) if gpus is None else gpus
+    if script is None:
+        result = lifecycle.init(folder, template=template, name=invocation.name, gpus=count)
+    else:
+        result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=count)
+    invocation.result = result
+    show_init(invocation.console, result)
+
+
+def show_init(console: Console, result: InitResult) -> None:
+    """What was written and why, then the next command."""
     for name in result.files:
-        invocation.console.answer(f"wrote {folder / name}")
-    go = f"cd {folder} && " if folder != Path() else ""
-    invocation.console.answer(f"next: {go}hvdcloud launch")
+        console.answer(f"wrote {result.folder / name}")
+    for name in result.kept:
+        console.answer(f"kept {result.folder / name} as it is")
+    if result.choices:
+        console.table(["KEY", "VALUE", "WHY"], [[each.key, each.value, each.why] for each in result.choices])
+    for note in result.notes:
+        _print(console, "note: ", note, indent="      ")
+    go = [f"cd {shlex.quote(str(result.folder))}"] if result.folder != Path() else []
+    prepare = ["hvdcloud setup"] if result.gpus else []
+    console.answer(f"next: {' && '.join([*go, *prepare, 'hvdcloud launch'])}")
 
 
 def doctor(
@@ -121,6 +151,54 @@ def _print(console: Console, head: str, text: str, *, indent: str, style: str = 
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(lines):
         console.answer(f"{head if number == 0 else indent}{line}", style=style)
+
+
+@config_app.command()
+def show(context: typer.Context) -> None:
+    """Print every value that counts, and where it was written: file and line, environment variable, flag or default.
+
+    \b
+    Example:
+      $ hvdcloud config show
+      $ hvdcloud config show --json | jq '.result.settings[] | select(.source != "default")'
+    """
+    invocation: Invocation = context.obj
+    loaded = invocation.load()
+    settings = loaded.settings()
+    invocation.result = {
+        "file": loaded.file,
+        "settings": [
+            {"key": each.key, "value": each.value, "source": each.place.source, "place": each.place.text}
+            for each in settings
+        ],
+    }
+    rows = [[each.key, each.place.text, each.text] for each in settings if not _idle(each, loaded.config.provider)]
+    invocation.console.table(["KEY", "FROM", "VALUE"], rows)
+    if len(rows) < len(settings):
+        invocation.console.answer("gce.* and image.remote.* count with provider: gce; --json has their defaults too")
+
+
+def _idle(setting: Setting, provider: str) -> bool:
+    """Whether it is a default of Google Cloud's that nothing here asks for."""
+    return (
+        provider == "local" and setting.place.source == "default" and setting.key.startswith(("gce.", "image.remote."))
+    )
+
+
+@config_app.command()
+def validate(context: typer.Context) -> None:
+    """Check hvdcloud.yaml and the HVDCLOUD_ variables, and list every mistake; the exit code is then 2.
+
+    \b
+    Example:
+      $ hvdcloud config validate && hvdcloud doctor
+    """
+    invocation: Invocation = context.obj
+    loaded = invocation.load()
+    config = loaded.config
+    invocation.result = {"file": loaded.file, "valid": True}
+    what = loaded.file or "the configuration without a file"
+    invocation.console.answer(f"{what} is valid: cluster {config.name}, provider {config.provider}")
 
 
 @config_app.command()

@@ -28,7 +28,10 @@ To = Annotated[
     Path | None,
     typer.Option("--to", metavar="DIR", help="Put the checkpoints into this folder.", show_default="./checkpoints"),
 ]
-Command = Annotated[list[str] | None, typer.Argument(help="After `--`: what every rank runs, instead of the file's.")]
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(help="What every rank runs, instead of the file's; options after its first word belong to it."),
+]
 Run = Annotated[
     str | None, typer.Argument(metavar="RUN", help="The run's id; default: the newest.", autocompletion=complete.runs)
 ]
@@ -75,7 +78,7 @@ def run(
     \b
     Example:
       $ hvdcloud run
-      $ hvdcloud run -np 4 --detach -- python train.py --epochs 30
+      $ hvdcloud run -np 4 --detach python train.py --epochs 30
       $ hvdcloud run --timeline && hvdcloud pull
       $ hvdcloud run --resume 20261121-101112-abcdef
     """
@@ -128,7 +131,7 @@ def launch(
 
     \b
     Example:
-      $ hvdcloud launch --nodes 4 -- python train.py --epochs 30
+      $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
     from hvdcloud.lifecycle.run import RunOptions

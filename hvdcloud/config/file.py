@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from hvdcloud.config.model import Config
+from hvdcloud.config.model import Config, duration_text, is_duration
 from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 
@@ -38,9 +41,73 @@ ENV_NOT_CONFIG = {
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
 
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a value was written.
+
+    Attributes:
+        source: what kind of place it is.
+        text: `hvdcloud.yaml:3`, `HVDCLOUD_NODES`, `--nodes`.
+    """
+
+    source: Literal["file", "environment", "flag", "default"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"environment variable {self.text}" if self.source == "environment" else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The value of one key that is in effect; `text` is the value as hvdcloud.yaml would have it."""
+
+    key: str
+    value: Any
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A configuration, and where each of its keys was written.
+
+    Attributes:
+        file: hvdcloud.yaml; None: there is none, and nothing but flags, the environment and defaults counts.
+        places: of the keys that were written anywhere, sections included.
+    """
+
+    config: Config
+    file: Path | None
+    places: Mapping[Key, Place]
+
+    def settings(self) -> Sequence[Setting]:
+        """Every key with its value, in the order of the models."""
+
+        def walk(section: BaseModel, above: Key) -> Iterator[Setting]:
+            for name, field in type(section).model_fields.items():
+                value, key = getattr(section, name), (*above, name)
+                if isinstance(value, BaseModel):
+                    yield from walk(value, key)
+                    continue
+                place = self.places.get(key, Place(source="default", text="default"))
+                yield Setting(key=".".join(key), value=value, text=_text(field, value), place=place)
+
+        return tuple(walk(self.config, ()))
+
+
 def load_config(
     path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
+    """The configuration of one experiment; arguments and errors as `load`."""
+    return load(path, flags=flags, environ=environ).config
+
+
+def load(
+    path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Loaded:
     """Read the configuration of one experiment.
 
     Args:
@@ -53,51 +120,70 @@ def load_config(
     environ = os.environ if environ is None else environ
     file = path if path is not None else Path(CONFIG_FILE)
     tree: dict[str, Any] = {}
-    lines: dict[tuple[str, ...], str] = {}
+    places: dict[Key, Place] = {}
+    twice: list[str] = []
     if file.is_file():
-        tree, lines = _read_yaml(file)
+        tree, places, twice = _read_yaml(file)
     elif path is not None:
         raise UsageError(f"{path} does not exist", hint="hvdcloud init writes a project with an hvdcloud.yaml")
     for variable in sorted(environ):
         if variable.startswith(ENV_PREFIX) and variable not in ENV_NOT_CONFIG:
             key = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
-            put(tree, key, _parsed(environ[variable]))
-            lines[key] = f"environment variable {variable}"
-    for dotted, value in (flags or {}).items():
-        if value is not None:
-            key = tuple(dotted.split("."))
+            value = _parsed(environ[variable])
             put(tree, key, value)
-            lines[key] = f"--{key[-1].replace('_', '-')}"
+            _place(places, key, value, Place(source="environment", text=variable))
+    for dotted, given in (flags or {}).items():
+        if given is not None:
+            key = tuple(dotted.split("."))
+            put(tree, key, given)
+            _place(places, key, given, Place(source="flag", text=f"--{key[-1].replace('_', '-')}"))
     if "name" not in tree and not file.is_file():
         raise UsageError(
             f"there is no {CONFIG_FILE} in {Path.cwd()} and no --name",
             hint="hvdcloud init writes a project; -c names a file elsewhere; --name NAME does without one",
         )
+    problems = [_Problem(said, "keep one of them") for said in twice]
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        raise _usage_error(error, file=file, lines=lines) from None
+        problems += _problems(error, file=file, places=places)
+    if problems:
+        raise _usage_error(problems, file=file)
     config._project_dir = file.resolve().parent
-    return config
+    image = config.image
+    if "requirements" not in image.model_fields_set and not (config.project_dir / str(image.requirements)).is_file():
+        config = config.model_copy(update={"image": image.model_copy(update={"requirements": None})})
+    return Loaded(config=config, file=file if file.is_file() else None, places=places)
 
 
-def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """The file's mapping, and the place of every key."""
-    lines: dict[tuple[str, ...], str] = {}
+def _place(places: dict[Key, Place], key: Key, value: object, place: Place) -> None:
+    """Note where a value was written; what was written below its key before does not count any more."""
+    for below in [each for each in places if each[: len(key)] == key]:
+        del places[below]
+    places[key] = place
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        _place(places, (*key, str(name)), inner, place)
 
-    def walk(node: yaml.Node, key: tuple[str, ...]) -> None:
-        lines[key] = f"{file}:{node.start_mark.line + 1}"
+
+def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]:
+    """The file's mapping, the place of every key, and a message for each key that appears twice."""
+    places: dict[Key, Place] = {}
+    twice = []
+
+    def at(mark: yaml.Mark) -> Place:
+        return Place(source="file", text=f"{file}:{mark.line + 1}")
+
+    def walk(node: yaml.Node, key: Key) -> None:
+        places[key] = at(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:
                 child = (*key, str(name.value))
                 if child in seen:
-                    raise UsageError(
-                        f"{file}:{name.start_mark.line + 1}: {'.'.join(child)} appears twice", hint="keep one of them"
-                    )
+                    twice.append(f"{at(name.start_mark)}: {'.'.join(child)} appears twice")
                 seen.add(child)
                 walk(value, child)
-                lines[child] = f"{file}:{name.start_mark.line + 1}"
+                places[child] = at(name.start_mark)
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
                 walk(value, (*key, str(index)))
@@ -106,7 +192,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
         text = file.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
-            return {}, {}
+            return {}, {}, []
         walk(root, ())
         tree = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -116,7 +202,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
         raise UsageError(f"{file} cannot be read: {error}", hint=f"fix {file}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{file}:1: a mapping of keys is expected", hint="hvdcloud init writes one to start from")
-    return tree, lines
+    return tree, places, twice
 
 
 def _parsed(text: str) -> object:
@@ -127,41 +213,107 @@ def _parsed(text: str) -> object:
         return text
 
 
-def _section_at(key: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The model that holds the keys below `key`."""
-    model: type[BaseModel] | None = Config
-    for part in key:
-        field = model.model_fields.get(str(part)) if model else None
-        if field is None:
-            return None
-        candidates = [field.annotation, *get_args(field.annotation)]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return model
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+# pydantic's type of error → what to write; fields are those of its context.
+_WRITE = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "at least one character",
+    "list_type": "a list: [A, B]",
+    "dict_type": "names with values: {{NAME: VALUE}}",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
+}
+_LONGEST_VALUE = 60
 
 
-def _usage_error(error: ValidationError, *, file: Path, lines: Mapping[tuple[str, ...], str]) -> UsageError:
-    """Every problem on a line of its own, with its place; the first one's remedy as the hint."""
-    messages: list[str] = []
-    hints: list[str] = []
-    # A misspelt key often causes the other problems, so it comes first.
-    for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
-        location = problem["loc"]
-        key = tuple(str(part) for part in location if part != "[key]")
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """One thing that is wrong, and what fixes it; "": the message says it."""
+
+    message: str
+    fix: str = ""
+
+
+def _field_at(key: Sequence[str]) -> FieldInfo | None:
+    section = _model_of(_field_at(key[:-1])) if len(key) > 1 else Config
+    return section.model_fields.get(key[-1]) if section and key else None
+
+
+def _model_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The section that a key stands for."""
+    candidates = [field.annotation, *get_args(field.annotation)] if field else []
+    return next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
+    order = {key: number for number, key in enumerate(places)}
+    found = []
+    for problem in error.errors():
+        key = tuple(str(part) for part in problem["loc"] if part != "[key]")
+        written = next((key[:end] for end in range(len(key), -1, -1) if key[:end] in places), None)
+        # A misspelt key often causes the other problems, so it comes first.
+        rank = (problem["type"] != "extra_forbidden", order[written] if written is not None else -1)
+        found.append((rank, key, places[written] if written is not None else file, problem))
+    for _, key, place, problem in sorted(found, key=lambda each: each[0]):
         dotted = ".".join(key)
-        place = next((lines[key[:end]] for end in range(len(key), -1, -1) if key[:end] in lines), str(file))
         if problem["type"] == "extra_forbidden":
-            section = _section_at(location[:-1])
+            section = _model_of(_field_at(key[:-1])) if len(key) > 1 else Config
             known = sorted(section.model_fields) if section else []
-            close = difflib.get_close_matches(str(location[-1]).lower(), known, n=1, cutoff=0.6)
-            messages.append(f"{place}: unknown key {dotted}")
-            hints.append(f"did you mean {'.'.join((*key[:-1], close[0]))}?" if close else f"known: {', '.join(known)}")
+            close = difflib.get_close_matches(key[-1].lower(), known, n=1, cutoff=0.6)
+            fix = f"did you mean {'.'.join((*key[:-1], close[0]))}?" if close else f"known: {', '.join(known)}"
+            yield _Problem(f"{place}: unknown key {dotted}", fix)
         elif problem["type"] == "missing":
-            messages.append(f"{place}: {dotted} is missing")
-            hints.append(f"add {dotted}, or give it as --{key[-1].replace('_', '-')}")
+            fix = f"add {dotted}, or give it as --{key[-1].replace('_', '-')}"
+            yield _Problem(f"{place}: {dotted} is missing", fix)
+        elif problem["type"] == "value_error":
+            said = problem["msg"].removeprefix("Value error, ")
+            yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            text = problem["msg"].removeprefix("Value error, ")
-            got = "" if problem["type"] == "value_error" else f" (got {problem['input']!r})"
-            messages.append(f"{place}: {dotted}: {text}{got}" if dotted else f"{place}: {text}")
-            hints.append(f"fix {dotted or 'it'}; `hvdcloud config schema` has every key")
-    others = [f"{message}; {hint}" for message, hint in zip(messages[1:], hints[1:], strict=True)]
-    return UsageError(messages[0], hint=hints[0], details="\n".join(others))
+            got = _as_yaml(problem["input"])
+            got = got if len(got) <= _LONGEST_VALUE else f"{got[:_LONGEST_VALUE]}…"
+            yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)} (got {got})")
+
+
+def _wanted(problem: Mapping[str, Any], key: Key) -> str:
+    """What to write in the place of a value of another type or range."""
+    values = problem.get("ctx", {})
+    if problem["type"] == "literal_error":
+        return str(values["expected"]).replace("'", "")
+    field = _field_at(key)
+    section = _model_of(field)
+    if field is not None and is_duration(field) and problem["type"] == "float_type":
+        return "a duration: 60s, 30m or 12h"
+    if section is None:
+        return _WRITE.get(problem["type"], "another value").format(**values)
+    fields = section.model_fields
+    found = {name: inner.examples[0] if inner.examples else inner.get_default() for name, inner in fields.items()}
+    found = {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
+    first = {name: _text(fields[name], found[name]) for name in list(found)[:2]}
+    return f"{{{', '.join(f'{name}: {text}' for name, text in first.items())}}}"
+
+
+def _text(field: FieldInfo, value: object) -> str:
+    """A key's value as hvdcloud.yaml would have it."""
+    return duration_text(value) if isinstance(value, float) and is_duration(field) else _as_yaml(value)
+
+
+def _as_yaml(value: object) -> str:
+    """On one line, as in the file."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _usage_error(problems: Sequence[_Problem], *, file: Path) -> UsageError:
+    """Every problem on a line of its own, with its place, and one hint."""
+    again = "hvdcloud config validate" + ("" if file == Path(CONFIG_FILE) else f" -c {shlex.quote(str(file))}")
+    hint = f"fix it, then {again}" if len(problems) == 1 else f"fix these {len(problems)} lines, then {again}"
+    if len(problems) == 1:
+        return UsageError(problems[0].message, hint=problems[0].fix or hint)
+    first, *others = (f"{each.message}{f'; {each.fix}' if each.fix else ''}" for each in problems)
+    return UsageError(first, hint=hint, details="\n".join(others))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -32,6 +33,14 @@ def parse_duration(value: object) -> object:
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as hvdcloud.yaml has it: `90s`, `30m`, `12h`."""
+    for unit in ("d", "h", "m"):
+        if seconds >= 2 * _UNITS[unit] and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def _rfc1035(name: str) -> str:
@@ -85,6 +94,13 @@ Duration = Annotated[
     Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "number"}]}),
 ]
+
+
+def is_duration(field: FieldInfo) -> bool:
+    """Whether a key's value is seconds that are written as a duration."""
+    return Duration in get_args(field.annotation) or BeforeValidator(parse_duration) in field.metadata
+
+
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
@@ -149,7 +165,10 @@ class ImageConfig(Section):
         default=None,
         description="where the image is pushed, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits; gce needs one",
     )
-    requirements: str | None = Field(default="requirements.txt", description="pip requirements added to the image")
+    requirements: str | None = Field(
+        default="requirements.txt",
+        description="pip requirements added to the image; the default counts where that file exists",
+    )
     find_links: str | None = Field(
         default=None, description="folder of local wheels for the build; default: what PIP_FIND_LINKS names"
     )
@@ -171,7 +190,7 @@ class ElasticConfig(Section):
     """How far a run may shrink and grow, in nodes, and how patient it is."""
 
     min: int = Field(default=1, ge=1, description="nodes below which the run waits for others")
-    max: int | None = Field(default=None, ge=1, description="nodes at most; default: `nodes`")
+    max: int | None = Field(default=None, ge=1, examples=[4], description="nodes at most; default: `nodes`")
     longest_step: Duration = Field(
         default=30.0,
         description="how long a step of the training may take; ranks that have not ended theirs so long after a loss "
@@ -218,10 +237,17 @@ class LimitsConfig(Section):
     )
 
 
+L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
+"""GPUs → the machine type that comes with so many NVIDIA L4, and is the default with them."""
+
+
 class GpuConfig(Section):
     """The accelerators of one node."""
 
-    type: Text = Field(default="nvidia-tesla-t4", description="Compute Engine's accelerator type")
+    type: Text = Field(
+        default="nvidia-l4",
+        description="Compute Engine's accelerator type; on an N1 gce.machine_type, the default is nvidia-tesla-t4",
+    )
     count: int = Field(default=1, ge=0, description="GPUs per node")
 
 
@@ -238,8 +264,16 @@ class GceConfig(Section):
     zones: list[str] = Field(
         default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
     )
-    machine_type: str = Field(default="n1-standard-8", description="machine type of every node")
-    gpu: GpuConfig | None = Field(default_factory=lambda: GpuConfig(), description="GPUs of every node")
+    machine_type: str = Field(
+        default="n1-standard-8",
+        description="machine type of every node; with NVIDIA L4, the default is the g2-standard that has as many: "
+        "g2-standard-8 for one",
+    )
+    gpu: GpuConfig | None = Field(
+        default=None,
+        description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
+        "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
+    )
     head_machine_type: Text | None = Field(
         default=None,
         description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
@@ -302,6 +336,23 @@ class Config(Section):
             raise ValueError(
                 f"nodes is {self.nodes}; with run.elastic it is from {elastic.min} (min) to {self.most_nodes} (max)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _machines_have_what_the_image_computes_on(self) -> Config:
+        gce = self.gce
+        gpu, default = gce.gpu, GpuConfig()
+        named = "machine_type" in gce.model_fields_set
+        n1 = named and gce.machine_type.startswith(("n1-", "custom-"))
+        if "gpu" not in gce.model_fields_set and self.image.device == "cuda" and (n1 or not named):
+            gpu = default
+        if n1 and gpu is not None and "type" not in gpu.model_fields_set:
+            gpu = gpu.model_copy(update={"type": "nvidia-tesla-t4"})
+        chosen: dict[str, Any] = {"gpu": gpu}
+        if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
+            chosen["machine_type"] = L4_MACHINES[gpu.count]
+        # A provider sees this section only.
+        object.__setattr__(self, "gce", gce.model_copy(update=chosen))
         return self
 
     @model_validator(mode="after")

@@ -258,7 +258,7 @@ def _scalar(value: Value, *, flow: bool = False, quoted: bool = False) -> str:
     """As YAML: plain where that reads back as the same, else in double quotes."""
     if not isinstance(value, str):
         return json.dumps(value)
-    plain = re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_./:@+=]*", value) is not None and not value.endswith(":")
+    plain = re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_./:@+= ]*", value) is not None and not value.endswith(":")
     if quoted or not plain or yaml.safe_load(f"[{value}]" if flow else value) != ([value] if flow else value):
         return json.dumps(value, ensure_ascii=False)
     return value

@@ -89,7 +89,7 @@ NEW_ACCOUNT_SECONDS = 120.0
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={owner}"
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
 _ELSEWHERE = "try again later, list other zones in gce.zones, change gce.spot, or take another GPU"
-_SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run prints the request"
+_SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run --json prints the request"
 _AGAIN = "run the command again; https://status.cloud.google.com shows outages"
 
 _DISCOVERY = "compute.v1 discovery document"

@@ -1,53 +1,195 @@
-"""`hvdcloud init`: a project that runs as it is."""
+"""`hvdcloud init`: a project that runs as it is, or hvdcloud.yaml for a training script that exists."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from hvdcloud.config.file import CONFIG_FILE
+from hvdcloud.config.model import L4_MACHINES
+from hvdcloud.config.yaml_edit import set_keys
 from hvdcloud.errors import UsageError
+from hvdcloud.project_files import GITIGNORE
+from hvdcloud.training_script import CHECKPOINT_DIR, TrainingScript, read_script, training_scripts
 
 TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic")
+_TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
+_REQUIREMENTS = "requirements.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The value that a key got, and why."""
+
+    key: str
+    value: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitResult:
-    """What was written."""
+    """What was written.
+
+    Attributes:
+        files: that were written, in `folder`.
+        kept: that existed, and were not touched.
+        choices: what hvdcloud.yaml says of an existing script.
+        notes: what that script lacks.
+        gpus: of each node.
+    """
 
     folder: Path
     name: str
     files: Sequence[str]
+    kept: Sequence[str] = ()
+    choices: Sequence[Choice] = ()
+    notes: Sequence[str] = ()
+    gpus: int
 
 
-def init(folder: Path, *, template: str, name: str | None) -> InitResult:
+def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0) -> InitResult:
     """Write a template's files; nothing that exists is touched.
 
     Args:
+        template: None: `torch`, unless the folder has a training script.
         name: of the cluster; None: made from the folder's name.
+        gpus: of each node; 0: nodes without GPUs.
 
     Raises:
         UsageError: no such template, or a file exists already.
     """
-    if template not in TEMPLATES:
-        raise UsageError(f"there is no template {template!r}", hint=f"one of: {', '.join(TEMPLATES)}")
-    source = files("hvdcloud") / "templates" / template
-    contents = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
-    taken = sorted(entry for entry in contents if (folder / entry).exists())
-    if taken:
-        raise UsageError(f"{folder / taken[0]} already exists", hint="name an empty folder: hvdcloud init DIR")
+    contents = _template(template or "torch")
+    kept = [entry for entry in contents if (folder / entry).exists()]
+    if kept not in ([], [GITIGNORE]) or template is None:
+        _refuse_beside(folder, kept)
     name = name or _name_from(folder)
+    contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], {"name": name}, gpus=gpus)
+    contents = {entry: text for entry, text in contents.items() if entry not in kept}
+    _write(folder, contents)
+    return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus)
+
+
+def init_script(
+    folder: Path, script: Path, *, template: str | None = None, name: str | None = None, gpus: int = 0
+) -> InitResult:
+    """Write hvdcloud.yaml for a training script, and nothing else. The script is parsed, not executed.
+
+    Args:
+        folder: the project's, with the script in it.
+        script: as seen from here, or from `folder`.
+        template: whose hvdcloud.yaml to take; None: by what the script imports.
+        name: of the cluster; None: made from the folder's name.
+        gpus: of each node; 0: nodes without GPUs.
+
+    Raises:
+        UsageError: there is no such script in the folder, it imports no framework, or hvdcloud.yaml exists.
+    """
+    if not script.is_file() and (folder / script).is_file():
+        script = folder / script
+    found = read_script(script)
+    if not script.resolve().is_relative_to(folder.resolve()):
+        message = f"{script} is not in the project's folder {folder.resolve()}"
+        raise UsageError(message, hint=_command(script.parent, script))
+    if template is None and found.framework is None:
+        hint = f"{_command(folder, script)} --template torch, or keras"
+        raise UsageError(f"{script} imports none of torch, tensorflow and keras", hint=hint)
+    command = f"python {shlex.quote(script.resolve().relative_to(folder.resolve()).as_posix())}"
+    if (folder / CONFIG_FILE).exists():
+        raise UsageError(f"{folder / CONFIG_FILE} already exists", hint=f"hvdcloud launch {command}")
+    name = name or _name_from(folder)
+    template = template or _TEMPLATE_OF[str(found.framework)]
+    text = _template(template)[CONFIG_FILE]
+    has_requirements = (folder / _REQUIREMENTS).is_file()
+    if not has_requirements:
+        text = re.sub(r"(?m)^  requirements: .*\n", "", text)
+    # The templates train for seconds.
+    values = {"name": name, "run.command": command, "checkpoints.keep_every": "60s", "limits.max_run_duration": "12h"}
+    _write(folder, {CONFIG_FILE: _configuration(text, values, gpus=gpus)})
+    framework = next(key for key, value in _TEMPLATE_OF.items() if template.startswith(value))
+    because = found.because if found.framework == framework else f"--template {template}"
+    exists = "exists" if has_requirements else "does not exist"
+    machines = [
+        ("image.device", "cuda", f"--gpus {gpus}"),
+        ("provider", "gce", "containers on this machine have no GPUs"),
+        ("gce.machine_type", L4_MACHINES.get(gpus, ""), f"has {gpus} NVIDIA L4"),
+    ]
+    chosen = [
+        ("run.command", command, "--script"),
+        ("image.framework", framework, because),
+        ("image.requirements", _REQUIREMENTS if has_requirements else "null", f"{_REQUIREMENTS} {exists}"),
+        *(machines if gpus else [("image.device", "cpu", "no --gpus")]),
+    ]
+    return InitResult(
+        folder=folder,
+        name=name,
+        files=[CONFIG_FILE],
+        choices=[Choice(key=key, value=value, why=why) for key, value, why in chosen],
+        notes=_notes(found, script.name, framework=framework, has_requirements=has_requirements),
+        gpus=gpus,
+    )
+
+
+def _notes(found: TrainingScript, script: str, *, framework: str, has_requirements: bool) -> list[str]:
+    notes = []
+    if found.other_framework:
+        notes.append(f"{script} imports {found.other_framework} too; the image has one framework")
+    if not found.uses_horovod:
+        notes.append(f"{script} does not import horovod.{framework}: each rank would train on its own")
+    if not found.uses_checkpoint_dir:
+        notes.append(f"{script} does not use {CHECKPOINT_DIR}: only files in that folder are kept")
+    if found.packages and not has_requirements:
+        notes.append(f"{script} imports {', '.join(found.packages)}: list their packages in {_REQUIREMENTS}")
+    return notes
+
+
+def _template(name: str) -> dict[str, str]:
+    if name not in TEMPLATES:
+        raise UsageError(f"there is no template {name!r}", hint=f"one of: {', '.join(TEMPLATES)}")
+    source = files("hvdcloud") / "templates" / name
+    return {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+
+
+def _refuse_beside(folder: Path, taken: Sequence[str]) -> None:
+    """Raises UsageError: the folder has files of the template, or a training script, for which --script is meant."""
+    scripts = training_scripts(folder)
+    if "train.py" in taken and folder / "train.py" not in scripts:
+        scripts = [folder / "train.py", *scripts]
+    if scripts and CONFIG_FILE not in taken:
+        message = f"{scripts[0]} exists, and a template would train something else"
+        raise UsageError(message, hint=_command(folder, scripts[0]))
+    if in_the_way := sorted({*taken} - {GITIGNORE}):
+        raise UsageError(f"{folder / in_the_way[0]} already exists", hint="name an empty folder: hvdcloud init DIR")
+
+
+def _command(folder: Path, script: Path) -> str:
+    where = [] if folder == Path() else [str(folder)]
+    return shlex.join(["hvdcloud", "init", *where, "--script", str(script)])
+
+
+def _configuration(text: str, values: dict[str, str], *, gpus: int) -> str:
+    """A template's hvdcloud.yaml with other values, and with GPUs."""
+    if gpus:
+        if gpus not in L4_MACHINES:
+            *some, last = map(str, L4_MACHINES)
+            raise UsageError(f"no machine has {gpus} NVIDIA L4", hint=f"--gpus {', '.join(some)} or {last}")
+        machine = f"  machine_type: {L4_MACHINES[gpus]}\n  gpu: {{type: nvidia-l4, count: {gpus}}}"
+        text = re.sub(r"(?m)^  gpu: null.*$", machine, text)
+        values = {**values, "provider": "gce", "image.device": "cuda"}
+    return set_keys(text, values)[0]
+
+
+def _write(folder: Path, contents: dict[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for entry, text in contents.items():
-            if entry == "hvdcloud.yaml":
-                text = re.sub(r"(?m)^name: \S+", f"name: {name}", text, count=1)
-            (folder / entry).write_text(text, encoding="utf-8")
+            with (folder / entry).open("x", encoding="utf-8") as file:
+                file.write(text)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
-    return InitResult(folder=folder, name=name, files=sorted(contents))
 
 
 def _name_from(folder: Path) -> str:

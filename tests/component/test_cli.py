@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.cli.main import hoist_globals
-from tests.support.harness import Project
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import GpuConfig
+from tests.support.harness import HVDCLOUD, Project
+from tests.support.terminal import printed_on_a_terminal
 
 
 @pytest.fixture
@@ -30,6 +34,18 @@ def project(tmp_path: Path) -> Project:
         (["ssh", "--", "hostname"], ["ssh", "0", "--", "hostname"]),
         (["ssh", "1", "--", "hostname"], ["ssh", "1", "--", "hostname"]),
         (["up", "--name"], ["--name", "up"]),
+        (
+            ["run", "python", "t.py", "--epochs", "2", "--json"],
+            ["run", "--", "python", "t.py", "--epochs", "2", "--json"],
+        ),
+        (["run", "-q", "-np", "4", "-d", "sh", "-c", "x"], ["-q", "run", "-np", "4", "-d", "--", "sh", "-c", "x"]),
+        (
+            ["launch", "--nodes=4", "--name", "x", "sh", "--", "-q"],
+            ["--name", "x", "launch", "--nodes=4", "--", "sh", "--", "-q"],
+        ),
+        (["--name", "x", "launch", "--to", "d", "sh"], ["--name", "x", "launch", "--to", "d", "--", "sh"]),
+        (["run", "--nodse", "3", "python"], ["run", "--nodse", "--", "3", "python"]),
+        (["logs", "run", "-q"], ["-q", "logs", "run"]),
     ],
 )
 def test_global_options_may_stand_anywhere_before_the_users_command(given: list[str], meant: list[str]) -> None:
@@ -74,9 +90,16 @@ def test_errors_are_documents_with_json(project: Project) -> None:
     assert project.hvdcloud("upp", "--json", expect=2).json["exit_code"] == 2
 
 
+def test_a_mistyped_option_before_the_users_command_is_named(project: Project) -> None:
+    ended = project.hvdcloud("run", "--detahc", "python", "train.py", "--epochs", "2", expect=2)
+    assert "No such option: --detahc" in ended.err
+    assert "--detach" in ended.err
+    assert "→ hvdcloud run --help" in ended.err
+
+
 def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     out = project.hvdcloud("init", "my Digits!").out
-    assert "next: cd my Digits! && hvdcloud launch" in out
+    assert out.endswith("\nnext: cd 'my Digits!' && hvdcloud launch\n")
     folder = project.folder / "my Digits!"
     assert {"hvdcloud.yaml", "train.py", "requirements.txt"} <= {path.name for path in folder.iterdir()}
     assert "name: my-digits" in (folder / "hvdcloud.yaml").read_text()
@@ -99,6 +122,139 @@ def test_init_writes_the_template_that_is_asked_for(project: Project, template: 
 def test_init_names_the_cluster(project: Project) -> None:
     assert project.hvdcloud("init", "x", "--name", "other", "--json").json["result"]["name"] == "other"
     assert "name: other" in (project.folder / "x" / "hvdcloud.yaml").read_text()
+
+
+MY_TRAIN = "import pandas\nimport torch\n"
+DESCRIBED = """\
+wrote hvdcloud.yaml
+KEY                 VALUE               WHY
+run.command         python my_train.py  --script
+image.framework     torch               my_train.py:2 imports torch
+image.requirements  null                requirements.txt does not exist
+image.device        cpu                 no --gpus
+note: my_train.py does not import horovod.torch: each rank would train on its own
+note: my_train.py does not use HVDCLOUD_CHECKPOINT_DIR: only files in that folder are kept
+note: my_train.py imports pandas: list their packages in requirements.txt
+next: hvdcloud launch
+"""
+
+
+def files_of(project: Project) -> dict[str, str]:
+    return {path.name: path.read_text() for path in project.folder.iterdir()}
+
+
+def test_init_script_writes_hvdcloud_yaml_only_and_says_what_it_took_for_what(project: Project) -> None:
+    project.write("my_train.py", MY_TRAIN)
+    project.write(".gitignore", "*.log\n")
+    before = files_of(project)
+    assert project.hvdcloud("init", "--script", "my_train.py").out == DESCRIBED
+    written = files_of(project)
+    config = load_config(project.folder / "hvdcloud.yaml", environ={})
+    assert {**before, "hvdcloud.yaml": written["hvdcloud.yaml"]} == written
+    assert (config.run.command, config.image.framework, config.gce.gpu) == ("python my_train.py", "torch", None)
+    assert (config.name, config.limits.max_run_duration, config.checkpoints.keep_every) == ("project", 43200, 60)
+    assert "  command: python my_train.py " in written["hvdcloud.yaml"]
+    again = project.hvdcloud("init", "--script", "my_train.py", expect=2).err
+    assert again.splitlines() == ["error: hvdcloud.yaml already exists", "  → hvdcloud launch python my_train.py"]
+    assert files_of(project) == written
+
+
+def test_init_script_is_readable_on_a_narrow_terminal(project: Project) -> None:
+    project.write("my_train.py", MY_TRAIN)
+    command = [*HVDCLOUD, "init", "--script", "my_train.py"]
+    environ = {**project.env(), "TERM": "xterm-256color"}
+    _, printed = printed_on_a_terminal(command, cwd=project.folder, environ=environ)
+    wrapped = (
+        DESCRIBED.replace("on its own", "on its\n      own")
+        .replace("folder are kept", "\n      folder are kept")
+        .replace(" \n", "\n")
+    )
+    assert printed.decode().splitlines() == wrapped.splitlines()
+
+
+def test_init_script_takes_gpus_requirements_and_what_it_is_told(project: Project) -> None:
+    project.write("sub dir/fit.py", "import transformers\n")
+    project.write("requirements.txt", "transformers\n")
+    refused = project.hvdcloud("init", "--script", "sub dir/fit.py", expect=2).err.splitlines()
+    assert refused == [
+        "error: sub dir/fit.py imports none of torch, tensorflow and keras",
+        "  → hvdcloud init --script 'sub dir/fit.py' --template torch, or keras",
+    ]
+    out = project.hvdcloud("init", "--script", "sub dir/fit.py", "--template", "keras", "--gpus", "2").out
+    assert out.endswith("\nnext: hvdcloud setup && hvdcloud launch\n")
+    assert re.search(r"^image\.framework +tensorflow +--template keras$", out, re.MULTILINE)
+    assert re.search(r"^gce\.machine_type +g2-standard-24 +has 2 NVIDIA L4$", out, re.MULTILINE)
+    config = load_config(project.folder / "hvdcloud.yaml", environ={})
+    assert (config.provider, config.image.device, config.gce.machine_type) == ("gce", "cuda", "g2-standard-24")
+    assert config.gce.gpu == GpuConfig(type="nvidia-l4", count=2)
+    assert (config.run.command, config.image.requirements) == ("python 'sub dir/fit.py'", "requirements.txt")
+
+
+def test_init_script_refuses_what_it_cannot_describe(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.py").write_text("import torch\n")
+    ended = project.hvdcloud("init", "--script", "../other/train.py", expect=2)
+    assert "  → hvdcloud init ../other --script ../other/train.py" in ended.err
+    assert "→ hvdcloud init --script FILE" in project.hvdcloud("init", "--script", "no.py", expect=2).err
+    assert project.hvdcloud("init", "../other", "--script", "train.py").out.startswith("wrote ../other/hvdcloud.yaml")
+    assert "no machine has 3 NVIDIA L4" in project.hvdcloud("init", "x", "--gpus", "3", expect=2).err
+    assert list(project.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["train.py", "my_train.py"])
+def test_init_beside_a_training_script_names_the_command_for_it(project: Project, name: str) -> None:
+    project.write(name, "import torch\n")
+    ended = project.hvdcloud("init", expect=2)
+    assert ended.err.splitlines() == [
+        f"error: {name} exists, and a template would train something else",
+        f"  → hvdcloud init --script {name}",
+    ]
+    assert files_of(project) == {name: "import torch\n"}
+
+
+def test_init_works_in_a_folder_with_other_files_and_keeps_them(project: Project) -> None:
+    project.write(".gitignore", "*.log\n")
+    project.write("helper.py", "import os\n")
+    out = project.hvdcloud("init").out
+    assert "kept .gitignore as it is\n" in out
+    assert (project.folder / ".gitignore").read_text() == "*.log\n"
+    assert (project.folder / "train.py").exists()
+
+
+def test_a_template_that_is_asked_for_goes_beside_a_script(project: Project) -> None:
+    project.write("my_train.py", "import torch\n")
+    project.hvdcloud("init", "--template", "torch")
+    assert (project.folder / "train.py").exists()
+
+
+def test_config_show_says_each_value_and_where_it_is_from(project: Project) -> None:
+    project.write("hvdcloud.yaml", "name: digits\nlimits:\n  idle: 45m\n")
+    project.environ = {"HVDCLOUD_NODES": "5"}
+    rows = [line.split() for line in project.hvdcloud("config", "show", "--name", "other").out.splitlines()]
+    assert rows[0] == ["KEY", "FROM", "VALUE"]
+    assert ["name", "--name", "other"] in rows
+    assert ["nodes", "HVDCLOUD_NODES", "5"] in rows
+    assert ["limits.idle", "hvdcloud.yaml:3", "45m"] in rows
+    assert ["run.controller", "default", "gloo"] in rows
+    assert not [row for row in rows if row[0].startswith("gce.") and len(row) == 3]
+    result = project.hvdcloud("config", "show", "--json").json["result"]
+    assert result["file"] == "hvdcloud.yaml"
+    assert {"key": "limits.idle", "value": 2700, "source": "file", "place": "hvdcloud.yaml:3"} in result["settings"]
+    assert {"key": "gce.gpu", "value": None, "source": "default", "place": "default"} in result["settings"]
+
+
+def test_config_validate_names_everything_that_is_wrong(project: Project) -> None:
+    project.write("hvdcloud.yaml", "name: digits\nnodes: two\n")
+    project.environ = {"HVDCLOUD_PROVIDER": "aws"}
+    assert project.hvdcloud("config", "validate", expect=2).err.splitlines() == [
+        "error: hvdcloud.yaml:2: nodes: write a whole number (got two)",
+        "  environment variable HVDCLOUD_PROVIDER: provider: write local or gce (got aws)",
+        "  → fix these 2 lines, then hvdcloud config validate",
+    ]
+    project.environ = {}
+    project.write("hvdcloud.yaml", "name: digits\n")
+    assert project.hvdcloud("config", "validate").out == "hvdcloud.yaml is valid: cluster digits, provider local\n"
+    assert project.hvdcloud("config", "validate", "--json").json["result"] == {"file": "hvdcloud.yaml", "valid": True}
 
 
 def test_config_schema_is_the_answer_itself(project: Project) -> None:

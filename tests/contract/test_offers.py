@@ -26,7 +26,8 @@ class Bench:
         }
 
     def configure(self, *, image: dict[str, Any] | None = None, **gce: Any) -> None:
-        where = {"project": "test-project", "endpoint": self.emulator.url, **gce}
+        gpu = {"type": "nvidia-tesla-t4", "count": 1}
+        where = {"project": "test-project", "endpoint": self.emulator.url, "gpu": gpu, **gce}
         self.project.configure(provider="gce", nodes=2, image=image or {"device": "cuda"}, gce=where)
 
     def offers(self, *args: str) -> dict[str, Any]:

@@ -421,6 +421,7 @@ def test_on_this_machine_a_folder_that_cannot_be_one_is_reported(local: Project,
     assert report.names("failed") == ["bucket", "state"], "the folder that stands in for a bucket is there too"
 
 
-def test_requirements_that_are_not_there_are_reported_by_doctor_too(local: Project) -> None:
+def test_requirements_that_are_named_and_not_there_are_reported_by_doctor_too(local: Project) -> None:
     (local.folder / "requirements.txt").unlink()
+    local.environ["HVDCLOUD_IMAGE__REQUIREMENTS"] = "requirements.txt"
     examine(local).failed("image", "requirements.txt does not exist", exit_code=2)

@@ -697,7 +697,11 @@ def test_dry_run_prints_the_requests_and_the_price_and_changes_nothing(
     assert [request["object"].split()[0] for request in plan["requests"]] == ["firewall", "firewall", "2"]
     assert 0.5 < plan["dollars_per_hour"] < 2
     text = project.hvdcloud("up", "--dry-run").out
-    assert f'"machineType": "{vms["body"]["instanceProperties"]["machineType"]}"' in text
+    first, second, *_ = text.splitlines()
+    machine = vms["body"]["instanceProperties"]["machineType"]
+    assert first == f"cluster {project.name}: 2 nodes on Compute Engine, {machine} with 1 nvidia-tesla-t4"
+    assert second.startswith("3 requests: firewall ")
+    assert second.endswith(" and 1 more; --json prints them")
     assert f"${plan['dollars_per_hour']:.2f}/h, at worst $" in text
     assert text.splitlines()[-1].endswith("(after 12 h); nothing was changed")
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}

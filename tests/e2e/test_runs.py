@@ -129,6 +129,11 @@ def test_shell_syntax_in_the_command_works(project: Project) -> None:
     assert "one hello" in project.hvdcloud("run").out
 
 
+def test_a_command_with_options_of_its_own_needs_no_dashes(project: Project) -> None:
+    out = project.hvdcloud("run", "-np", "1", "sh", "-c", "echo got $0 $1 $2", "--epochs", "2", "--json").out
+    assert "got --epochs 2 --json" in out
+
+
 def test_only_what_changed_is_sent_again(project: Project) -> None:
     project.write("lib/data.txt", "x" * 1000)
     project.write("ignored.bin", "never sent")

@@ -52,6 +52,7 @@ class Cloud:
                     "project": PROJECT,
                     "endpoint": self.emulator.url,
                     "machine_type": "n1-standard-2",
+                    "gpu": {"type": "nvidia-tesla-t4", "count": 1},
                     "service_account": NODES_ACCOUNT,
                     **(gce or {}),
                 },

@@ -13,7 +13,7 @@ from google.oauth2 import service_account
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.model import GceConfig, GpuConfig, LimitsConfig, SshConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce.api.client import ComputeClient
@@ -40,7 +40,12 @@ class Bench:
 
     def another(self, **changes: Any) -> GceProvider:
         """A provider as on another laptop, perhaps with other settings."""
-        settings: dict[str, Any] = {"zones": [A, B, W], "ssh": SshConfig(source="198.51.100.7/32"), **changes}
+        settings: dict[str, Any] = {
+            "zones": [A, B, W],
+            "gpu": GpuConfig(type="nvidia-tesla-t4"),
+            "ssh": SshConfig(source="198.51.100.7/32"),
+            **changes,
+        }
         limits = settings.pop("limits", LimitsConfig())
         return GceProvider(GceConfig(**settings), limits, client=self.client)
 

@@ -68,6 +68,15 @@ def test_dockerignore_means_for_nodes_what_it_means_for_docker(tmp_path: Path, l
     assert {name for name in theirs if (tmp_path / name).is_file()} == set(built)
 
 
+def test_reports_of_runs_stay_here_whatever_is_ignored(tmp_path: Path) -> None:
+    for name in ("report-20261121-101112-abcdef.html", "report-template.html", "train.py"):
+        (tmp_path / name).write_text(name)
+    assert paths(tmp_path) == ["report-template.html", "train.py"]
+    assert [path.name for path in build_files(tmp_path)] == ["report-template.html", "train.py"]
+    (tmp_path / ".dockerignore").write_text("train.py\n")
+    assert "report-20261121-101112-abcdef.html" not in {path.name for path in build_files(tmp_path)}
+
+
 def test_a_build_without_dockerignore_leaves_out_what_gitignore_does_and_with_one_it_does_not_count(
     tmp_path: Path,
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
-from hvdcloud.config.file import load_config
+from hvdcloud.config.file import load, load_config
 from hvdcloud.config.model import Config, config_schema, parse_duration
 from hvdcloud.errors import ExitCode, UsageError
+from hvdcloud.image.plan.steps import plan_image
 
 
 @pytest.fixture
@@ -55,22 +59,28 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nodes: two", "nodes: Input should be a valid integer"),
-        ("nodes: '2'", "nodes: Input should be a valid integer"),
-        ("nodes: 0", "nodes: Input should be greater than or equal to 1"),
-        ("nodes: -3", "nodes: Input should be greater than or equal to 1"),
-        ("run: {slots_per_node: -1}", "run.slots_per_node: Input should be greater than or equal to 1"),
+        ("nodes: two", "nodes: write a whole number (got two)"),
+        ("nodes: '2'", "nodes: write a whole number (got '2')"),
+        ("nodes: 0", "nodes: write 1 or more (got 0)"),
+        ("nodes: -3", "nodes: write 1 or more (got -3)"),
+        ("run: {slots_per_node: -1}", "run.slots_per_node: write 1 or more (got -1)"),
         ("run: {command: ''}", "run.command: the command is empty"),
         ("run: {command: 'python \"x'}", "run.command: 'python \"x' cannot be split"),
-        ("run: {controller: nccl}", "run.controller: Input should be 'gloo' or 'mpi'"),
+        ("run: {controller: nccl}", "run.controller: write gloo or mpi (got nccl)"),
         ("run: {env: {'A B': x}}", "'A B' is not the name of an environment variable"),
         ("checkpoints: {keep_every: 5 parsecs}", "checkpoints.keep_every: '5 parsecs' is not a duration"),
-        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: Input should be greater than 0"),
+        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: write a number above 0 (got -5)"),
         ("checkpoints: {bucket: s3://x}", "checkpoints.bucket: 's3://x' is neither gs://BUCKET"),
         ("checkpoints: {bucket: 'file://relative'}", "needs an absolute folder"),
-        ("limits: {max_cost: -1}", "limits.max_cost: Input should be greater than 0"),
-        ("image: cpu", "image: Input should be a valid dictionary"),
-        ("provider: aws", "provider: Input should be 'local' or 'gce'"),
+        ("limits: {max_cost: -1}", "limits.max_cost: write a number above 0 (got -1)"),
+        ("image: cpu", "image: write {framework: torch, device: cpu} (got cpu)"),
+        ("gce: {gpu: nvidia-l4}", "gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)"),
+        ("run: {elastic: 4}", "run.elastic: write {min: 1, max: 4} (got 4)"),
+        ("run: {env: [A]}", "run.env: write names with values: {NAME: VALUE} (got [A])"),
+        ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
+        ("checkpoints: {keep_every: null}", "checkpoints.keep_every: write a duration: 60s, 30m or 12h (got null)"),
+        ("gce: {disk_gb: 100000}", "gce.disk_gb: write 65536 or less (got 100000)"),
+        ("provider: aws", "provider: write local or gce (got aws)"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(file: Path, line: str, said: str) -> None:
@@ -89,6 +99,48 @@ def test_every_problem_is_reported_at_once(file: Path) -> None:
     assert "nodse" in error.message
     assert "nodes" in error.details
     assert "provider" in error.details
+
+
+def test_several_problems_have_one_hint_at_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text("name: digits\nnodes: 0\nnodse: 1\nnodes: 2\ngce: {gpu: nvidia-l4, ssh: {sauce: iap}}\n")
+    with pytest.raises(UsageError) as caught:
+        load_config(environ={})
+    error = caught.value
+    assert [error.message, *error.details.splitlines()] == [
+        "hvdcloud.yaml:4: nodes appears twice; keep one of them",
+        "hvdcloud.yaml:3: unknown key nodse; did you mean nodes?",
+        "hvdcloud.yaml:5: unknown key gce.ssh.sauce; did you mean gce.ssh.source?",
+        "hvdcloud.yaml:5: gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)",
+    ]
+    assert error.hint == "fix these 4 lines, then hvdcloud config validate"
+
+
+def test_the_hint_names_the_file_that_is_not_the_usual_one(file: Path) -> None:
+    assert refusal(file, "name: digits\nnodes: 0\n").hint == f"fix it, then hvdcloud config validate -c {file}"
+
+
+def all_keys(section: type[BaseModel] = Config, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        yield (*above, name)
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from all_keys(inner, (*above, name))
+
+
+@pytest.mark.parametrize("key", list(all_keys()), ids=".".join)
+def test_what_a_key_takes_is_said_in_our_words(key: tuple[str, ...]) -> None:
+    said = []
+    for wrong in ("x y", "", -1, 0, 1.5, 10**9, True, None, [1], {"x": [1]}, [], {"1": 1}):
+        tree: Any = wrong
+        for part in reversed(key):
+            tree = {part: tree}
+        try:
+            load_config(environ={}, flags={"name": "digits", **tree})
+        except UsageError as error:
+            said += [error.message, *error.details.splitlines()]
+    assert said
+    assert [each for each in said if "Input" in each or "valid" in each] == []
 
 
 def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
@@ -157,9 +209,73 @@ def test_spot_comes_from_the_environment_and_from_flags_too(file: Path) -> None:
     file.write_text("name: digits\n")
     assert load_config(file, environ={"HVDCLOUD_GCE__SPOT": "true"}).gce.spot == "all"
     assert load_config(file, environ={}, flags={"gce.spot": "workers"}).gce.spot == "workers"
-    assert (
-        "gce.spot: Input should be 'workers', 'all' or 'none'" in refusal(file, "name: a\ngce: {spot: head}\n").message
-    )
+    assert "gce.spot: write workers, all or none (got head)" in refusal(file, "name: a\ngce: {spot: head}\n").message
+
+
+@pytest.mark.parametrize(
+    ("text", "machine_type", "gpu"),
+    [
+        ("", "n1-standard-8", None),
+        ("image: {device: cuda}", "g2-standard-8", ("nvidia-l4", 1)),
+        ("image: {device: cuda}\ngce: {gpu: null}", "n1-standard-8", None),
+        ("image: {device: cuda}\ngce: {gpu: {count: 4}}", "g2-standard-48", ("nvidia-l4", 4)),
+        ("gce: {gpu: {type: nvidia-l4}}", "g2-standard-8", ("nvidia-l4", 1)),
+        ("gce: {gpu: {type: nvidia-tesla-v100, count: 1}}", "n1-standard-8", ("nvidia-tesla-v100", 1)),
+        ("image: {device: cuda}\ngce: {machine_type: a2-highgpu-1g}", "a2-highgpu-1g", None),
+        # As these files were read before NVIDIA L4 was the default.
+        ("image: {device: cuda}\ngce: {machine_type: n1-standard-4}", "n1-standard-4", ("nvidia-tesla-t4", 1)),
+        ("gce: {machine_type: n1-standard-8, gpu: {count: 2}}", "n1-standard-8", ("nvidia-tesla-t4", 2)),
+    ],
+)
+def test_the_nodes_have_the_gpus_that_the_image_computes_on(
+    file: Path, text: str, machine_type: str, gpu: tuple[str, int] | None
+) -> None:
+    file.write_text(f"name: digits\n{text}\n")
+    config = load_config(file, environ={})
+    for gce in (config.gce, Config.model_validate(config.model_dump()).gce):  # It may have been read before.
+        assert (gce.machine_type, (gce.gpu.type, gce.gpu.count) if gce.gpu else None) == (machine_type, gpu)
+
+
+@pytest.mark.parametrize(
+    ("there", "text", "meant"),
+    [
+        (True, "", "requirements.txt"),
+        (False, "", None),
+        (True, "image: {requirements: null}", None),
+        (False, "image: {requirements: requirements.txt}", "requirements.txt"),
+    ],
+)
+def test_requirements_are_those_of_the_usual_file_if_it_is_there(
+    file: Path, there: bool, text: str, meant: str | None
+) -> None:
+    if there:
+        (file.parent / "requirements.txt").write_text("scikit-learn\n")
+    file.write_text(f"name: digits\n{text}\n")
+    config = load_config(file, environ={})
+    assert config.image.requirements == meant
+    if not there and meant:
+        with pytest.raises(UsageError, match=r"does not exist, but image\.requirements names it"):
+            plan_image(config.image, project_dir=config.project_dir)
+    else:
+        plan_image(config.image, project_dir=config.project_dir)
+
+
+def test_each_setting_says_where_it_was_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text("name: digits\ngce:\n  gpu: {type: nvidia-l4, count: 2}\n  zones: [us-east1-b]\n")
+    environ = {"HVDCLOUD_GCE__GPU": "{count: 4}", "HVDCLOUD_LIMITS__IDLE": "90s"}
+    loaded = load(environ=environ, flags={"name": "other", "nodes": None})
+    found = {each.key: (each.text, each.place.source, each.place.text) for each in loaded.settings()}
+    assert loaded.file == Path("hvdcloud.yaml")
+    assert found["name"] == ("other", "flag", "--name")
+    assert found["nodes"] == ("2", "default", "default")
+    assert found["gce.zones"] == ("[us-east1-b]", "file", "hvdcloud.yaml:4")
+    assert found["gce.gpu.count"] == ("4", "environment", "HVDCLOUD_GCE__GPU")
+    # The variable replaced the whole section of the file.
+    assert found["gce.gpu.type"] == ("nvidia-l4", "default", "default")
+    assert found["limits.idle"] == ("90s", "environment", "HVDCLOUD_LIMITS__IDLE")
+    assert found["limits.max_run_duration"] == ("12h", "default", "default")
+    assert "run.elastic" in found
 
 
 def test_a_head_of_its_own_kind_needs_other_nodes(file: Path) -> None:

@@ -24,6 +24,9 @@ OLD_GPU_NEW_IMAGE = {
 }
 
 
+T4 = {"type": "nvidia-tesla-t4", "count": 1}
+
+
 def config(folder: Path, **settings: object) -> Config:
     (folder / "hvdcloud.yaml").write_text("name: t\nprovider: gce\ngce: {project: my-project}\n")
     return load_config(folder / "hvdcloud.yaml", flags=settings, environ={})
@@ -65,8 +68,9 @@ def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"image.device": "cpu"}, "would be paid for and not used"),
+        ({"image.device": "cpu"}, None),
         ({"image.device": "cuda"}, None),
+        ({"image.device": "cpu", "gce.gpu": T4}, "would be paid for and not used"),
         ({"image.device": "cuda", "gce.gpu": {"type": "nvidia-tesla-t4", "count": 0}}, "the nodes have no GPU"),
         ({"image.device": "cpu", "gce.gpu": {"type": "nvidia-tesla-t4", "count": 0}}, None),
         ({"image.device": "cpu", "provider": "local"}, None),
@@ -83,8 +87,9 @@ def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
 @pytest.mark.parametrize(
     ("settings", "drives"),
     [
-        ({"gce.head_machine_type": "n1-standard-2"}, True),
-        ({}, False),
+        ({"gce.head_machine_type": "n1-standard-2", "gce.gpu": T4}, True),
+        ({"gce.head_machine_type": "n1-standard-2"}, False),
+        ({"gce.gpu": T4}, False),
         ({"gce.head_machine_type": "n1-standard-2", "gce.gpu": {"count": 0}}, False),
         ({"gce.head_machine_type": "g2-standard-4"}, False),
         ({"gce.head_machine_type": "n1-standard-2", "gce.machine_type": "g2-standard-4", "gce.gpu": None}, True),
@@ -119,7 +124,7 @@ def test_the_image_has_to_have_code_for_the_heads_gpu_too(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_the_machines_are_is_said_by_role(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    assert platform(config(tmp_path, **settings)).machines() == said
+    assert platform(config(tmp_path, **{"gce.gpu": T4, **settings})).machines() == said
 
 
 def test_containers_are_no_machines(tmp_path: Path) -> None:

@@ -301,8 +301,8 @@ def test_a_file_that_shrinks_while_it_is_sent_is_noticed(tmp_path: Path) -> None
 
 def test_one_command_plans_its_image_once(tmp_path: Path) -> None:
     (tmp_path / "hvdcloud.yaml").write_text("name: t\n")
-    command = Context(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}), Console())
     (tmp_path / "requirements.txt").write_text("tqdm==4.66.1\n")
+    command = Context(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}), Console())
     planned = image_to_be(command)
     # What is written meanwhile is for the next command.
     (tmp_path / "requirements.txt").write_text("tqdm==4.67.0\n")

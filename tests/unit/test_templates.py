@@ -7,15 +7,22 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
 import hvdcloud
+from hvdcloud.checks import Status
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
-from hvdcloud.lifecycle.init import TEMPLATES
+from hvdcloud.doctor.machine import machine_checks
+from hvdcloud.lifecycle.init import TEMPLATES, init
+from hvdcloud.lifecycle.up import make_spec
+from hvdcloud.providers import platform
 from hvdcloud.remote.code import list_code
 
 FRAMEWORKS = {"torch": "torch", "torch-elastic": "torch", "keras": "tensorflow", "keras-elastic": "tensorflow"}
@@ -150,6 +157,40 @@ def test_every_key_that_a_comment_offers_is_valid(template: Path, tmp_path: Path
 def test_the_file_shows_every_section_that_the_local_provider_uses(template: Path, key: str) -> None:
     assert key in yaml.safe_load((template / "hvdcloud.yaml").read_text(encoding="utf-8"))
     assert key in Config.model_fields
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 4])
+def test_doctor_has_nothing_to_say_of_what_init_writes(template: Path, gpus: int, tmp_path: Path) -> None:
+    """Of machines, GPUs, image and files; the project at Google is made by `hvdcloud setup`."""
+    init(tmp_path / "digits", template=template.name, name=None, gpus=gpus)
+    config = load_config(tmp_path / "digits" / "hvdcloud.yaml", flags={"provider": "gce"}, environ={})
+    assert (config.image.device, config.gce.gpu is not None) == (("cuda", True) if gpus else ("cpu", False))
+    where = platform(config)
+    checks = [*where.checks(spec(config)), *machine_checks(config, where, state_folder=tmp_path)]
+    found = {each.name: each.run() for each in checks if each.name in {"machine", "GPU and image", "files"}}
+    assert {name: (finding.status, finding.message) for name, finding in found.items()} == {
+        name: (Status.OK, finding.message) for name, finding in found.items()
+    }
+    assert set(found) == {"machine", "GPU and image", "files"}
+
+
+def spec(config: Config) -> ClusterSpec:
+    context: Any = SimpleNamespace(config=config, bucket_url="file:///tmp/bucket")
+    return make_spec(context, image="", public_key="")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_doctor_has_nothing_to_say_of_the_default_machines(device: str, tmp_path: Path) -> None:
+    flags = {"name": "digits", "provider": "gce", "image.device": device}
+    config = load_config(flags=flags, environ={})
+    where = platform(config)
+    checks = [*where.checks(spec(config)), *machine_checks(config, where, state_folder=tmp_path)]
+    found = [each.run().status for each in checks if each.name in {"machine", "GPU and image"}]
+    assert found == [Status.OK, Status.OK]
+
+
+def test_reports_stay_out_of_git(template: Path) -> None:
+    assert "report-*.html" in (template / ".gitignore").read_text().splitlines()
 
 
 def test_checkpoints_on_the_laptop_are_not_sent_to_the_nodes(template: Path, tmp_path: Path) -> None:

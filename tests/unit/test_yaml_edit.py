@@ -116,8 +116,6 @@ def test_a_template_gets_its_commented_keys_in_their_places() -> None:
         "+   repository: us-central1-docker.pkg.dev/lab-1/hvdcloud/digits   # where it is pushed; gce needs one",
         "-   # bucket: gs://my-bucket/digits  # default with local: a folder of this machine",
         "+   bucket: gs://lab-1-hvdcloud/digits  # default with local: a folder of this machine",
-        "+ ",
-        "+ gce:",
         "+   project: lab-1",
         "+   network: https://www.googleapis.com/compute/v1/projects/lab-1/global/networks/hvdcloud",
     ]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _TABLE = Path(__file__).with_name("machines.yaml")
 _CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
 _MB_STEP = 256
-# hvdcloud.yaml's default, which says nothing about a machine type that has GPUs of its own.
+# hvdcloud.yaml's default once: files name it beside a machine type that has GPUs of its own.
 _DEFAULT_GPU = ("nvidia-tesla-t4", 1)
 
 

@@ -1,0 +1,130 @@
+"""What a training script says of itself without being run: its framework, and what it needs besides."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdcloud.errors import UsageError
+
+FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "tf_keras": "tensorflow"}
+"""What a script imports → `image.framework`."""
+CHECKPOINT_DIR = "HVDCLOUD_CHECKPOINT_DIR"
+# Every image has them: the framework, Horovod, and what these two cannot do without.
+_IN_THE_IMAGE = frozenset({*FRAMEWORKS, "horovod", "numpy", "cloudpickle", "packaging", "psutil", "yaml"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingScript:
+    """What a script imports, directly and by the files beside it.
+
+    Attributes:
+        framework: `image.framework`; None: it imports none.
+        because: the import that decided that: `train.py:4 imports horovod.torch`.
+        other_framework: one that it imports as well; None: no other.
+        uses_horovod: it imports Horovod.
+        uses_checkpoint_dir: it names the variable with the folder whose files are kept.
+        packages: names of modules that neither Python, the project nor the image has, as far as that is known.
+    """
+
+    framework: str | None
+    because: str
+    other_framework: str | None
+    uses_horovod: bool
+    uses_checkpoint_dir: bool
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    name: str  # With dots: `horovod.torch`; of `from a import b` both `a` and `a.b`.
+    level: int  # Dots in front of it: of a relative import.
+    line: int
+
+
+def read_script(script: Path) -> TrainingScript:
+    """Parse a script and the project's own files that it imports; nothing is executed.
+
+    Raises UsageError: one of them cannot be read, or is not Python.
+    """
+    decided: dict[str, str] = {}  # Framework → the import that says so; what Horovod is imported for comes first.
+    horovod: dict[str, str] = {}
+    packages: set[str] = set()
+    names = ""
+    waiting, seen = [script], {script}
+    while waiting:
+        file = waiting.pop(0)
+        text = _read(file)
+        names += text
+        for each in _imports(text, file):
+            own = [path for path in _own_files(each, file, root=script.parent) if path.is_file()]
+            waiting += [path for path in own if path not in seen]
+            seen.update(own)
+            first, *rest = each.name.split(".")
+            beside = script.parent / first
+            if each.level or beside.is_dir() or beside.with_suffix(".py").is_file() or first in sys.stdlib_module_names:
+                continue
+            because = f"{os.path.relpath(file, script.parent)}:{each.line} imports {each.name}"
+            if first == "horovod":
+                horovod.setdefault(FRAMEWORKS.get(rest[0], "") if rest else "", because)
+            elif first in FRAMEWORKS:
+                decided.setdefault(FRAMEWORKS[first], because)
+            packages.add(first)
+    decided = {framework: because for framework, because in horovod.items() if framework} or decided
+    framework, other, *_ = [*decided, None, None]
+    return TrainingScript(
+        framework=framework,
+        because=decided[framework] if framework else "",
+        other_framework=other,
+        uses_horovod=bool(horovod),
+        uses_checkpoint_dir=CHECKPOINT_DIR in names,
+        packages=tuple(sorted(packages - _IN_THE_IMAGE)),
+    )
+
+
+def training_scripts(folder: Path) -> list[Path]:
+    """Python files of a folder that import a framework; what is called after training comes first."""
+    found = []
+    for file in sorted(folder.glob("*.py")):
+        try:
+            if read_script(file).framework:
+                found.append(file)
+        except UsageError:
+            continue  # What is not Python is no training script.
+    return sorted(found, key=lambda file: "train" not in file.name)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{file} cannot be read: {why}", hint="hvdcloud init --script FILE") from error
+
+
+def _imports(text: str, file: Path) -> Iterator[_Import]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        why = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(f"{file}{line} is not Python: {why}", hint=f"python -m py_compile {file}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (_Import(alias.name, 0, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = [node.module] if node.module else []
+            names = [".".join([*module, alias.name]) for alias in node.names]
+            yield from (_Import(name, node.level, node.lineno) for name in [*module, *names])
+
+
+def _own_files(what: _Import, file: Path, *, root: Path) -> Iterator[Path]:
+    """Where an import would be among the project's files."""
+    base = file.parents[what.level - 1] if 0 < what.level <= len(file.parents) else root
+    path = base.joinpath(*what.name.split("."))
+    yield path.with_suffix(".py")
+    yield path / "__init__.py"

@@ -1,0 +1,80 @@
+"""What is read from a training script without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import UsageError
+from hvdcloud.training_script import TrainingScript, read_script, training_scripts
+
+
+def read(folder: Path, text: str, others: dict[str, str] | None = None) -> TrainingScript:
+    for name, content in {"my_train.py": text, **(others or {})}.items():
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+    return read_script(folder / "my_train.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "because"),
+    [
+        ("import os\nimport torch.nn as nn", "torch", "my_train.py:2 imports torch.nn"),
+        ("from tensorflow import keras", "tensorflow", "my_train.py:1 imports tensorflow"),
+        ("def main():\n    import keras", "tensorflow", "my_train.py:2 imports keras"),
+        ("import tensorflow\nimport horovod.torch as hvd", "torch", "my_train.py:2 imports horovod.torch"),
+        ("from horovod import torch as hvd", "torch", "my_train.py:1 imports horovod.torch"),
+        ("import horovod.keras", "tensorflow", "my_train.py:1 imports horovod.keras"),
+        ("import sklearn\n'import torch'", None, ""),
+    ],
+)
+def test_the_framework_is_what_the_script_imports(
+    tmp_path: Path, text: str, framework: str | None, because: str
+) -> None:
+    found = read(tmp_path, text)
+    assert (found.framework, found.because, found.other_framework) == (framework, because, None)
+
+
+def test_the_projects_own_files_are_read_too(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "from nets import small\nimport nets.data",
+        {
+            "nets/__init__.py": "",
+            "nets/small.py": "from .layers import conv\nimport einops",
+            "nets/layers.py": "import torch\nimport pandas, numpy, yaml, json\nfrom . import small\nimport my_train",
+        },
+    )
+    assert found.because == "nets/layers.py:1 imports torch"
+    assert found.packages == ("einops", "pandas")
+
+
+def test_what_a_script_lacks_is_seen(tmp_path: Path) -> None:
+    found = read(tmp_path, "import torch, tensorflow")
+    assert (found.uses_horovod, found.uses_checkpoint_dir, found.other_framework) == (False, False, "tensorflow")
+    found = read(tmp_path, "import horovod.torch, os\nfolder = os.environ['HVDCLOUD_CHECKPOINT_DIR']")
+    assert (found.uses_horovod, found.uses_checkpoint_dir) == (True, True)
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    read(tmp_path, "import torch\nopen('ran', 'w')\nraise SystemExit(3)")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"my_train\.py:2 is not Python"):
+        read(tmp_path, "import torch\nprint 'x'\n")
+    with pytest.raises(UsageError, match=r"none\.py cannot be read: No such file"):
+        read_script(tmp_path / "none.py")
+    (tmp_path / "bytes.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"bytes\.py cannot be read"):
+        read_script(tmp_path / "bytes.py")
+
+
+def test_training_scripts_are_those_with_a_framework(tmp_path: Path) -> None:
+    for name, text in {"a": "import torch", "train": "import keras", "setup": "import os", "old": "print 'x'"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert [file.name for file in training_scripts(tmp_path)] == ["train.py", "a.py"]
+    assert training_scripts(tmp_path / "nowhere") == []
