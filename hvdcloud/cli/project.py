@@ -160,7 +160,7 @@ def show(context: typer.Context) -> None:
     \b
     Example:
       $ hvdcloud config show
-      $ hvdcloud config show --json | jq '.result.settings[] | select(.source != "default")'
+      $ hvdcloud config show --json | jq .result.settings
     """
     invocation: Invocation = context.obj
     loaded = invocation.load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ class Client(ComputeClient):
         self.listed = Aggregated(items=self.made)
         self.questions = questions
         self.asked: list[int] = []
+        self.named: list[str] = []
 
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
         self.asked.append(len(names))
@@ -37,6 +38,10 @@ class Client(ComputeClient):
 
     def instances(self, cluster: str | None) -> Aggregated:
         return self.listed
+
+    def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
+        self.named += names
+        return []
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ class Boots:
         listed = {(zone_of(vm), vm["name"]) for vm in answer.items}
         unlisted: dict[str, list[str]] = defaultdict(list)
         for boot in self._boots:
-            if (boot.zone, boot.node.name) not in listed:
+            if not answer.unseen and (boot.zone, boot.node.name) not in listed:
                 unlisted[boot.zone].append(boot.node.name)
         hidden = [vm for zone, names in unlisted.items() for vm in self.client.instances_by_name(zone, names)]
         seen = {node.id: node for node in map(self.mapper.node, [*answer.items, *hidden])}
