@@ -1,4 +1,4 @@
-"""Times, sizes and money as people read them."""
+"""Times, sizes, numbers and money as people read them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     raise AssertionError("unreachable")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def dollars(value: float) -> str:

@@ -13,7 +13,7 @@ import typer
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.console import plain
 from hvdcloud.errors import UsageError
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node, Plan
@@ -52,9 +52,9 @@ def up(
             invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
             how = f"in {seconds(result.seconds)}"
             said = (
-                f"up: {len(result.nodes)} node(s) {how}"
+                f"up: {counted(len(result.nodes), 'node')} {how}"
                 if result.created
-                else f"up already: {len(result.nodes)} node(s)"
+                else f"up already: {counted(len(result.nodes), 'node')}"
             )
             invocation.console.answer(f"cluster {result.cluster} is {said}")
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
@@ -113,7 +113,7 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         what = "what was left of it" if result.nodes_gone else "it"
         cost = f"; {what} cost {dollars(result.dollars)}"
     console.answer(
-        f"{result.cluster} is gone: {len(result.deleted)} object(s) deleted in {seconds(result.seconds)}; "
+        f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
     )
 
@@ -219,7 +219,7 @@ def show_status(console: Console, result: StatusResult) -> None:
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     if result.nodes_gone:
-        console.answer(f"  {result.nodes_gone} node(s) that are gone are not counted")
+        console.answer(f"  without {counted(result.nodes_gone, 'node')} that ended before")
     for note in cluster.cost_notes:
         console.answer(f"  {note}")
 
@@ -289,17 +289,16 @@ def resize(
 
 def _show_resize(console: Console, result: ResizeResult) -> None:
     if not result.changed:
-        console.answer(f"cluster {result.cluster} has {result.nodes} node(s), and all of them run; nothing to do")
+        console.answer(
+            f"cluster {result.cluster} has {counted(result.nodes, 'node')}, and all of them run; nothing to do"
+        )
     else:
         changes = [f"made {', '.join(result.made)}"] if result.made else []
         changes += [f"deleted {', '.join(result.removed)}"] if result.removed else []
         cost = ""
         if result.dollars_per_hour or result.dollars_per_hour_before:
             cost = f"; {dollars(result.dollars_per_hour_before)}/h before, {dollars(result.dollars_per_hour)}/h now"
-        console.answer(
-            f"cluster {result.cluster} has {result.nodes} node(s) after {seconds(result.seconds)}: "
-            f"{'; '.join(changes)}{cost}"
-        )
+        console.answer(f"{has} after {seconds(result.seconds)}: {'; '.join(changes)}{cost}")
         if result.run and result.made:
             console.answer(f"run {result.run} takes them in as soon as they are prepared")
     if result.note:

@@ -10,7 +10,7 @@ import typer
 
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
 from hvdcloud.cli.cluster import show_down
-from hvdcloud.units import seconds, size
+from hvdcloud.units import counted, seconds, size
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
@@ -199,7 +199,7 @@ def show_pull(console: Console, result: PullResult) -> None:
     for entry in result.runs:
         said = f"run {entry.run} has written no checkpoint"
         if entry.files:
-            said = f"{entry.files} checkpoint file(s) of run {entry.run}, verified, in {_short(entry.folder)} "
+            said = f"{counted(entry.files, 'checkpoint file')} of run {entry.run}, verified, in {_short(entry.folder)} "
             said += f"({size(entry.bytes_fetched)} fetched)"
         console.answer(said + ("" if entry.complete else "; the run may still write more"))
     if not result.runs:
@@ -229,7 +229,7 @@ def report(
         invocation.result = result = write_page(experiment, run_id=run, target=to)
         invocation.console.answer(
             f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
-            f"{result.nodes_sampled} node(s), {result.checkpoint_files} checkpoint file(s))"
+            f"{counted(result.nodes_sampled, 'node')}, {counted(result.checkpoint_files, 'checkpoint file')})"
         )
 
 

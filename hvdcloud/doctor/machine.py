@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -121,7 +122,7 @@ def _engine() -> Finding:
         version, info = client.version(), client.info()
     return fine(
         f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
-        f"{info.get('NCPU', '?')} core(s), {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
+        f"{counted(int(info.get('NCPU', 0)), 'core')}, {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
     )
 
 

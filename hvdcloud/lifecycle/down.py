@@ -14,6 +14,7 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import unsaved
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -109,7 +110,7 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
         raise TeardownError(
-            f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
+            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         )

@@ -17,6 +17,7 @@ from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
@@ -82,7 +83,7 @@ class RunResult:
     def summary(self) -> str:
         """One line for people."""
         code = f", exit code {self.exit_code}" if self.exit_code else ""
-        files = f"{self.checkpoint_files} checkpoint file(s)" if self.checkpoint_files else "no checkpoints"
+        files = f"{counted(self.checkpoint_files, 'checkpoint file')}" if self.checkpoint_files else "no checkpoints"
         where = ", all in the bucket" if self.checkpoint_files else ""
         if not self.checkpoints_complete:
             where = ", NOT all in the bucket"
@@ -271,10 +272,14 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             hint=f"hvdcloud logs -f {active} follows it; hvdcloud stop --name {cluster.name} ends it",
         ) from None
     most = max(sent, key=lambda node: node.files)
-    context.console.detail(f"{len(code)} file(s) of code; sent {most.files} ({most.bytes} bytes) to a node at most")
+    context.console.detail(
+        f"{counted(len(code), 'file')} of code; sent {most.files} ({most.bytes} bytes) to a node at most"
+    )
     if sent[0].restored:
-        context.console.say(f"{sent[0].restored} checkpoint file(s) of run {resume} restored on every node")
-    context.console.say(f"run {run_id}: {ranks} rank(s) on {len(hosts)} node(s): {shlex.join(command)}")
+        context.console.say(f"{counted(sent[0].restored, 'checkpoint file')} of run {resume} restored on every node")
+    context.console.say(
+        f"run {run_id}: {counted(ranks, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(command)}"
+    )
     return run_id, ranks
 
 

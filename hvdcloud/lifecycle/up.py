@@ -15,6 +15,7 @@ from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_ta
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress, owner_label
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.console import Steps
@@ -197,14 +198,14 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     if not existing.whole:
         _refuse_while_made(context, existing)
         raise UsageError(
-            f"cluster {name} exists but is not whole: {len(existing.nodes)} of {existing.expected_nodes} node(s) "
-            f"(made by {existing.owner})",
+            f"cluster {name} exists but is not whole: {len(existing.nodes)} of "
+            f"{counted(existing.expected_nodes, 'node')} (made by {existing.owner})",
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
     context.record(existing)
     if existing.expected_nodes != nodes:
         raise UsageError(
-            f"cluster {name} is up with {existing.expected_nodes} node(s), not {nodes}",
+            f"cluster {name} is up with {counted(existing.expected_nodes, 'node')}, not {nodes}",
             hint=f"hvdcloud resize {nodes} --name {name} changes that; else {hint}",
         )
     image = image_of_nodes(context)
@@ -281,7 +282,8 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
     context.state.forget()
     if leftovers:
         raise TeardownError(
-            f"{context.name} did not come up ({_why(cause)}), and {len(leftovers)} object(s) could not be deleted",
+            f"{context.name} did not come up ({_why(cause)}), and "
+            f"{counted(len(leftovers), 'object')} could not be deleted",
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         ) from cause

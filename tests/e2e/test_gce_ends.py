@@ -72,7 +72,7 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
         )
         assert "succeeded" in laptop.hvdcloud("logs", "-f").out
         assert "succeeded" in laptop.hvdcloud("status").out
-    assert "the 2 node(s) of cluster t-ends-launch are gone" in project.hvdcloud("run", expect=5).err
+    assert "all nodes of cluster t-ends-launch are gone" in project.hvdcloud("run", expect=5).err
     ended = project.hvdcloud("down")
     assert "hvdcloud pull" in ended.err, "what this disk has not, is said"
     assert left(cloud, project) == []
@@ -91,7 +91,7 @@ def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them
         screen.wait_for("all of it took", seconds=BOOT_SECONDS)
         screen.end(within=20)
     assert process.returncode == 0, screen.text
-    assert "t-ends-awake is gone: 2 object(s) deleted" in screen.text, screen.text
+    assert "t-ends-awake is gone: 2 objects deleted" in screen.text, screen.text
     assert deletions(cloud, project) == [("t-ends-awake-0", NODES_ACCOUNT)]
     assert left(cloud, project) == []
 

@@ -590,7 +590,7 @@ def test_down_in_passing_trouble(
     if fault != {"status": 404}:
         cloud.fail(fault, method=LISTS)
     ended = cluster.hvdcloud("down")
-    assert "4 object(s) deleted" in ended.out
+    assert "4 objects deleted" in ended.out
     assert "listing again found nothing left" in ended.out
     assert cloud.left() == []
 
@@ -615,7 +615,7 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
     cloud.fail(fault, method=method, times=None)
     ended = says(
         cluster.hvdcloud("down", expect=8),
-        "2 object(s) of t-gce could not be deleted and may STILL COST MONEY",
+        "2 objects of t-gce could not be deleted and may STILL COST MONEY",
         "--project test-project --quiet",
         "hvdcloud down --name t-gce tries again",
         *words,

@@ -94,8 +94,8 @@ def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: 
         assert_in_order(ended.err, "push: done", *(f"{node}: {step}" for step in steps), "VM us-central1-b/.*: deleted")
     assert re.search(r"^\$\d\.\d\d/h, at worst \$\d+\.\d\d$", ended.err, flags=re.MULTILINE)
     *_, pulled, gone, cost, took = ended.out.splitlines()
-    assert pulled.startswith("3 checkpoint file(s) of run ")
-    assert gone.startswith("t-gce-launch is gone: 4 object(s) deleted in ")
+    assert pulled.startswith("3 checkpoint files of run ")
+    assert gone.startswith("t-gce-launch is gone: 4 objects deleted in ")
     assert re.fullmatch(
         r"cost: (\$0\.\d\d|less than \$0\.01) for 2 nodes, .* at \$0\.\d\d/h; "
         r"checkpoints: 6\.\d MB in the bucket, less than \$0\.01 a month",
@@ -196,12 +196,12 @@ def test_up_follows_every_vm_and_doing_it_again_changes_nothing(cloud: Cloud, ca
     for node in ("t-gce-0", "t-gce-1"):
         # What `launch` has pulled is on their disks: how many steps of so quick a boot are seen differs.
         assert_in_order(ended.err, r"us-\S+: asking for 2 VMs", r"us-\S+: created", f"{node}: ready")
-    assert ended.out.startswith("cluster t-gce is up: 2 node(s) in ")
+    assert ended.out.startswith("cluster t-gce is up: 2 nodes in ")
     # What runs on the VMs may read images and not change them; `up` pushes nothing.
     assert {actions for actions, _ in cloud.tokens.granted} == {("pull",)}
     before = vms(cloud, project)
     assert before == {"t-gce-0": "RUNNING", "t-gce-1": "RUNNING"}
-    assert "cluster t-gce is up already: 2 node(s)" in project.hvdcloud("up").out
+    assert "cluster t-gce is up already: 2 nodes" in project.hvdcloud("up").out
     assert vms(cloud, project) == before
 
 
@@ -246,7 +246,7 @@ def test_an_api_that_refuses_the_credentials_ends_a_run_before_it_begins(cloud: 
 
 def test_a_zone_that_does_not_answer_is_no_obstacle_to_what_runs_elsewhere(cloud: Cloud, cluster: Project) -> None:
     cloud.emulator.set_unreachable(ELSEWHERE, True)
-    assert "2 node(s)" in cluster.hvdcloud("up").out
+    assert "2 nodes" in cluster.hvdcloud("up").out
     assert "t-gce-1" in cluster.hvdcloud("status").out
     assert "[1] t-gce-1" in cluster.hvdcloud("run", "--", "hostname").out
     listed = cluster.hvdcloud("list", expect=8)
@@ -274,7 +274,7 @@ def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Pr
     cluster.hvdcloud("run", "--fresh")
     detached = cluster.hvdcloud("run", "--detach")
     assert "keeps running; hvdcloud logs -f" in detached.out
-    assert "1 checkpoint file(s) of run" in detached.err
+    assert "1 checkpoint file of run" in detached.err
     assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
         "rank 0 found 1",
         "rank 1 found 1",

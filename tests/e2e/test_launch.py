@@ -66,7 +66,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     accuracy = re.fullmatch(r"trained: final: accuracy (\d\.\d+), \d+ images/s, 2 ranks", trained)
     assert accuracy, trained
     assert float(accuracy[1]) >= 0.97
-    assert gone.startswith("t-launch is gone: 3 object(s) deleted in ")
+    assert gone.startswith("t-launch is gone: 3 objects deleted in ")
     assert gone.endswith("listing again found nothing left")
     assert took.startswith("all of it took ")
     # Standard output is the answer: what the ranks say and what came of it. The progress is elsewhere.

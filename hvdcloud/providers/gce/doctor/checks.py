@@ -21,6 +21,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -126,7 +127,7 @@ class _Checks:
         if found.short:
             return _problem(found.short)
         regions = list(dict.fromkeys(map(region_of, found.roomy)))
-        message = f"room for {self._spec.nodes} node(s) in {_listed(regions)}: {self._needs(found)}"
+        message = f"room for {counted(self._spec.nodes, 'node')} in {_listed(regions)}: {self._needs(found)}"
         if found.scarce:
             hint = "the other regions are tried; more quota is more places"
             return warning(f"{message}; {found.scarce[0]}", hint=hint)
@@ -213,7 +214,7 @@ class _Checks:
         if refused is not None:
             assert isinstance(refused, Finding)
             return refused
-        return fine(f"{way}; `up` adds {len(missing)} firewall rule(s)")
+        return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
