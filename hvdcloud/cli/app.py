@@ -65,7 +65,11 @@ class Invocation:
         """
         from hvdcloud.config.file import load_config
 
-        return load_config(self.config, flags={"name": self.name or default_name, **(flags or {})})
+        config = load_config(self.config, flags={"name": self.name or default_name, **(flags or {})})
+        # What this folder's file or the environment says, the next command says too.
+        if self.config is None and self.name is None and default_name is None:
+            self.console.named_here = config.name
+        return config
 
     def context(self, flags: Mapping[str, object] | None = None) -> Context:
         """The experiment that hvdcloud.yaml, the environment and these flags describe.

@@ -288,10 +288,9 @@ def resize(
 
 
 def _show_resize(console: Console, result: ResizeResult) -> None:
+    has = f"cluster {result.cluster} has {counted(result.nodes, 'node')}"
     if not result.changed:
-        console.answer(
-            f"cluster {result.cluster} has {counted(result.nodes, 'node')}, and all of them run; nothing to do"
-        )
+        console.answer(f"{has}, and all of them run; nothing to do")
     else:
         changes = [f"made {', '.join(result.made)}"] if result.made else []
         changes += [f"deleted {', '.join(result.removed)}"] if result.removed else []

@@ -75,7 +75,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     for step in ("image: ready", "t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
         assert step in ended.err.splitlines()
     assert "[0]" not in ended.err
-    found = re.fullmatch(r"12 checkpoint file\(s\) of run (\S+), verified, in (\S+) \(.*\)", pulled)
+    found = re.fullmatch(r"12 checkpoint files of run (\S+), verified, in (\S+) \(.*\)", pulled)
     assert found, pulled
     names = assert_pulled(project, found[1])
     assert names == [f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)]
@@ -211,7 +211,7 @@ def test_run_down_when_done_pulls_and_deletes_whatever_the_jobs_result(
     command = ("run", "--down-when-done", "--", "sh", "-c", WRITES + ending)
     ended = project.hvdcloud(*command, expect=code)
     assert labelled(engine, project.name) == []
-    found = re.search(r"3 checkpoint file\(s\) of run (\S+), verified", ended.out)
+    found = re.search(r"3 checkpoint files of run (\S+), verified", ended.out)
     assert found, ended.out
     assert assert_pulled(project, found[1]) == ["a.pt", "b.pt", "c.pt"]
     assert "t-launch is gone" in ended.out

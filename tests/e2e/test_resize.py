@@ -91,7 +91,7 @@ def test_what_would_lose_checkpoints_or_break_a_run_is_refused(project: Project,
         what="its loss",
     )
     refused = project.hvdcloud("resize", "2", expect=9).err
-    assert "is stopped: what it had not uploaded is only there" in refused
+    assert "is stopped and may hold more" in refused
     assert "--force" in refused
     assert nodes(engine, project) == ["0", "1"]
     project.hvdcloud("resize", "2", "--force")
