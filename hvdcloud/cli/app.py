@@ -78,7 +78,8 @@ class Invocation:
         """
         from hvdcloud.lifecycle.context import Context
 
-        return Context(self.load_config(flags), self.console)
+        given = [key for key, value in (flags or {}).items() if value is not None]
+        return Context(self.load_config(flags), self.console, flags=given)
 
 
 def _version(wanted: bool) -> None:

@@ -144,16 +144,24 @@ def show_clusters(console: Console, listing: Listing) -> None:
     if not clusters:
         console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
         return
-    rows = []
+    rows: list[list[str]] = []
+    costs = any(_costs(cluster) for cluster in clusters)
     for cluster in clusters:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
-        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
+        rows.append([cluster.name, nodes, state, *(_dollars(cluster) if costs else []), cluster.owner, created])
     if len(clusters) > 1:
-        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
-    console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
+        total = _dollars(*clusters) if costs else []
+        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *total, "", ""])
+    money = ["$/H", "SO FAR", "AT WORST"] if costs else []
+    console.table(["CLUSTER", "NODES", "STATE", *money, "OWNER", "CREATED"], rows)
+
+
+def _costs(cluster: Cluster) -> bool:
+    """Whether it costs anything; nodes of this machine do not."""
+    return bool(cluster.dollars_per_hour or cluster.dollars_so_far or cluster.worst_case_dollars != 0)
 
 
 def _dollars(*clusters: Cluster) -> list[str]:
@@ -213,7 +221,7 @@ def show_status(console: Console, result: StatusResult) -> None:
     elif result.runs:
         console.table(
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
-            [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
+            [[entry.run, entry.state, seconds(entry.seconds), _checkpoints(entry)] for entry in result.runs],
         )
         _elastic(console, result.runs[-1])
     console.answer(f"checkpoints: {cluster.bucket}")
@@ -222,6 +230,11 @@ def show_status(console: Console, result: StatusResult) -> None:
         console.answer(f"  without {counted(result.nodes_gone, 'node')} that ended before")
     for note in cluster.cost_notes:
         console.answer(f"  {note}")
+
+
+def _checkpoints(run: RunResult) -> str:
+    """How many are in the bucket; `-` where that is not known, or there are none yet."""
+    return "-" if run.state == "running" and not run.checkpoint_files else str(run.checkpoint_files)
 
 
 def _elastic(console: Console, run: RunResult) -> None:

@@ -70,11 +70,17 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         explained_by=("registry",) if at_registry else (),
     )
     yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
-    yield Check(name="files", run=lambda: _files(config))
-    if config.run.secrets:
-        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+    yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))
+
+
+def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Check]:
+    """What a run needs of the project and this environment; `command`: instead of `run.command`."""
+    words = command or shlex.split(config.run.command)
+    yield Check(name="files", run=lambda: _files(words, config.project_dir, given=bool(command)))
+    if config.run.secrets:
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
 
 
 def _fit(config: Config, platform: Platform) -> Finding:
@@ -238,19 +244,18 @@ def _disk(image: Once[_Image]) -> Finding:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _files(config: Config) -> Finding:
+def _files(words: Sequence[str], folder: Path, *, given: bool) -> Finding:
     """Whether what `run` starts is in the project's folder."""
-    words = shlex.split(config.run.command)
-    script = _script(words)
+    script, command = _script(words), shlex.join(words)
     if script is None:
-        return fine(f"run.command: {config.run.command}")
-    if not (config.project_dir / script).is_file():
+        return fine(f"run.command: {command}")
+    if not (folder / script).is_file():
         return failed(
-            f"run.command starts {script}, which is not in {config.project_dir}",
-            hint="correct run.command in hvdcloud.yaml, or write the file",
+            f"{f'`{command}`' if given else 'run.command'} starts {script}, which is not in {folder}",
+            hint="name a file of this folder" if given else "correct run.command in hvdcloud.yaml, or write the file",
             error=UsageError,
         )
-    return fine(f"run.command: {config.run.command}; {script} is there")
+    return fine(f"run.command: {command}; {script} is there")
 
 
 def _script(words: Sequence[str]) -> str | None:

@@ -12,8 +12,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, JobFailedError, UsageError
+from hvdcloud.lifecycle.changes import changes_since_up
+from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import follow
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
@@ -129,8 +132,11 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         InterruptedByUserError: Ctrl-C; the run continues.
     """
     started = time.monotonic()
+    check_project(context, options.command)
     with context.state.lock("run"):
         cluster = context.cluster()
+        if changes := changes_since_up(context, cluster):
+            context.console.warn(f"{changes.summary}; {changes.command} applies it")
         if meter is not None:
             meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)
@@ -186,6 +192,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
+    early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, record)
     elastic = _elastic(config)
@@ -248,6 +255,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "detached": options.detach,
         "about": asdict(about_cluster(context.platform, cluster, command)),
     }
+    early.finish()
     fleet = context.fleet(cluster)
     try:
         sent = fleet.each(

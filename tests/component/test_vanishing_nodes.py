@@ -193,7 +193,9 @@ def test_down_of_a_cluster_that_never_ran_does_not_open_its_bucket(
     assert machines.destroyed
 
 
-@pytest.mark.parametrize("answer", [f'{{"runs": [{{"run": "{RUN}", "state": "running"}}]}}\n', '{"error": "full", "hint": ""}\n'])
+@pytest.mark.parametrize(
+    "answer", [f'{{"runs": [{{"run": "{RUN}", "state": "running"}}]}}\n', '{"error": "full", "hint": ""}\n']
+)
 def test_down_opens_the_bucket_where_the_head_does_not_say_that_nothing_ran(
     laptop: Laptop, new_vm: NewVm, no_credentials: None, answer: str
 ) -> None:

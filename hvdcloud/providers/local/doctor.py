@@ -28,8 +28,8 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     slots = config.run.slots_per_node or 1
     return [
         Check(name="name", run=lambda: _name(spec), needs=("engine",)),
-        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",)),
-        Check(name="bucket", run=lambda: _bucket(spec.bucket)),
+        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",), early=True),
+        Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
     ]
 
 

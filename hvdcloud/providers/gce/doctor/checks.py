@@ -53,7 +53,7 @@ class _Checks:
         after_login = {"needs": ("credentials",)}
         of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
         of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
-        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login))
+        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login), early=True)
         yield Check(name="project", run=lambda: permissions.check_project(self._login()), needs=("credentials",))
         yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_project)
         yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
@@ -68,7 +68,7 @@ class _Checks:
         yield Check(name="VM image", run=self._vm_image, **of_machine)
         yield Check(name="network", run=self._network, **of_compute)
         yield Check(name="SSH", run=self._ssh, **of_compute)
-        yield Check(name="bucket", run=self._bucket, needs=("credentials",))
+        yield Check(name="bucket", run=self._bucket, needs=("credentials",), early=True)
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
