@@ -132,7 +132,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         InterruptedByUserError: Ctrl-C; the run continues.
     """
     started = time.monotonic()
-    check_project(context, options.command)
     with context.state.lock("run"):
         cluster = context.cluster()
         if changes := changes_since_up(context, cluster):
@@ -192,6 +191,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
+    check_project(context, options.command)
     early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, record)

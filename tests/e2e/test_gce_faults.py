@@ -645,7 +645,11 @@ def test_slow_deletions_are_waited_for(cloud: RecordsCloud, cluster: Project) ->
 
 def test_an_image_that_is_not_at_the_registry(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
     project = with_repository(cloud, tmp_path, cloud.repository.replace(":1", ":2"))
-    says(project.hvdcloud("up", expect=6), "/small:2 is not at the registry", "hvdcloud push")
+    dry = project.hvdcloud("up", "--dry-run")
+    assert "/small:2 is not at the registry" in dry.err
+    # `up` builds it before it asks for VMs, and that takes an engine.
+    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    says(project.hvdcloud("up", expect=5), "no Docker engine answers at DOCKER_HOST=unix:///nowhere/docker.sock")
     assert zones_asked(emulator) == []
 
 
