@@ -193,7 +193,7 @@ def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     if not at_registry:
         if not found.missing:
             return fine(f"{reference} is there")
-        return _to_build(found, hint="hvdcloud build; launch does it by itself")
+        return _to_build(found, hint="hvdcloud build; up and launch do it by themselves")
     from hvdcloud.image.publish import registry
 
     repository = config.image.repository
@@ -204,8 +204,10 @@ def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     if digest is not None:
         return fine(f"{target} is at the registry: {digest[:19]}")
     if found.missing:
-        return _to_build(found, hint="hvdcloud build --push (or --remote); launch does it by itself")
-    return warning(f"{reference} is built, but not at the registry yet", hint="hvdcloud push; launch does it by itself")
+        return _to_build(found, hint="hvdcloud build --push (or --remote); up and launch do it by themselves")
+    return warning(
+        f"{reference} is built, but not at the registry yet", hint="hvdcloud push; up and launch do it by themselves"
+    )
 
 
 def _to_build(found: _Image, *, hint: str) -> Finding:
