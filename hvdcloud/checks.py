@@ -55,6 +55,7 @@ class Check:
     needs: tuple[str, ...] = ()  # Checks that have to pass first; if one of them does not, this one is not made.
     explained_by: tuple[str, ...] = ()
     """Other checks. If one of them fails with the same kind of error, this one only refers to it."""
+    early: bool = False  # Asked by `up`, `run` and `launch` too: it changes nothing and takes less than a second.
     moot_without: tuple[str, ...] = ()  # Other checks. If one of them fails, a failure of this one only refers to it.
 
 

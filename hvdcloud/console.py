@@ -58,6 +58,8 @@ class Console:
     ) -> None:
         self.as_json, self.quiet, self.verbose = as_json, quiet, verbose
         self._out, self._err, self.keyboard = out or sys.stdout, err or sys.stderr, keyboard or sys.stdin
+        self.named_here = ""
+        """The cluster that commands mean without `--name`; no hint says it."""
         self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: LiveSteps | None = None
         self._redraws = False
@@ -81,12 +83,17 @@ class Console:
         self._line(f"warning: {text}", style="yellow")
 
     def _line(self, text: str, *, style: str = "") -> None:
+        text = self._short(text)
         if self._drawing is not None:
             self._drawing.above(text, style=style)
             return
         # A terminal that was closed meanwhile must not end a command that is deleting machines.
         with contextlib.suppress(OSError, ValueError):
             _write(self._err, text, style=style)
+
+    def _short(self, text: str) -> str:
+        """Without the `--name` that whoever reads it need not type."""
+        return re.sub(rf" --name {re.escape(self.named_here)}(?![-\w])", "", text) if self.named_here else text
 
     # --- questions, also on standard error ----------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class Console:
         body: dict[str, Any] = {"version": JSON_VERSION, "command": command, "exit_code": int(exit_code)}
         body["result"] = result
         if error is not None:
-            body["error"] = {"message": error.message, "hint": error.hint, "details": error.details}
+            body["error"] = {"message": error.message, "hint": self._short(error.hint), "details": error.details}
         self.raw_json(body)
 
     def raw_json(self, value: object) -> None:

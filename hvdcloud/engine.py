@@ -29,18 +29,30 @@ def connect(timeout: int = 60) -> docker.DockerClient:
     from docker.errors import DockerException, TLSParameterError
     from requests.exceptions import SSLError
 
-    address = "its default address"
+    address, hint = "its default address", START_HINT
+    unreachable: tuple[type[Exception], ...] = (DockerException, OSError)
     try:
         settings = _settings()
         address = str(settings.get("base_url") or address)
+        if os.environ.get("DOCKER_HOST"):
+            # In the user's spelling.
+            address = f"DOCKER_HOST={os.environ['DOCKER_HOST']}"
+            hint = "unset DOCKER_HOST takes this machine's engine; else set it to one that runs"
+        elif "base_url" in settings:
+            hint = "docker context ls shows the engines; docker context use default takes this machine's"
+        if "ssh://" in address:
+            from paramiko import SSHException
+
+            unreachable += (SSHException,)
         return docker.DockerClient(timeout=timeout, **settings)
     except TLSParameterError as error:
         raise CredentialsError(
             f"the Docker engine's TLS settings can't be used: {error}", hint="check DOCKER_CERT_PATH"
         ) from error
-    except DockerException as error:
+    except unreachable as error:
         causes = list(_causes(error))
-        if any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes):
+        refused = any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes)
+        if refused and "ssh://" not in address:
             raise CredentialsError(
                 f"the Docker engine at {address} may not be used by this user: permission denied",
                 hint="sudo usermod -aG docker $USER, then log in again",
@@ -50,7 +62,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
                 f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
-        raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=START_HINT) from error
+        raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=hint) from error
 
 
 def command_environment() -> dict[str, str]:

@@ -73,7 +73,11 @@ class Invocation:
         """As `load_config`, with the place of each value."""
         from hvdcloud.config.file import load
 
-        return load(self.config, flags={"name": self.name or default_name, **(flags or {})})
+        loaded = load(self.config, flags={"name": self.name or default_name, **(flags or {})})
+        # What this folder's file or the environment says, the next command says too.
+        if self.config is None and self.name is None and default_name is None:
+            self.console.named_here = loaded.config.name
+        return loaded
 
     def context(self, flags: Mapping[str, object] | None = None) -> Context:
         """The experiment that hvdcloud.yaml, the environment and these flags describe.
@@ -82,7 +86,8 @@ class Invocation:
         """
         from hvdcloud.lifecycle.context import Context
 
-        return Context(self.load_config(flags), self.console)
+        given = [key for key, value in (flags or {}).items() if value is not None]
+        return Context(self.load_config(flags), self.console, flags=given)
 
 
 def _version(wanted: bool) -> None:

@@ -60,9 +60,9 @@ def up(
             invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
             how = f"in {seconds(result.seconds)}"
             said = (
-                f"up: {len(result.nodes)} node(s) {how}"
+                f"up: {counted(len(result.nodes), 'node')} {how}"
                 if result.created
-                else f"up already: {len(result.nodes)} node(s)"
+                else f"up already: {counted(len(result.nodes), 'node')}"
             )
             invocation.console.answer(f"cluster {result.cluster} is {said}")
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
@@ -162,16 +162,24 @@ def show_clusters(console: Console, listing: Listing) -> None:
     if not clusters:
         console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
         return
-    rows = []
+    rows: list[list[str]] = []
+    costs = any(_costs(cluster) for cluster in clusters)
     for cluster in clusters:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
-        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
+        rows.append([cluster.name, nodes, state, *(_dollars(cluster) if costs else []), cluster.owner, created])
     if len(clusters) > 1:
-        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
-    console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
+        total = _dollars(*clusters) if costs else []
+        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *total, "", ""])
+    money = ["$/H", "SO FAR", "AT WORST"] if costs else []
+    console.table(["CLUSTER", "NODES", "STATE", *money, "OWNER", "CREATED"], rows)
+
+
+def _costs(cluster: Cluster) -> bool:
+    """Whether it costs anything; nodes of this machine do not."""
+    return bool(cluster.dollars_per_hour or cluster.dollars_so_far or cluster.worst_case_dollars != 0)
 
 
 def _dollars(*clusters: Cluster) -> list[str]:
@@ -234,7 +242,7 @@ def show_status(console: Console, result: StatusResult) -> None:
     elif result.runs:
         console.table(
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
-            [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
+            [[entry.run, entry.state, seconds(entry.seconds), _checkpoints(entry)] for entry in result.runs],
         )
         newest = result.runs[-1]
         if newest.state not in ("running", "succeeded") and newest.reason:
@@ -243,9 +251,14 @@ def show_status(console: Console, result: StatusResult) -> None:
     console.answer(f"checkpoints: {cluster.bucket}")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     if result.nodes_gone:
-        console.answer(f"  {result.nodes_gone} node(s) that are gone are not counted")
+        console.answer(f"  without {counted(result.nodes_gone, 'node')} that ended before")
     for note in cluster.cost_notes:
         console.answer(f"  {note}")
+
+
+def _checkpoints(run: RunResult) -> str:
+    """How many are in the bucket; `-` where that is not known, or there are none yet."""
+    return "-" if run.state == "running" and not run.checkpoint_files else str(run.checkpoint_files)
 
 
 def _elastic(console: Console, run: RunResult) -> None:
@@ -313,18 +326,16 @@ def resize(
 
 
 def _show_resize(console: Console, result: ResizeResult) -> None:
+    has = f"cluster {result.cluster} has {counted(result.nodes, 'node')}"
     if not result.changed:
-        console.answer(f"cluster {result.cluster} has {result.nodes} node(s), and all of them run; nothing to do")
+        console.answer(f"{has}, and all of them run; nothing to do")
     else:
         changes = [f"made {', '.join(result.made)}"] if result.made else []
         changes += [f"deleted {', '.join(result.removed)}"] if result.removed else []
         cost = ""
         if result.dollars_per_hour or result.dollars_per_hour_before:
             cost = f"; {dollars(result.dollars_per_hour_before)}/h before, {dollars(result.dollars_per_hour)}/h now"
-        console.answer(
-            f"cluster {result.cluster} has {result.nodes} node(s) after {seconds(result.seconds)}: "
-            f"{'; '.join(changes)}{cost}"
-        )
+        console.answer(f"{has} after {seconds(result.seconds)}: {'; '.join(changes)}{cost}")
         if result.run and result.made:
             console.answer(f"run {result.run} takes them in as soon as they are prepared")
     if result.note:

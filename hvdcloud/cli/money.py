@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli.app import Invocation, Provider
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
@@ -127,7 +128,9 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
             headers.remove("$/1 H")
         console.table(headers, cells)
         asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
-        console.answer(f"{result.nodes} node(s) with disks and external addresses, as of {result.prices_as_of}{asked}")
+        console.answer(
+            f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
+        )
         if head := next((row.offer for row in shown if row.offer.head_machine_type), None):
             console.answer(f"one of them is the head, {head.head_machine_type}")
         if any(row.offer.spot_nodes == "workers" for row in shown):
@@ -216,7 +219,7 @@ def render_refresh(console: Console, result: RefreshResult) -> None:
     if not result.changes:
         console.answer(f"nothing costs something else in {table.region}")
     if result.changes_elsewhere:
-        console.answer(f"{result.changes_elsewhere} figure(s) changed in other regions")
+        console.answer(f"{counted(result.changes_elsewhere, 'price')} changed in other regions")
     if table.kept:
         console.answer(f"not in the catalog, so older prices are kept: {', '.join(table.kept)}")
     if result.differing:

@@ -312,7 +312,7 @@ def report(
         invocation.result = result = write_page(experiment, run_id=run, target=to)
         invocation.console.answer(
             f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
-            f"{result.nodes_sampled} node(s), {result.checkpoint_files} checkpoint file(s))"
+            f"{counted(result.nodes_sampled, 'node')}, {counted(result.checkpoint_files, 'checkpoint file')})"
         )
 
 

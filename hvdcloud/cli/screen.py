@@ -20,6 +20,7 @@ BAR = 12
 SCROLLBAR = 1
 """Columns beside what scrolls."""
 _NAME, _STATE = 16, 9
+_WITHOUT_BAR = 74  # Columns of a node's line without its bar.
 _WIDE = 92  # From this width on more is shown.
 _MOST_EVENTS = 4
 _LEAST_LOG = 3
@@ -189,8 +190,13 @@ def _name_width(view: View, looks: Looks) -> int:
 
 
 def _columns(looks: Looks, name_width: int) -> Text:
-    state = f"{'STATE':<{_STATE}}" if looks.width >= _WIDE else ""
-    return _line(f"{'NODE':<{name_width}} {state}{'CPU':<{BAR + 6}} {'MEMORY':<14} {'IN / OUT':<16} WAITING", _SOFT)
+    names = f"{'NODE':<{name_width}} {'STATE':<{_STATE}}{'CPU':<{_bar_width(looks) + 6}} "
+    return _line(f"{names}{'MEMORY':<14} {'IN / OUT':<16} TO UPLOAD", _SOFT)
+
+
+def _bar_width(looks: Looks) -> int:
+    """Columns that the others leave to a node's bar."""
+    return min(BAR, max(0, looks.width - SCROLLBAR - _WITHOUT_BAR))
 
 
 def _nodes(view: View, looks: Looks, *, name_width: int, each_gpu: bool) -> list[Text]:
@@ -206,8 +212,7 @@ def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool
     if node.state != "running":
         line.append(node.state, style=_BAD)
         return _with_member([line], node)
-    if looks.width >= _WIDE:
-        line.append(f"{'running' if node.silent is None else 'silent':<{_STATE}}")
+    line.append(f"{'running' if node.silent is None else 'silent':<{_STATE}}")
     if node.silent is not None:
         line.append(f"no answer for {node.silent:.0f} s", style=_BAD)
         return _with_member([line.append(f"  {node.trouble}", style=_SOFT) if node.trouble else line], node)
@@ -216,7 +221,7 @@ def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool
         line.append(node.trouble or "asking …", style=_BAD if node.trouble else _SOFT)
         return _with_member([line], node)
     cpu = sample.get("cpu")
-    line.append_text(_line(" " * (BAR + 6)) if cpu is None else _utilisation(cpu, looks))
+    line.append_text(_line(" " * (_bar_width(looks) + 7)) if cpu is None else _utilisation(cpu, looks))
     line.append(f"{_of(sample.get('memory'), sample.get('memory_total')):<14} ")
     rates = f"{sample['received'] / 1e6:.1f}/{sample['sent'] / 1e6:.1f} MB/s" if "received" in sample else ""
     line.append(f"{rates:<16} ")
@@ -257,7 +262,7 @@ def _gpu_line(name: str, gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Tex
         return [float(gpu[key]) for gpu in gpus if gpu.get(key) is not None]
 
     busy, memory, heat, power = known("utilization"), known("memory"), known("temperature"), known("power")
-    line = _line(name + " " * _STATE * (looks.width >= _WIDE))
+    line = _line(name + " " * _STATE)
     line.append_text(_utilisation(sum(busy) / len(busy) if busy else None, looks))
     line.append(f"{_of(sum(memory) if memory else None, sum(known('memory_total'))):<14} ")
     if heat:
@@ -269,8 +274,8 @@ def _gpu_line(name: str, gpus: Sequence[Mapping[str, Any]], looks: Looks) -> Tex
 
 def _utilisation(value: float | None, looks: Looks) -> Text:
     if value is None:
-        return _line(f"{'-':<{BAR + 7}}")
-    return bar(value / 100, width=BAR, blocks=looks.blocks).append(f" {value:3.0f} % ")
+        return _line(f"{'-':<{_bar_width(looks) + 7}}")
+    return bar(value / 100, width=_bar_width(looks), blocks=looks.blocks).append(f" {value:3.0f} % ")
 
 
 def _of(part: float | None, total: float | None) -> str:

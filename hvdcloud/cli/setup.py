@@ -10,7 +10,7 @@ import typer
 
 from hvdcloud.cli.app import Invocation
 from hvdcloud.errors import UsageError
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
@@ -148,7 +148,11 @@ def _show_setup(console: Console, result: SetupResult) -> None:
         console.answer(f"project {result.project} is set up, and {result.file} says so: nothing to do")
         return
     if result.planned:
-        done = f"{len(result.done)} change(s) above in project {result.project}" if result.done else "no change there"
+        done = (
+            f"{counted(len(result.done), 'change')} above in project {result.project}"
+            if result.done
+            else "no change there"
+        )
         console.answer(f"{done}; nothing was changed")
     elif result.done:
         console.answer(f"project {result.project} is set up, in {seconds(result.seconds)}")
@@ -164,12 +168,14 @@ def _show_setup(console: Console, result: SetupResult) -> None:
 def _show_destroy(console: Console, result: DestroyResult) -> None:
     """What was deleted, what is left, and what that costs."""
     if result.planned and result.done:
-        console.answer(f"{len(result.done)} thing(s) above would be deleted from {result.project}; nothing was changed")
+        console.answer(
+            f"{counted(len(result.done), 'object')} above would be deleted from {result.project}; nothing was changed"
+        )
     elif result.nothing_to_do:
         console.answer(f"nothing in project {result.project} was set up from this machine; nothing to delete")
     else:
         took = seconds(result.seconds)
-        console.answer(f"{len(result.done)} thing(s) deleted from project {result.project}, in {took}")
+        console.answer(f"{counted(len(result.done), 'object')} deleted from project {result.project}, in {took}")
     for kept in result.kept:
         cost = f", {dollars(kept.dollars_per_month)} a month" if kept.dollars_per_month else ""
         console.answer(f"left: {kept.name}: {kept.reason}{cost}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.units import counted
 
 _MARK = "hvdcloud: "
 _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
@@ -18,7 +19,7 @@ def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError
     again = f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again"
     if not cluster.nodes and not cluster.unseen:
         return NodeError(
-            f"the {cluster.expected_nodes} node(s) of cluster {name} are gone: nodes end themselves after a run with "
+            f"all nodes of cluster {name} are gone: nodes end themselves after a run with "
             "--down-when-done, after limits.idle without a run and without an SSH session, and after "
             "limits.max_run_duration",
             hint=again,
@@ -29,7 +30,7 @@ def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError
     states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
     if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
         again = f"hvdcloud resize {cluster.expected_nodes} --name {name} brings the others back; else {again}"
-    found = f"{cluster.expected_nodes} node(s) expected, found {states}"
+    found = f"{counted(cluster.expected_nodes, 'node')} expected, found {states}"
     return NodeError(f"cluster {name} is not whole: {found}", hint=again)
 
 

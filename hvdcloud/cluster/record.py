@@ -52,6 +52,8 @@ class ClusterRecord:
     nodes: tuple[MemberRecord, ...] = ()
     runs: tuple[str, ...] = ()
     """Those that were started from this machine, the newest last."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """By key what it was made with, as `lifecycle/changes.py` compares it; empty: an earlier version made it."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept when the file is written again."""
 
@@ -107,6 +109,7 @@ def record_json(record: ClusterRecord) -> dict[str, Any]:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": lambda value: str(value or ""),
     "int": lambda value: int(value or 0),
+    "Mapping[str, str]": lambda value: {str(key): str(each) for key, each in (value or {}).items()},
     "tuple[str, ...]": lambda value: tuple(map(str, value or ())),
 }
 """How a field is read, by its type as it is written."""

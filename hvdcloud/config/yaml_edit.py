@@ -296,7 +296,7 @@ def _not_editable(values: Mapping[str, Value], name: str, why: str) -> UsageErro
 
 
 def _by_hand(values: Mapping[str, Value]) -> str:
-    return f"set the {len(values)} key(s) above in it by hand" if len(values) > 1 else "set the key above in it by hand"
+    return f"set the {len(values)} keys above in it by hand" if len(values) > 1 else "set the key above in it by hand"
 
 
 def _lines(values: Mapping[str, Value]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -69,11 +70,17 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         explained_by=("registry",) if at_registry else (),
     )
     yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
-    yield Check(name="files", run=lambda: _files(config))
-    if config.run.secrets:
-        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+    yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))
+
+
+def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Check]:
+    """What a run needs of the project and this environment; `command`: instead of `run.command`."""
+    words = command or shlex.split(config.run.command)
+    yield Check(name="files", run=lambda: _files(words, config.project_dir, given=bool(command)))
+    if config.run.secrets:
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
 
 
 def _fit(config: Config, platform: Platform) -> Finding:
@@ -121,7 +128,7 @@ def _engine() -> Finding:
         version, info = client.version(), client.info()
     return fine(
         f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
-        f"{info.get('NCPU', '?')} core(s), {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
+        f"{counted(int(info.get('NCPU', 0)), 'core')}, {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
     )
 
 
@@ -186,7 +193,7 @@ def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     if not at_registry:
         if not found.missing:
             return fine(f"{reference} is there")
-        return _to_build(found, hint="hvdcloud build; launch does it by itself")
+        return _to_build(found, hint="hvdcloud build; up and launch do it by themselves")
     from hvdcloud.image.publish import registry
 
     repository = config.image.repository
@@ -197,8 +204,10 @@ def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     if digest is not None:
         return fine(f"{target} is at the registry: {digest[:19]}")
     if found.missing:
-        return _to_build(found, hint="hvdcloud build --push (or --remote); launch does it by itself")
-    return warning(f"{reference} is built, but not at the registry yet", hint="hvdcloud push; launch does it by itself")
+        return _to_build(found, hint="hvdcloud build --push (or --remote); up and launch do it by themselves")
+    return warning(
+        f"{reference} is built, but not at the registry yet", hint="hvdcloud push; up and launch do it by themselves"
+    )
 
 
 def _to_build(found: _Image, *, hint: str) -> Finding:
@@ -237,19 +246,18 @@ def _disk(image: Once[_Image]) -> Finding:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _files(config: Config) -> Finding:
+def _files(words: Sequence[str], folder: Path, *, given: bool) -> Finding:
     """Whether what `run` starts is in the project's folder."""
-    words = shlex.split(config.run.command)
-    script = _script(words)
+    script, command = _script(words), shlex.join(words)
     if script is None:
-        return fine(f"run.command: {config.run.command}")
-    if not (config.project_dir / script).is_file():
+        return fine(f"run.command: {command}")
+    if not (folder / script).is_file():
         return failed(
-            f"run.command starts {script}, which is not in {config.project_dir}",
-            hint="correct run.command in hvdcloud.yaml, or write the file",
+            f"{f'`{command}`' if given else 'run.command'} starts {script}, which is not in {folder}",
+            hint="name a file of this folder" if given else "correct run.command in hvdcloud.yaml, or write the file",
             error=UsageError,
         )
-    return fine(f"run.command: {config.run.command}; {script} is there")
+    return fine(f"run.command: {command}; {script} is there")
 
 
 def _script(words: Sequence[str]) -> str | None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import CredentialsError, UsageError
 
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def default_file() -> Path:
+    """The file with this machine's Application Default Credentials; it may not exist."""
+    if named := os.environ.get(KEY_VARIABLE):
+        return Path(named)
+    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+    return Path(folder) / "application_default_credentials.json"
 
 
 def login_hint() -> str:
@@ -37,7 +46,11 @@ def google_credentials(project: str | None) -> tuple[Any, str]:
     try:
         credentials, default_project = google.auth.default(scopes=[SCOPE])
     except (GoogleAuthError, ValueError) as error:
-        raise CredentialsError(f"there are no usable Google credentials: {error}", hint=login_hint()) from None
+        # Google's own words for that are an address to read.
+        missing = KEY_VARIABLE not in os.environ and not default_file().exists()
+        why = "" if missing else f": {str(error).partition('. ')[0].rstrip('.')}"
+        usable = "" if missing else "usable "
+        raise CredentialsError(f"there are no {usable}Google credentials{why}", hint=login_hint()) from None
     chosen = project or default_project
     if not chosen:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
@@ -201,6 +202,20 @@ def image_to_be(context: Context) -> str:
     return target_of(reference, _repository(context.config))
 
 
+def image_is_missing(context: Context) -> bool:
+    """Whether nodes could not run it: the engine does not have it, or the registry that they pull it from.
+
+    Raises as `image_of_nodes`, but not that the registry does not have it.
+    """
+    if context.platform.needs_registry:
+        return _at_registry(context)[1] is None
+    from hvdcloud import engine
+    from hvdcloud.image.engine_stream import inspected
+
+    with contextlib.closing(engine.connect()) as client:
+        return inspected(client.api, _plan(context).reference) is None
+
+
 def image_of_nodes(context: Context) -> str:
     """What the nodes are to run: on this machine's engine by its name, elsewhere by its digest at the registry.
 
@@ -214,14 +229,21 @@ def image_of_nodes(context: Context) -> str:
         return reference
     from hvdcloud.image.publish import registry
 
-    repository = _repository(context.config)
-    target = registry.target_of(reference, repository)
-    # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
     with context.console.waiting("image", "asking the registry"):
-        digest = registry.published(reference, repository) or registry.digest_at_registry(target)
+        target, digest = _at_registry(context)
     if digest is None:
         raise ImageError(f"the image {target} is not at the registry", hint="hvdcloud push builds and pushes it")
     return registry.pinned(target, digest)
+
+
+def _at_registry(context: Context) -> tuple[str, str | None]:
+    """`HOST/PATH:TAG`, and the digest that it has there; None: the registry does not have it."""
+    from hvdcloud.image.publish import registry
+
+    reference, repository = _plan(context).reference, _repository(context.config)
+    target = registry.target_of(reference, repository)
+    # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
+    return target, registry.published(reference, repository) or registry.digest_at_registry(target)
 
 
 def push_repository(config: Config) -> str:

@@ -15,7 +15,7 @@ from hvdcloud.cluster.state import ClusterState, as_known_here
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from hvdcloud.cluster.model import Cluster, ClusterSpec
     from hvdcloud.cluster.record import ClusterRecord
@@ -37,8 +37,10 @@ STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 class Context:
     """Opens what a command needs when it needs it, once."""
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: Config, console: Console, *, flags: Collection[str] = ()) -> None:
         self.config = config
+        self.flags = flags
+        """Keys of the configuration that flags of this command gave."""
         self.console = console
         self.state = ClusterState(config.name)
         self.image_plan: ImagePlan | None = None

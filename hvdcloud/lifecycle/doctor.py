@@ -39,7 +39,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
-    spec = make_spec(context, image="", public_key="")
+    spec = make_spec(context)
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),
         *context.platform.checks(spec),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
@@ -13,15 +13,21 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.remote.unsaved import unsaved
+from hvdcloud.remote.unsaved import Hazard, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
+    from hvdcloud.checkpoints.verified_files import Unverified
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.unsaved import Unsaved
+    from hvdcloud.runs.state import RunState
 
 CUT_OFF_SECONDS = 60.0
 """After this long the last request of an `up` that was killed has no further effect."""
 LATE_SECONDS, LATE_PAUSE_SECONDS = 3.0, 0.2
+NAMED_FILES, NAMED_LINES = 5, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +119,7 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
         raise TeardownError(
-            f"{len(leftovers)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
+            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         )
@@ -144,8 +150,11 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-    from hvdcloud.checkpoints.verified_files import Unverified, VerifiedFiles, unverified
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
+    record = context.state.record_of(cluster.id)
+    if _never_ran(context, cluster, record):
+        return
     bucket = context.bucket(cluster)
 
     def unpulled(run: str) -> list[Unverified]:
@@ -160,25 +169,105 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
                 f"--name {cluster.name} fetches them, also after this"
             )
         return
-    record = context.state.record_of(cluster.id)
     gone, missing = _gone(cluster), record.lost_predecessors() if record is not None else set()
-    unsafe: list[str] = []
+    unsafe = Unsafe()
     if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
-        unsafe += (each.text for each in unsaved(cluster, record, bucket=bucket, fleet=context.fleet))
+        unsafe.on_nodes = unsaved(cluster, record, bucket=bucket, fleet=context.fleet)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
         lost = {manifest_name(cluster.name, run, index) for index in gone}
         lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
-        unsafe += [f"{run}/{item.name}: {item.reason}" for item in unpulled(run) if item.name not in lost]
+        unsafe.of_runs[run] = [item for item in unpulled(run) if item.name not in lost]
     if unsafe and (now := _if_nodes_ended(context, cluster)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif unsafe:
-        raise CheckpointError(
-            f"{cluster.name} is not deleted: {len(unsafe)} thing(s) would be lost",
-            hint=f"hvdcloud pull --name {cluster.name}, then down again; hvdcloud down --force deletes all the same",
-            details="\n".join([*unsafe[:20], *([f"and {len(unsafe) - 20} more"] if len(unsafe) > 20 else [])]),
-        )
+        raise refusal(unsafe, cluster, going=_going(context, cluster), from_here=record is not None)
+
+
+def _never_ran(context: Context, cluster: Cluster, record: ClusterRecord | None) -> bool:
+    """Whether no run was ever started on it, so that it holds nothing; its bucket need not be opened for that.
+
+    Runs are started from the machine with its keys, and its head knows them all.
+    """
+    if record is None:
+        return context.state.journal.unfinished_up(cluster.id)
+    if record.runs or cluster.unseen:
+        return False
+    return not cluster.nodes or (not cluster.is_headless and _runs(context, cluster) == [])
+
+
+def _runs(context: Context, cluster: Cluster) -> list[RunState] | None:
+    """The runs that its head knows; None: it does not say."""
+    head = cluster.head
+    if head is None or head.state is not NodeState.RUNNING:
+        return None
+    try:
+        return context.run_states(cluster)
+    except HvdcloudError:
+        # What is not known is taken for unsafe.
+        return None
+
+
+def _going(context: Context, cluster: Cluster) -> list[str]:
+    """The runs that its head says have not ended."""
+    return [run.run for run in _runs(context, cluster) or () if not run.done]
+
+
+@dataclass(slots=True)
+class Unsafe:
+    """What would be lost with the nodes, or is not on this disk."""
+
+    on_nodes: Sequence[Unsaved] = ()
+    of_runs: dict[str, Sequence[Unverified]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.on_nodes) or any(self.of_runs.values())
+
+
+def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here: bool) -> CheckpointError:
+    """Why `down` deletes nothing, what comes first in the message, and the command that helps.
+
+    Args:
+        going: runs that have not ended.
+        from_here: this machine made the cluster, and can reach its nodes.
+    """
+    from hvdcloud.checkpoints.manifest import FOLDER
+
+    name = f" --name {cluster.name}"
+    lines = [f"run {run} is still going" for run in going]
+    lines += [each.text for each in unsafe.on_nodes if each.run not in going]
+    silent = any(each.hazard in (Hazard.AWAY, Hazard.SILENT) for each in unsafe.on_nodes)
+    files: list[tuple[str, Unverified]] = []
+    for run, items in unsafe.of_runs.items():
+        for item in items:
+            if f"/{FOLDER}/" not in item.name:
+                files.append((run, item))
+            elif run not in going and not silent:
+                lines.append(f"run {run}: {item.reason}")
+    pull_helps = not lines
+    if files:
+        runs, reasons = sorted({run for run, _ in files}), {item.reason for _, item in files}
+        where = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs"
+        what = reasons.pop() if len(reasons) == 1 else "not verified on this disk"
+        lines.append(f"{counted(len(files), 'file')} of {where}: {what}")
+    if going:
+        hint = f"hvdcloud stop{name} ends it"
+    elif files:
+        hint = f"hvdcloud pull{name}, then hvdcloud down{name}"
+        hint += "" if pull_helps else " --force, which gives up the rest"
+    elif not from_here:
+        hint = f"hvdcloud stop on the machine of {cluster.owner} ends its run; hvdcloud down{name} --force gives it up"
+    elif silent:
+        hint = f"hvdcloud down{name} --force gives up what it may hold"
+    else:
+        hint = f"hvdcloud down{name} tries again; with --force it gives up what is not in the bucket"
+    headline, *others = lines
+    if len(files) <= NAMED_FILES:
+        others += [f"{run}/{item.name}: {item.reason}" for run, item in files]
+    if len(others) > NAMED_LINES:
+        others[NAMED_LINES:] = [f"and {len(others) - NAMED_LINES} more"]
+    return CheckpointError(f"{cluster.name} is not deleted: {headline}", hint=hint, details="\n".join(others))
 
 
 def _if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:

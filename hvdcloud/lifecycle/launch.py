@@ -16,9 +16,10 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserErr
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
+from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
-from hvdcloud.lifecycle.up import UpResult, confirm_before_build, up
+from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -55,6 +56,8 @@ def launch(
     started = time.monotonic()
     # Before anything is built or costs anything.
     check_tools(context.config, options)
+    check_project(context, options.command)
+    early = EarlyChecks(context, make_spec(context))
     cluster: UpResult | None = None
     step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
@@ -63,10 +66,11 @@ def launch(
         with ThreadPoolExecutor(max_workers=1) as pool:
             pool.submit(import_module, "fabric")
             confirm_before_build(context, consent)
+            early.finish()
             step = "its image was prepared"
             built = ensure_image(context)
             step = "its cluster was prepared"
-            cluster = up(context, consent=consent)
+            cluster = up(context, consent=consent, early=early)
         step = "its run was prepared"
         result = run(context, options, meter=meter)
     except InterruptedByUserError:

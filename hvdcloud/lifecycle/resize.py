@@ -23,6 +23,7 @@ from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard, unsaved
 from hvdcloud.runs.state import RunState
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
@@ -160,8 +161,8 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
     limits = run.elastic
     if limits is None:
         raise UsageError(
-            f"run {run.run} is active and not elastic: it needs the {cluster.expected_nodes} node(s) that it began "
-            "with",
+            f"run {run.run} is active and not elastic: it needs the "
+            f"{counted(cluster.expected_nodes, 'node')} that it began with",
             hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one run with more or fewer",
         )
     if run.making:
@@ -171,7 +172,7 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
         )
     if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
-            f"run {run.run} takes {limits.min} to {limits.max} node(s), not {nodes}",
+            f"run {run.run} takes {limits.min} to {limits.max} nodes, not {nodes}",
             hint="run.elastic says how many; what it says when a run begins holds for that run",
         )
 
@@ -249,7 +250,7 @@ def add_nodes(
             context.state.update(lambda now: replace(now.without(names), size=before.size))
         if left:
             raise TeardownError(
-                f"{', '.join(names)} did not come up, and {len(left)} object(s) of them could not be deleted",
+                f"{', '.join(names)} did not come up, and {counted(len(left), 'object')} of them could not be deleted",
                 hint=left[0].delete_with,
                 details=leftover_table(left),
             ) from error
@@ -289,7 +290,7 @@ def _shrink(
         left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))
         if left:
             raise TeardownError(
-                f"{len(left)} object(s) of {cluster.name} could not be deleted and may STILL COST MONEY",
+                f"{counted(len(left), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
                 hint=f"hvdcloud resize {nodes} --name {cluster.name} tries again; by hand: {left[0].delete_with}",
                 details=leftover_table(left),
             )
@@ -315,7 +316,8 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
     problems = [each.text for each in found if each.hazard is not Hazard.ACTIVE or each.run != but]
     if problems:
         raise CheckpointError(
-            f"{', '.join(node.name for node in nodes)} cannot be deleted: {len(problems)} thing(s) would be lost",
+            f"{', '.join(node.name for node in nodes)} cannot be deleted: "
+            f"{counted(len(problems), 'thing')} would be lost",
             hint="fix that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )

@@ -13,8 +13,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, UsageError
+from hvdcloud.lifecycle.changes import changes_since_up
+from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState
@@ -145,6 +148,8 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     started = time.monotonic()
     with context.state.lock("run"):
         cluster = context.cluster()
+        if changes := changes_since_up(context, cluster):
+            context.console.warn(f"{changes.summary}; {changes.command} applies it")
         if meter is not None:
             meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)
@@ -207,6 +212,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
+    check_project(context, options.command)
+    early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
     hosts = _hosts(config, record)
     elastic = _elastic(config)
@@ -270,6 +277,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "detached": options.detach,
         "about": asdict(about_cluster(context.platform, cluster, command)),
     }
+    early.finish()
     fleet = context.fleet(cluster)
     try:
         with context.console.steps() as steps:
@@ -304,7 +312,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             hint=f"hvdcloud logs -f {active} follows it; hvdcloud stop --name {cluster.name} ends it",
         ) from None
     most = max(sent, key=lambda node: node.files)
-    context.console.detail(f"{len(code)} file(s) of code; sent {most.files} ({most.bytes} bytes) to a node at most")
+    context.console.detail(
+        f"{counted(len(code), 'file')} of code; sent {most.files} ({most.bytes} bytes) to a node at most"
+    )
     if sent[0].restored:
         files = counted(sent[0].restored, "checkpoint file")
         context.console.say(

@@ -47,7 +47,7 @@ def status(context: Context) -> StatusResult:
     unknown = ""
     try:
         states = context.run_states(cluster)
-        runs = [result_of(cluster.name, state) for state in states]
+        runs = [_so_far(context, cluster, result_of(cluster.name, state)) for state in states]
         if states and states[-1].result == "failed":
             runs[-1] = result_of_followed(cluster.name, read_log(context, cluster, states[-1]))
     except HvdcloudError as error:
@@ -61,6 +61,22 @@ def status(context: Context) -> StatusResult:
         dollars_so_far=cluster.dollars_so_far,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )
+
+
+def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
+    """With the files that a run which has not ended has in the bucket, if that is a folder of this machine.
+
+    The head counts them at the end; to list a bucket elsewhere would take longer than all the rest.
+    """
+    from hvdcloud.checkpoints.manifest import load_manifests
+
+    if run.state != "running" or not cluster.bucket.startswith("file://"):
+        return run
+    # An agent may be writing one; the next look counts it.
+    with contextlib.suppress(HvdcloudError):
+        manifests = load_manifests(context.bucket(cluster), cluster=cluster.name, run=run.run)
+        run = replace(run, checkpoint_files=sum(len(manifest.files) for manifest in manifests))
+    return run
 
 
 Show = Callable[[Console, StatusResult], None]

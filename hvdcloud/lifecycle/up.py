@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,11 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
+from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
+from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -42,7 +45,7 @@ class UpResult:
     seconds: float
 
 
-def make_spec(context: Context, *, image: str, public_key: str = "ssh-ed25519 (made by up)") -> ClusterSpec:
+def make_spec(context: Context, *, image: str = "", public_key: str = "ssh-ed25519 (made by up)") -> ClusterSpec:
     """What to ask the provider for."""
     config = context.config
     return ClusterSpec(
@@ -91,8 +94,11 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
     _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
 
 
-def up(context: Context, *, consent: Consent | None = None) -> UpResult:
-    """Create the cluster; if anything fails, or on Ctrl-C, leave nothing.
+def up(context: Context, *, consent: Consent | None = None, early: EarlyChecks | None = None) -> UpResult:
+    """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
+
+    Args:
+        early: the caller has begun them, and has made sure that a run can begin.
 
     Raises:
         UsageError: the name is taken, or what it costs was not agreed to.
@@ -102,16 +108,24 @@ def up(context: Context, *, consent: Consent | None = None) -> UpResult:
     """
     started = time.monotonic()
     consent = consent or Consent()
+    if early is None:
+        check_project(context, (), only_warn=True)
+        early = EarlyChecks(context, make_spec(context))
     with context.state.lock("up"):
         existing = context.find()
         if existing is not None and not _clear_unfinished(context, existing):
             return _reuse(context, existing, started=started)
-        from hvdcloud.lifecycle.build import image_of_nodes
+        from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes
         from hvdcloud.remote.keys import new_key_pair, write_key_pair
 
+        if image_is_missing(context):
+            confirm_before_build(context, consent)
+            early.finish()
+            ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
         plan = _confirmed_plan(context, spec, consent)
+        early.finish()
         context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
         # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
         context.state.mesh_key_file.unlink(missing_ok=True)
@@ -198,14 +212,16 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     if not existing.whole:
         _refuse_while_made(context, existing)
         raise UsageError(
-            f"cluster {name} exists but is not whole: {len(existing.nodes)} of {existing.expected_nodes} node(s) "
-            f"(made by {existing.owner})",
+            f"cluster {name} exists but is not whole: {len(existing.nodes)} of "
+            f"{counted(existing.expected_nodes, 'node')} (made by {existing.owner})",
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
     context.record(existing)
+    if changes := changes_since_up(context, existing):
+        raise UsageError(changes.summary, hint=f"{changes.command} applies it")
     if existing.expected_nodes != nodes:
         raise UsageError(
-            f"cluster {name} is up with {existing.expected_nodes} node(s), not {nodes}",
+            f"cluster {name} is up with {counted(existing.expected_nodes, 'node')}, not {nodes}",
             hint=f"hvdcloud resize {nodes} --name {name} changes that; else {hint}",
         )
     image = image_of_nodes(context)
@@ -227,6 +243,7 @@ def _create(context: Context, plan: Plan) -> Sequence[Node]:
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
+            context.state.update(lambda record: replace(record, settings=settings_of(context)))
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
@@ -287,7 +304,8 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
     context.state.forget()
     if leftovers:
         raise TeardownError(
-            f"{context.name} did not come up ({_why(cause)}), and {len(leftovers)} object(s) could not be deleted",
+            f"{context.name} did not come up ({_why(cause)}), and "
+            f"{counted(len(leftovers), 'object')} could not be deleted",
             hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         ) from cause

@@ -56,7 +56,7 @@ def unsaved(
         Unsaved(
             hazard=Hazard.AWAY,
             node=node.name,
-            text=f"node {node.name} is {node.state.value}: what it had not uploaded is only there",
+            text=f"node {node.name} is {node.state.value} and may hold more",
         )
         for node in members
         if node.state is not NodeState.RUNNING
@@ -74,7 +74,7 @@ def unsaved(
             continue
         for run, report in outcome.get("runs", {}).items():
             if report.get("active"):
-                text = f"run {run} is still active (hvdcloud stop ends it)"
+                text = f"run {run} is still active"
                 found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
             uploads = UploadReport.from_json(report)
             for text in (*(f"{name} is not in the bucket yet" for name in uploads.pending), *uploads.errors):

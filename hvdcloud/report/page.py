@@ -19,7 +19,7 @@ from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import number
-from hvdcloud.units import dollars, seconds, size
+from hvdcloud.units import counted, dollars, seconds, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -117,7 +117,7 @@ def _summary(record: RunRecord) -> list[tuple[str, object]]:
     rows += _costs(record)
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"
-    rows.append(("Checkpoints", f"{len(record.checkpoints)} file(s), {size(total)}{where}"))
+    rows.append(("Checkpoints", f"{counted(len(record.checkpoints), 'file')}, {size(total)}{where}"))
     return rows
 
 

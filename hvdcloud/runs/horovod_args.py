@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdcloud.errors import UsageError
+from hvdcloud.units import counted
 
 SSH_PORT = 2222
 MESH_KEY = "/root/.ssh/id_ed25519"
@@ -72,7 +73,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
     taking = [host for host in hosts if host.slots]
     if len(hosts) < least:
         raise UsageError(
-            f"there are {len(hosts)} node(s), and run.elastic.min is {least}",
+            f"the cluster has {counted(len(hosts), 'node')}, and run.elastic.min is {least}",
             hint="hvdcloud resize makes the cluster larger; or set a smaller run.elastic.min",
         )
     driving = len(hosts) - len(taking)
@@ -124,7 +125,7 @@ def horovodrun_argv(
     slots = default_ranks(hosts)
     if not 1 <= ranks <= slots:
         raise UsageError(
-            f"{ranks} ranks do not fit: {len(hosts)} node(s) have {slots} slot(s)",
+            f"{ranks} ranks do not fit: {counted(len(hosts), 'node')} with {counted(slots, 'slot')}",
             hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
         )
     taken = _taken(hosts, ranks)

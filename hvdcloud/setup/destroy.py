@@ -19,6 +19,7 @@ from hvdcloud.setup.choices import find_project
 from hvdcloud.setup.setup import Confirm, apply, bucket_contents, not_confirmed, work_folder, yaml_values
 from hvdcloud.setup.terraform import Terraform, find_terraform, module_folder
 from hvdcloud.setup.terraform_plan import API, BUCKET, SetupPlan, describe_all
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -130,7 +131,7 @@ def _plan(terraform: Terraform) -> tuple[SetupPlan, list[Kept]]:
     ]
     apis = [resource for resource in plan.there if resource.type == API]
     if apis:
-        kept.append(Kept(name=f"{len(apis)} API(s)", reason="others may use them; they cost nothing"))
+        kept.append(Kept(name=f"{counted(len(apis), 'API')}", reason="others may use them; they cost nothing"))
     needed = {address for bucket, _ in held for address in bucket.depends_on}
     stays = {bucket.address for bucket, _ in held} | {api.address for api in apis}
     stays |= {resource.address for resource in plan.there if resource.address.partition("[")[0] in needed}
@@ -154,7 +155,7 @@ def _refuse_while_clusters_exist(config: Config, project: str, console: Console)
     if listing.clusters:
         names = ", ".join(cluster.name for cluster in listing.clusters)
         raise UsageError(
-            f"project {project} still has cluster(s): {names}",
+            f"project {project} still has {counted(len(listing.clusters), 'cluster')}: {names}",
             hint=f"hvdcloud down --name {listing.clusters[0].name} first; hvdcloud list shows them all",
         )
     if listing.unseen:

@@ -21,7 +21,7 @@ from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project,
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
 from hvdcloud.setup.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
-from hvdcloud.units import size
+from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -53,11 +53,11 @@ class Held:
 
     @property
     def text(self) -> str:
-        """`it holds 12 object(s), 3.4 GB`."""
+        """`it holds 12 objects, 3.4 GB`."""
         if self.unknown:
             return f"what it holds cannot be seen: {self.unknown}"
         more = "more than " if self.objects >= COUNTED_OBJECTS else ""
-        return f"it holds {more}{self.objects} object(s), {size(self.size_bytes)}"
+        return f"it holds {more}{counted(self.objects, 'object')}, {size(self.size_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

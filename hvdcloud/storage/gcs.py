@@ -365,9 +365,9 @@ def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
             return Client(project="none", credentials=AnonymousCredentials(), client_options=options)
         return Client(client_options=options)
     except (GoogleAuthError, OSError, ValueError) as error:
-        raise CredentialsError(
-            f"no usable Google credentials: {_short(error)}", hint="gcloud auth application-default login"
-        ) from error
+        why = _short(error).partition(". ")[0].rstrip(".")
+        hint = "gcloud auth application-default login"
+        raise CredentialsError(f"no usable Google credentials: {why}", hint=hint) from error
 
 
 def _credentials(file: Path) -> tuple[Any, str | None]:

@@ -271,7 +271,7 @@ def test_completion_knows_the_commands(project: Project) -> None:
 def test_a_missing_engine_is_named_with_the_remedy(project: Project, tmp_path: Path) -> None:
     project.configure(image={"requirements": None})
     project.environ = {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"}
-    for command in (["up"], ["list"], ["down"], ["launch"]):
+    for command in (["up"], ["list"], ["down"], ["launch", "--", "true"]):
         ended = project.hvdcloud(*command, expect=5)
         assert "no Docker engine" in ended.err
         assert "→ " in ended.err

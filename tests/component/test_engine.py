@@ -8,6 +8,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from docker.transport.sshconn import SSHHTTPAdapter
+from paramiko import SSHException
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, NodeError
@@ -20,8 +22,42 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_without_an_engine_the_address_and_the_command_that_starts_one_are_named(nowhere: Path) -> None:
-    with pytest.raises(NodeError, match=f"no Docker engine answers at .*{nowhere}: No such file") as raised:
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("unix:///nowhere/docker.sock", "No such file or directory"),
+        ("tcp://127.0.0.1:1", "Connection refused"),
+        ("ssh://nobody@127.0.0.1:1", "Unable to connect to port 1 on 127.0.0.1"),
+        ("foo://bar", "Invalid bind address protocol: foo://bar"),
+    ],
+)
+def test_an_engine_that_docker_host_names_and_that_does_not_answer_is_named_so(
+    host: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(NodeError) as raised:
+        engine.connect()
+    assert raised.value.message == f"no Docker engine answers at DOCKER_HOST={host}: {why}"
+    assert raised.value.hint == "unset DOCKER_HOST takes this machine's engine; else set it to one that runs"
+
+
+def test_a_host_that_ssh_does_not_trust_is_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Docker's own client raises what paramiko does: neither a DockerException nor an OSError.
+    monkeypatch.setenv("DOCKER_HOST", "ssh://nobody@127.0.0.1")
+    monkeypatch.setattr(SSHHTTPAdapter, "_connect", _refuse)
+    with pytest.raises(NodeError, match=r"=ssh://nobody@127\.0\.0\.1: Server .* not found"):
+        engine.connect()
+
+
+def _refuse(adapter: SSHHTTPAdapter) -> None:
+    raise SSHException("Server '127.0.0.1' not found in known_hosts")
+
+
+def test_without_an_engine_the_command_that_starts_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(engine, "_settings", dict)
+    monkeypatch.setattr("docker.utils.utils.DEFAULT_UNIX_SOCKET", "http+unix:///nowhere/docker.sock")
+    with pytest.raises(NodeError, match="no Docker engine answers at its default address: No such file") as raised:
         engine.connect()
     assert "systemctl start docker" in raised.value.hint
 
@@ -59,6 +95,7 @@ def test_the_docker_commands_current_context_is_used(tmp_path: Path, monkeypatch
     meta.mkdir(parents=True)
     endpoint = {"docker": {"Host": "unix:///nowhere/colima.sock", "SkipTLSVerify": False}}
     (meta / "meta.json").write_text(json.dumps({"Name": "colima", "Metadata": {}, "Endpoints": endpoint}))
-    with pytest.raises(NodeError, match=r"/nowhere/colima\.sock"):
+    with pytest.raises(NodeError, match=r"/nowhere/colima\.sock") as raised:
         engine.connect()
+    assert raised.value.hint.startswith("docker context ls shows the engines; ")
     assert engine.address_environment()["DOCKER_HOST"] == "unix:///nowhere/colima.sock"

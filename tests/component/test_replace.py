@@ -378,7 +378,7 @@ def test_the_run_that_resize_shrinks_is_no_reason_to_refuse_but_its_files_are(sc
     assert refused.value.details == f"{RUN}: 1.pt is not in the bucket yet"
     scene.flushed[RUN] = {"active": True}
     scene.flushed["20261121-101112-other"] = {"active": True}
-    with pytest.raises(CheckpointError, match=r"1 thing.s. would be lost"):
+    with pytest.raises(CheckpointError, match="1 thing would be lost"):
         resize(scene.context, 2)
     assert scene.cloud.said == []
     del scene.flushed["20261121-101112-other"]
@@ -388,7 +388,7 @@ def test_the_run_that_resize_shrinks_is_no_reason_to_refuse_but_its_files_are(sc
 @pytest.mark.parametrize("nodes", [5, 1])
 def test_resize_keeps_to_what_the_run_takes(scene: Scene, nodes: int) -> None:
     scene.state["elastic"] = {"min": 2, "max": 4}
-    with pytest.raises(UsageError, match=f"takes 2 to 4 node.s., not {nodes}"):
+    with pytest.raises(UsageError, match=f"takes 2 to 4 nodes, not {nodes}"):
         resize(scene.context, nodes)
     assert scene.cloud.said == []
 

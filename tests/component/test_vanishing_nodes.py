@@ -14,14 +14,15 @@ import pytest
 
 from hvdcloud.checkpoints.manifest import log_name, state_name
 from hvdcloud.cluster.model import Node, NodeState
-from hvdcloud.errors import CheckpointError, NodeError
+from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
+from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.remote import ssh
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
 from tests.support.harness import until
-from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
+from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}
 SOON = 15.0
@@ -41,6 +42,11 @@ def when_asked(vm: Vm, act: Callable[[], None]) -> None:
         act()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
 
 
 @pytest.fixture
@@ -117,7 +123,8 @@ def test_down_refuses_while_a_node_that_is_still_there_does_not_answer(laptop: L
     began = time.monotonic()
     with context, pytest.raises(CheckpointError) as raised:
         down(context)
-    assert "connection to node digits-0 was lost" in raised.value.details
+    assert "connection to node digits-0 was lost" in raised.value.message
+    assert raised.value.hint == "hvdcloud down --name digits --force gives up what it may hold"
     assert not machines.destroyed
     assert time.monotonic() - began < SOON
 
@@ -141,7 +148,7 @@ def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
-        ({"active": True}, f"run {RUN} is still active (hvdcloud stop ends it)"),
+        ({"active": True}, f"run {RUN} is still active"),
         ({"pending": ["last.pt"]}, f"{RUN}: last.pt is not in the bucket yet"),
         ({"errors": ["no space left"]}, f"{RUN}: no space left"),
     ],
@@ -154,7 +161,8 @@ def test_down_refuses_while_a_node_has_something_that_is_not_in_the_bucket(
     laptop.keep_manifest(0, complete=True)
     with context, pytest.raises(CheckpointError) as raised:
         down(context)
-    assert raised.value.details == reason
+    assert raised.value.message == f"digits is not deleted: {reason}"
+    assert raised.value.details == ""
     assert not machines.destroyed
 
 
@@ -164,7 +172,51 @@ def test_down_refuses_while_a_zone_that_does_not_answer_may_hold_the_only_node(l
     laptop.keep_manifest(0, complete=False)
     with context, pytest.raises(CheckpointError) as raised:
         down(context)
-    assert "node 0 has not finished uploading" in raised.value.details
+    assert "node 0 has not finished uploading" in raised.value.message
+    assert not machines.destroyed
+
+
+def never_ran(laptop: Laptop, vms: list[Vm]) -> tuple[Context, Machines]:
+    """A cluster whose bucket nobody may open, and that this machine has started no run on."""
+    context, cluster, machines = laptop.context(vms)
+    machines.cluster_now = replace(cluster, bucket="gs://nobody-may-open-this")
+    context.state.update(lambda record: replace(record, runs=()))
+    return context, machines
+
+
+def test_down_of_a_cluster_that_never_ran_does_not_open_its_bucket(
+    laptop: Laptop, new_vm: NewVm, no_credentials: None
+) -> None:
+    context, machines = never_ran(laptop, [new_vm({"hvdcloud-node state": says('{"runs": []}\n')})])
+    with context:
+        down(context)
+    assert machines.destroyed
+
+
+@pytest.mark.parametrize(
+    "answer", [f'{{"runs": [{{"run": "{RUN}", "state": "running"}}]}}\n', '{"error": "full", "hint": ""}\n']
+)
+def test_down_opens_the_bucket_where_the_head_does_not_say_that_nothing_ran(
+    laptop: Laptop, new_vm: NewVm, no_credentials: None, answer: str
+) -> None:
+    context, machines = never_ran(laptop, [new_vm({"hvdcloud-node": says(answer)})])
+    with context, pytest.raises(CredentialsError):
+        down(context)
+    assert not machines.destroyed
+
+
+def test_down_during_a_run_says_so_and_not_what_is_missing(laptop: Laptop, new_vm: NewVm) -> None:
+    state = {"run": RUN, "state": "running"}
+    programs = {
+        "hvdcloud-node flush": says(json.dumps({"runs": {RUN: {"pending": ["last.pt"]}}}) + "\n"),
+        "hvdcloud-node state": says(json.dumps({"runs": [state]}) + "\n"),
+    }
+    context, _, machines = laptop.context([new_vm(programs)])
+    laptop.keep_manifest(0, complete=False)
+    with context, pytest.raises(CheckpointError) as raised:
+        down(context)
+    assert raised.value.message == f"digits is not deleted: run {RUN} is still going"
+    assert (raised.value.details, raised.value.hint) == ("", "hvdcloud stop --name digits ends it")
     assert not machines.destroyed
 
 
@@ -203,7 +255,8 @@ def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
         else:
             with pytest.raises(CheckpointError) as raised:
                 down(context)
-            assert "node digits-1 is stopped: what it had not uploaded is only there" in raised.value.details
+            assert raised.value.message == "digits is not deleted: node digits-1 is stopped and may hold more"
+            assert raised.value.hint == "hvdcloud down --name digits --force gives up what it may hold"
     assert machines.destroyed == safe
 
 

@@ -199,7 +199,7 @@ def test_a_zone_that_max_cost_does_not_pay_for_is_left_out(empty: RecordsCloud, 
     assert any(f"pays for too little there: {W}" in notice for notice in plan["notices"])
     assert plan["worst_case_dollars"] <= 0.035
     project = project_of(empty, tmp_path / "none", max_cost=0.03)
-    assert "is less than two minutes of 2 node(s)" in project.hvdcloud("up", expect=2).err
+    assert "is less than two minutes of 2 nodes" in project.hvdcloud("up", expect=2).err
     assert requested(empty) == []
 
 
@@ -305,7 +305,7 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
     text = said(project, "status")
     # What is left is the one that is off: 0.46, and its disk.
     assert "cost so far: $0.46, and $0.01/h until hvdcloud down" in text
-    assert "  1 node(s) that are gone are not counted" in text
+    assert "  without 1 node that ended before" in text
     assert "; what was left of it cost $0.46" in said(project, "down", "--force")
 
 

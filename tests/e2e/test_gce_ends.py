@@ -72,7 +72,7 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
         )
         assert "succeeded" in laptop.hvdcloud("logs", "-f").out
         assert "succeeded" in laptop.hvdcloud("status").out
-    assert "the 2 node(s) of cluster t-ends-launch are gone" in project.hvdcloud("run", expect=5).err
+    assert "all nodes of cluster t-ends-launch are gone" in project.hvdcloud("run", expect=5).err
     ended = project.hvdcloud("down")
     assert "hvdcloud pull" in ended.err, "what this disk has not, is said"
     assert left(cloud, project) == []

@@ -615,7 +615,7 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
     cloud.fail(fault, method=method, times=None)
     ended = says(
         cluster.hvdcloud("down", expect=8),
-        "2 object(s) of t-gce could not be deleted and may STILL COST MONEY",
+        "2 objects of t-gce could not be deleted and may STILL COST MONEY",
         "--project test-project --quiet",
         "hvdcloud down --name t-gce tries again",
         *words,
@@ -645,7 +645,11 @@ def test_slow_deletions_are_waited_for(cloud: RecordsCloud, cluster: Project) ->
 
 def test_an_image_that_is_not_at_the_registry(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
     project = with_repository(cloud, tmp_path, cloud.repository.replace(":1", ":2"))
-    says(project.hvdcloud("up", expect=6), "/small:2 is not at the registry", "hvdcloud push")
+    dry = project.hvdcloud("up", "--dry-run")
+    assert "/small:2 is not at the registry" in dry.err
+    # `up` builds it before it asks for VMs, and that takes an engine.
+    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    says(project.hvdcloud("up", expect=5), "no Docker engine answers at DOCKER_HOST=unix:///nowhere/docker.sock")
     assert zones_asked(emulator) == []
 
 

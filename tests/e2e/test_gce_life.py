@@ -194,12 +194,12 @@ def test_up_follows_every_vm_and_doing_it_again_changes_nothing(cloud: Cloud, ca
     for node in ("t-gce-0", "t-gce-1"):
         # What `launch` has pulled is on their disks: how many steps of so quick a boot are seen differs.
         assert_in_order(ended.err, r"us-\S+: asking for 2 VMs", r"us-\S+: created", f"{node}: ready")
-    assert ended.out.startswith("cluster t-gce is up: 2 node(s) in ")
+    assert ended.out.startswith("cluster t-gce is up: 2 nodes in ")
     # What runs on the VMs may read images and not change them; `up` pushes nothing.
     assert {actions for actions, _ in cloud.tokens.granted} == {("pull",)}
     before = vms(cloud, project)
     assert before == {"t-gce-0": "RUNNING", "t-gce-1": "RUNNING"}
-    assert "cluster t-gce is up already: 2 node(s)" in project.hvdcloud("up").out
+    assert "cluster t-gce is up already: 2 nodes" in project.hvdcloud("up").out
     assert vms(cloud, project) == before
 
 
@@ -244,7 +244,7 @@ def test_an_api_that_refuses_the_credentials_ends_a_run_before_it_begins(cloud: 
 
 def test_a_zone_that_does_not_answer_is_no_obstacle_to_what_runs_elsewhere(cloud: Cloud, cluster: Project) -> None:
     cloud.emulator.set_unreachable(ELSEWHERE, True)
-    assert "2 node(s)" in cluster.hvdcloud("up").out
+    assert "2 nodes" in cluster.hvdcloud("up").out
     assert "t-gce-1" in cluster.hvdcloud("status").out
     assert "[1] t-gce-1" in cluster.hvdcloud("run", "--", "hostname").out
     listed = cluster.hvdcloud("list", expect=8)

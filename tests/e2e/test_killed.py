@@ -243,7 +243,7 @@ def test_a_run_whose_command_was_killed_once_it_was_launched_continues(
     (run,) = cluster.hvdcloud("status", "--json").json["result"]["runs"][before:]
     assert run["state"] == "running"
     until(lambda: cluster.hvdcloud("logs", run["run"]).out.count("works\n") == 2, seconds=60, what="both ranks at work")
-    assert "would be lost" in cluster.hvdcloud("down", expect=9).err
+    assert f"run {run['run']} is still going" in cluster.hvdcloud("down", expect=9).err
     assert cluster.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
     for name in (f"{cluster.name}-0", f"{cluster.name}-1"):
         assert processes_in(engine, name, ["sleep 600"]) == []
@@ -300,7 +300,7 @@ def test_a_launch_that_was_killed_in_its_run_loses_nothing_and_leaves_nothing(pr
         process.kill()
         process.wait()
     list_shows_the_truth(project, engine)
-    assert "would be lost" in project.hvdcloud("down", expect=9).err
+    assert " is still going" in project.hvdcloud("down", expect=9).err
     assert project.hvdcloud("stop", "--json").json["result"]["checkpoints_complete"]
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert [entry["files"] for entry in pulled] == [2]

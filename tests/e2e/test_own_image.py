@@ -218,6 +218,27 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     assert labelled(engine, project.name) == []
 
 
+def test_up_builds_the_image_as_launch_does_and_a_cluster_that_never_ran_needs_no_login(
+    remover: list[str], tmp_path: Path
+) -> None:
+    project = project_in(tmp_path, "t-own-up")
+    project.write("Dockerfile", f"ARG BASE\nFROM ${{BASE}}\nRUN echo {uuid.uuid4()} > /mine\n")
+    project.configure(nodes=1, image={"dockerfile": "Dockerfile"})
+    try:
+        up = project.hvdcloud("up", "--json", timeout=600).json["result"]
+        assert (len(up["nodes"]), up["created"]) == (1, True)
+        remover.append(up["image"])
+        assert project.hvdcloud("ssh", "0", "--", "cat", "/mine").out
+        assert not project.hvdcloud("up", "--json").json["result"]["created"]
+        project.write("Dockerfile", "ARG BASE\nFROM ${BASE}\n")
+        changed = project.hvdcloud("up", expect=2).err
+        assert "cluster t-own-up was made before this changed: Dockerfile" in changed
+        assert "→ hvdcloud down && hvdcloud up applies it" in changed
+    finally:
+        # Not --force: it holds nothing.
+        project.hvdcloud("down")
+
+
 @pytest.mark.parametrize(
     ("lines", "cause", "command"),
     [

@@ -299,7 +299,7 @@ def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
 
 def test_up_again_is_already_done(project: Project) -> None:
     assert "is up already" in project.hvdcloud("up").out
-    assert "is up with 2 node(s), not 3" in project.hvdcloud("up", "--nodes", "3", expect=2).err
+    assert "is up with 2 nodes, not 3" in project.hvdcloud("up", "--nodes", "3", expect=2).err
 
 
 def test_list_and_status_show_the_cluster(project: Project) -> None:

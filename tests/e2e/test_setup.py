@@ -227,8 +227,8 @@ def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(la
     lab.object("digits/run/model.pt", b"x" * 1000)
     gone = lab.setup("--destroy", "--yes")
     assert "- network hvdcloud" in gone.err
-    assert "= bucket gs://test-project-hvdcloud: it holds 1 object(s), 1.0 kB" in gone.err
-    assert "left: bucket gs://test-project-hvdcloud: it holds 1 object(s), 1.0 kB" in gone.out
+    assert "= bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.err
+    assert "left: bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.out
     assert "1.0 kB, less than $0.01 a month\n  deleted by hand with: gcloud storage rm --recursive gs://" in gone.out
     assert "still names what is gone: gce.network, gce.subnetwork, gce.service_account, image.repository" in gone.out
     assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
@@ -274,7 +274,7 @@ def test_a_bucket_that_holds_anything_is_never_replaced(lab: Lab) -> None:
     before = lab.resources
     refused = lab.setup("--yes", "--region", "us-east1", expect=2)
     assert "bucket gs://test-project-hvdcloud would be deleted for a new one (location)" in refused.err
-    assert "it holds 1 object(s)" in refused.err
+    assert "it holds 1 object" in refused.err
     assert lab.resources == before
 
 

@@ -106,7 +106,7 @@ def test_a_head_that_only_drives_gives_no_ranks_and_fewer_nodes_than_the_minimum
     # The head alone would be enough for `min: 1`, but one node has to train.
     argv = elastic_argv(hosts=hosts, least=1, most=1, interface="eth0", gloo_timeout=120)
     assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "2")
-    with pytest.raises(UsageError, match=r"there are 3 node\(s\), and run.elastic.min is 4"):
+    with pytest.raises(UsageError, match=r"the cluster has 3 nodes, and run.elastic.min is 4"):
         elastic_argv(hosts=hosts, least=4, most=4, interface="eth0", gloo_timeout=120)
 
 

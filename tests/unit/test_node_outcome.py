@@ -181,7 +181,7 @@ EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were t
         (
             [worker(0, lost=True), worker(1, lost=True)],
             {"lost": [Loss("n1", "gone", 1.0), Loss("n0", "gone", 2.0)], "least": 2, "launcher": 1},
-            Outcome("lost", None, "nothing was heard from n0, n1, and fewer than 2 node(s) were left"),
+            Outcome("lost", None, "nothing was heard from n0, n1, and fewer than 2 nodes were left"),
         ),
         ([worker(0)], {"launcher": -9}, Outcome("failed", 137, "horovodrun was killed by signal 9 (SIGKILL)")),
         # Its workers are asked to end, and may exit with 0.

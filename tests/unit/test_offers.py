@@ -169,6 +169,17 @@ def test_without_gpus_machines_with_as_many_vcpus_are_offered() -> None:
     assert "n1-standard-8" in {offer.machine_type for offer in custom}
 
 
+def test_an_image_that_uses_no_gpu_is_offered_machines_without_one_too() -> None:
+    found = offered(cpu_image=True)
+    assert {offer.machine_type for offer in found if not offer.gpu_type} == {
+        "n1-standard-8",
+        "n1-highmem-8",
+        "n1-highcpu-8",
+    }
+    assert found[0].gpu_type is None, "the cheapest first"
+    assert all(offer.gpu_type for offer in offered(cpu_image=True, gpu="nvidia-l4"))
+
+
 def test_one_gpu_can_be_asked_for() -> None:
     assert {offer.gpu_type for offer in offered(gpu="nvidia-l4")} == {"nvidia-l4"}
     assert {offer.gpu_type for offer in offered(gpu="nvidia-l4", settings={"gpu_type": None})} == {"nvidia-l4"}

@@ -138,7 +138,7 @@ def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: Workers) -> N
     world.write(RUNS[0], "b", b"1")
     world.finish(RUNS[0])
     world.bucket.write(f"{run_prefix(CLUSTER, RUNS[0])}a", b"2")
-    with pytest.raises(CheckpointError, match=r"1 checkpoint\(s\) of .* could not be restored: a"):
+    with pytest.raises(CheckpointError, match=r"1 checkpoint of .* could not be restored: a"):
         world.restore(RUNS[0], RUNS[1])
     assert not (world.directory(RUNS[1]) / "a").exists()
 

@@ -93,10 +93,36 @@ def test_a_long_name_keeps_its_end_and_is_whole_where_there_is_room() -> None:
     assert header.index("MEMORY") == row.index("25.0/63.0 GB")
 
 
+@pytest.mark.parametrize(
+    ("width", "header", "row"),
+    [
+        (
+            60,
+            "NODE             STATE    CPU    MEMORY         IN / OUT   …",
+            "digits-1         running    62 % 25.0/63.0 GB   12.0/13.0 …",
+        ),
+        (
+            80,
+            "NODE             STATE    CPU         MEMORY         IN / OUT         TO UPLOAD",
+            "digits-1         running  ###..  62 % 25.0/63.0 GB   12.0/13.0 MB/s   1",
+        ),
+        (
+            140,
+            "NODE             STATE    CPU                MEMORY         IN / OUT         TO UPLOAD",
+            "digits-1         running  #######.....  62 % 25.0/63.0 GB   12.0/13.0 MB/s   1",
+        ),
+    ],
+)
+def test_a_narrow_terminal_keeps_the_state_and_gives_up_the_bar(width: int, header: str, row: str) -> None:
+    lines = shown(view(), width=width, blocks=False)
+    found = [next(line.rstrip() for line in lines if line.startswith(name)) for name in ("NODE", "digits-1")]
+    assert found == [header, row]
+
+
 def test_what_does_not_answer_or_is_gone_is_said_where_its_figures_were() -> None:
     silent = node(1, silent=7.3, trouble="node digits-1 does not answer at 10.0.0.2:2222: timed out")
     text = "\n".join(shown(view(nodes=[node(0), silent, node(2, state="gone")], whole=False)))
-    assert "digits-1         no answer for 7 s  node digits-1 does not answer" in text
+    assert "digits-1         silent   no answer for 7 s  node digits-1 does not answer" in text
     assert "digits-2         gone" in text
     assert "NOT WHOLE" in text
     assert "GONE" in shown(view(gone=True))[0]

@@ -182,7 +182,7 @@ def test_long_names_no_gpus_and_a_lost_node() -> None:
     async def scene(seen: Seen) -> None:
         assert "is-long-63 " in seen.text
         assert "digits-1         gone" in seen.text
-        assert "digits-2         no answer for 9 s" in seen.text
+        assert "digits-2         silent   no answer for 9 s" in seen.text
         assert "NOT WHOLE" in seen.lines[0]
         assert "GPU" not in seen.text
         await seen.pilot.resize_terminal(140, 45)

@@ -237,6 +237,18 @@ def has_requirements(project_dir: Path, requirements: str | None) -> bool:
     return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
 
 
+def digest_of(project_dir: Path, name: str | None, *, includes: bool) -> str:
+    """What stands for the content of a file of the project; empty: there is none.
+
+    Args:
+        includes: it is a requirements file, and those that it names count too.
+    """
+    if name is None or not (project_dir / name).is_file():
+        return ""
+    alone = [Entry(path=name, source=project_dir / name)]
+    return Context(hashed=tuple(_requirement_files(project_dir, name) if includes else alone)).digest()
+
+
 def has_framework(row: Row, sources: Sources) -> bool:
     """Whether the framework's own wheel is among the user's: then its index is not asked at all."""
     return any(_is_framework(wheel, row) for wheel in local_wheels(sources))

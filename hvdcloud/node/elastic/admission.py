@@ -113,7 +113,8 @@ class Admission:
         if unknown := sorted(nodes - self._membership.members.keys()):
             return f"{unknown[0]} takes no part in this run"
         if not self._membership.may_leave(nodes):
-            return f"fewer than {self._membership.least} node(s) would train, the minimum of run.elastic"
+            least = self._membership.least
+            return f"fewer than {least} node{'s' if least != 1 else ''} would train, the minimum of run.elastic"
         self._dismissals.append(_Dismissal(caller, nodes, began=time.monotonic()))
         for node in sorted(nodes):
             if node not in self._leases:

@@ -182,9 +182,8 @@ def judge_elastic(evidence: ElasticEvidence) -> Outcome:
         return Outcome("failed", first_failure.record.exit_code, first_failure.record.text)
     if evidence.lost:
         names = ", ".join(sorted({loss.node for loss in evidence.lost}))
-        return Outcome(
-            "lost", None, f"nothing was heard from {names}, and fewer than {evidence.least} node(s) were left"
-        )
+        nodes = f"{evidence.least} node{'s' if evidence.least != 1 else ''}"
+        return Outcome("lost", None, f"nothing was heard from {names}, and fewer than {nodes} were left")
     if evidence.launcher is not None and evidence.launcher < 0:
         number = -evidence.launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")

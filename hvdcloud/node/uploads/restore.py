@@ -104,7 +104,8 @@ def _restore(
         first = min(failures)
         whose = run_from or "this run"
         raise CheckpointError(
-            f"{len(failures)} checkpoint(s) of {whose} could not be restored: {first}: {failures[first]}",
+            f"{len(failures)} checkpoint{'s' if len(failures) != 1 else ''} of {whose} could not be restored: "
+            f"{first}: {failures[first]}",
             hint="check the bucket, or start without them: hvdcloud run --fresh",
             details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
         )

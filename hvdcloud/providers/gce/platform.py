@@ -99,7 +99,8 @@ class GcePlatform:
         """By the catalogue, the price table and, where it answers, the API."""
         config, settings = self._config, self._settings
         today = datetime.now(timezone.utc).date()
-        kinds = market.kinds(settings, gpu=gpu, today=today)
+        cpu_image = config.image.device == "cpu"
+        kinds = market.kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image)
         available, unknown = self._availability(kinds)
         found = market.offers(
             settings,
@@ -109,6 +110,7 @@ class GcePlatform:
             available=available,
             today=today,
             gpu=gpu,
+            cpu_image=cpu_image,
             image_problem=lambda name: image_problem(_gpu(name)),
         )
         mismatch = self.device_mismatch()

@@ -13,6 +13,7 @@ from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.local import view
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -27,8 +28,8 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     slots = config.run.slots_per_node or 1
     return [
         Check(name="name", run=lambda: _name(spec), needs=("engine",)),
-        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",)),
-        Check(name="bucket", run=lambda: _bucket(spec.bucket)),
+        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",), early=True),
+        Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
     ]
 
 
@@ -50,7 +51,7 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
     """Whether the nodes have room beside each other."""
     info = _asked(lambda api: api.info())
     cores, gb = int(info.get("NCPU", 0)), float(info.get("MemTotal", 0)) / 1e9
-    said = f"{spec.nodes} node(s), {ranks} rank(s), share {cores} core(s) and {gb:.1f} GB"
+    said = f"{counted(spec.nodes, 'node')} with {counted(ranks, 'rank')} share {counted(cores, 'core')} and {gb:.1f} GB"
     if cores and ranks > cores:
         return warning(
             f"{said}; ranks that wait for each other's core are slow", hint=f"--nodes {max(1, cores)}, or fewer slots"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CredentialsError
+from hvdcloud.google.credentials import default_file, login_hint
 from hvdcloud.providers.base import Gpu, Problem
 from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.providers.pricing import OffersResult
@@ -57,14 +56,13 @@ class LocalPlatform:
         """This machine's own, which travel over the pinned connection into a 0600 file that the run's end deletes."""
         if not bucket.startswith("gs://") or endpoint:
             return None
-        file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-        path = Path(file) if file else Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
+        path = default_file()
         try:
             return path.read_text(encoding="utf-8")
         except OSError as error:
             raise CredentialsError(
                 f"no credentials for {bucket}: {path} cannot be read ({error.strerror})",
-                hint="gcloud auth application-default login",
+                hint=login_hint(),
             ) from error
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:

@@ -19,10 +19,14 @@ from hvdcloud.providers.pricing import Offer, Spot
 NODE = "n1-standard-8"
 
 
-def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[NodeKind]:
+def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:
     """The nodes to compare: the configured one, and others with as many GPUs or, without GPUs, as many vCPUs.
 
-    Only nodes with `gpu`, if one is named. Raises UsageError: the machine type or a GPU is not in the catalogue.
+    Args:
+        gpu: only nodes with this one; None: any.
+        cpu_image: the image uses no GPU, so that machines without one are compared too.
+
+    Raises UsageError: the machine type or a GPU is not in the catalogue.
     """
     own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     configured = NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
@@ -30,7 +34,7 @@ def kinds(settings: Settings, *, gpu: str | None, today: date) -> list[NodeKind]
     found = [configured] if not catalog.check(settings.machine_type, own_gpu, own_count, today=today) else []
     if own_gpu or wanted:
         found += _with_gpus(catalog.machine(settings.machine_type), own_count or 1, today=today)
-    else:
+    if not wanted and (cpu_image or not own_gpu):
         found += _without_gpus(catalog.machine(settings.machine_type).vcpus)
     if configured not in found and own_gpu and _gone(own_gpu, today):
         found.append(configured)
@@ -81,6 +85,7 @@ def offers(
     available: Availability,
     today: date,
     gpu: str | None = None,
+    cpu_image: bool = False,
     image_problem: Callable[[str], str | None] = lambda _: None,
 ) -> list[Offer]:
     """Every kind of node in every zone, on demand and Spot; the cheapest first, those without a price last.
@@ -90,7 +95,7 @@ def offers(
     Args:
         hours: that `Offer.dollars` is for.
         zones: `gce.zones`; empty: any.
-        gpu: only nodes with this GPU.
+        gpu, cpu_image: as for `kinds`.
         image_problem: of a GPU: why the image does not run on it; None: it does.
     """
     allowed = set(candidates.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
@@ -101,7 +106,7 @@ def offers(
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     found = []
     head = settings.head_machine_type if nodes > 1 else None
-    for kind in kinds(settings, gpu=gpu, today=today):
+    for kind in kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image):
         for spot in ways:
             on_demand = {"all": (), "workers": (head or kind.machine_type,), "none": (kind.machine_type, head)}[spot]
             if any(catalog.machine(each).spot_only for each in on_demand if each):

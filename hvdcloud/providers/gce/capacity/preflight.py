@@ -22,6 +22,7 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.settings import Settings, groups
+from hvdcloud.units import counted
 
 IMAGE_FAMILIES = {
     # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
@@ -245,13 +246,13 @@ def _quotas(
     everywhere = {each.metric: each for found in short.values() for each in found if not each.regional}
     if everywhere:
         reason = ", ".join(map(_shortfall, everywhere.values()))
-        message = f"project {settings.project} has no quota for {spec.nodes} node(s): {reason}"
+        message = f"project {settings.project} has no quota for {counted(spec.nodes, 'node')}: {reason}"
         return [], [Problem(message=message, hint=hint, error=CapacityError)], []
     reasons = {region: ", ".join(map(_shortfall, found)) for region, found in short.items() if found}
     roomy = [zone for zone in zones if region_of(zone) not in reasons]
     lines = [f"{region}: {reason}" for region, reason in reasons.items()]
     if zones and not roomy:
-        message = f"no region has quota for {spec.nodes} node(s): {_some(lines, separator='; ')}"
+        message = f"no region has quota for {counted(spec.nodes, 'node')}: {_some(lines, separator='; ')}"
         return [], [Problem(message=message, hint=hint, error=CapacityError)], []
     return roomy, [], [f"left out for lack of quota: {_some(lines, separator='; ')}"] if lines else []
 

@@ -21,6 +21,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -52,7 +53,7 @@ class _Checks:
         after_login = {"needs": ("credentials",)}
         of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
         of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
-        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login))
+        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login), early=True)
         yield Check(name="project", run=lambda: permissions.check_project(self._login()), needs=("credentials",))
         yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_project)
         yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
@@ -67,7 +68,7 @@ class _Checks:
         yield Check(name="VM image", run=self._vm_image, **of_machine)
         yield Check(name="network", run=self._network, **of_compute)
         yield Check(name="SSH", run=self._ssh, **of_compute)
-        yield Check(name="bucket", run=self._bucket, needs=("credentials",))
+        yield Check(name="bucket", run=self._bucket, needs=("credentials",), early=True)
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -126,7 +127,7 @@ class _Checks:
         if found.short:
             return _problem(found.short)
         regions = list(dict.fromkeys(map(region_of, found.roomy)))
-        message = f"room for {self._spec.nodes} node(s) in {_listed(regions)}: {self._needs(found)}"
+        message = f"room for {counted(self._spec.nodes, 'node')} in {_listed(regions)}: {self._needs(found)}"
         if found.scarce:
             hint = "the other regions are tried; more quota is more places"
             return warning(f"{message}; {found.scarce[0]}", hint=hint)
@@ -213,7 +214,7 @@ class _Checks:
         if refused is not None:
             assert isinstance(refused, Finding)
             return refused
-        return fine(f"{way}; `up` adds {len(missing)} firewall rule(s)")
+        return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -251,7 +252,7 @@ class Creation:
     def _clear(self, zone: str) -> None:
         """Make sure that nothing of an attempt is left before the next one."""
         if left := self._sweep(zones={zone}).run():
-            what = f"{self._vms} could not be made in {zone}, and {len(left)} object(s) may be left there"
+            what = f"{self._vms} could not be made in {zone}, and {counted(len(left), 'object')} may be left there"
             raise TeardownError(what, hint=left[0].delete_with)
 
     def _final(self, error: ApiError, zone: str) -> HvdcloudError:
@@ -269,7 +270,7 @@ class Creation:
         rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
         why = "no capacity or no quota" if full else cause.cause
         return cause.rule.error(
-            f"cannot create {self._vms} ({self._kinds()}) in any of {len(failed)} zone(s): {why}",
+            f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}",
             hint=cause.hint,
             details="\n".join(" ".join(row.splitlines()) for row in rows),
         )

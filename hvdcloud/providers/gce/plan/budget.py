@@ -13,7 +13,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.settings import Group, Settings, groups
-from hvdcloud.units import dollars
+from hvdcloud.units import counted, dollars
 
 NAMED_ZONES = 8
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
@@ -69,7 +69,7 @@ def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) 
     if bought < MIN_RUN_SECONDS:
         where = f" in {zone}" if zone else ""
         raise UsageError(
-            f"limits.max_cost of ${settings.max_cost:.2f} is less than two minutes of {nodes} node(s) at "
+            f"limits.max_cost of ${settings.max_cost:.2f} is less than two minutes of {counted(nodes, 'node')} at "
             f"${dollars:.2f}/h in all{where}",
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )

@@ -1,0 +1,134 @@
+"""What changed in the configuration since `up`, and the one command that applies it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.config.file import load_config
+from hvdcloud.console import Console
+from hvdcloud.lifecycle.changes import Changes, changes_since_up, settings_of
+from hvdcloud.lifecycle.context import Context
+
+GCE = {
+    "name": "digits",
+    "provider": "gce",
+    "nodes": 2,
+    "gce": {"project": "p", "machine_type": "n1-standard-8", "gpu": None},
+}
+CLUSTER = Cluster(
+    name="digits", id="abcdef", owner="me", provider="gce", created=datetime.now(timezone.utc), expected_nodes=2,
+    nodes=tuple(Node(name=f"digits-{n}", index=n, id=str(n), state=NodeState.RUNNING) for n in range(2)),
+    image="image", bucket="gs://bucket",
+)  # fmt: skip
+
+
+class Folder:
+    """A project's folder, whose cluster is up with what stood there then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "requirements.txt").write_text("numpy\n-r more.txt\n")
+        (path / "more.txt").write_text("scipy\n")
+        self.write(GCE)
+        self.remember(self.context())
+
+    def write(self, config: Mapping[str, Any], **more: Any) -> None:
+        (self.path / "hvdcloud.yaml").write_text(yaml.safe_dump({**config, **more}))
+
+    def context(self, **flags: Any) -> Context:
+        given = {"nodes": None, **flags}
+        config = load_config(self.path / "hvdcloud.yaml", flags=given, environ={})
+        return Context(config, Console(), flags=flags.keys())
+
+    def remember(self, context: Context) -> None:
+        context.state.make()
+        context.state.save(ClusterRecord(id=CLUSTER.id, settings=settings_of(context)))
+
+    def changes(self, cluster: Cluster = CLUSTER, **flags: Any) -> Changes | None:
+        return changes_since_up(self.context(**flags), cluster)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    return Folder(tmp_path)
+
+
+def summary(changed: str) -> str:
+    return f"cluster digits was made before this changed: {changed}"
+
+
+AGAIN = "hvdcloud down --name digits && hvdcloud up --name digits"
+RESIZE = "hvdcloud resize 4 --name digits"
+
+
+def test_what_did_not_change_is_not_spoken_of(folder: Folder) -> None:
+    assert folder.changes() is None
+
+
+@pytest.mark.parametrize(
+    ("more", "changed", "command"),
+    [
+        ({"nodes": 4}, "nodes 2 → 4", RESIZE),
+        ({"limits": {"idle": "1h"}}, "limits.idle 30 min 00 s → 1 h 00 min", AGAIN),
+        ({"limits": {"idle": None, "max_cost": 5}}, "limits.idle 30 min 00 s → null, limits.max_cost null → 5", AGAIN),
+        ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),
+        ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},  # type: ignore[dict-item]
+         "gce.machine_type n1-standard-8 → n1-standard-4, nodes 2 → 4", AGAIN),
+        ({"gce": {**GCE["gce"], "gpu": {"type": "nvidia-l4", "count": 1}}},  # type: ignore[dict-item]
+         "gce.gpu null → {type: nvidia-l4, count: 1}", AGAIN),
+        ({"gce": {**GCE["gce"], "zones": ["us-central1-a"]}}, "gce.zones [] → [us-central1-a]", AGAIN),  # type: ignore[dict-item]
+    ],
+)  # fmt: skip
+def test_a_key_that_changed_is_named_with_the_command_that_applies_it(
+    folder: Folder, more: dict[str, Any], changed: str, command: str
+) -> None:
+    folder.write(GCE, **more)
+    assert folder.changes() == Changes(summary=summary(changed), command=command)
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "more.txt"])
+def test_changed_requirements_are_never_ignored_silently(folder: Folder, file: str) -> None:
+    (folder.path / file).write_text("pandas\n" if file == "more.txt" else "pandas\n-r more.txt\n")
+    assert folder.changes() == Changes(summary=summary("requirements.txt"), command=AGAIN)
+
+
+def test_keys_of_a_run_are_those_of_the_next_run(folder: Folder) -> None:
+    folder.write(GCE, run={"command": "python other.py", "slots_per_node": 2}, checkpoints={"keep_every": "5s"})
+    assert folder.changes() is None
+
+
+def test_a_cluster_that_was_resized_is_what_its_user_wants(folder: Folder) -> None:
+    resized = replace(CLUSTER, expected_nodes=4)
+    assert folder.changes(resized) is None
+    folder.write(GCE, nodes=4)
+    assert folder.changes(resized) is None
+
+
+def test_what_a_flag_gave_is_not_compared_with_the_file(folder: Folder) -> None:
+    folder.remember(folder.context(nodes=5))
+    assert folder.changes(replace(CLUSTER, expected_nodes=5)) is None
+    folder.remember(folder.context())
+    assert folder.changes(nodes=5) is None
+
+
+def test_a_cluster_of_an_earlier_version_or_another_machine_is_not_compared(folder: Folder) -> None:
+    folder.write(GCE, nodes=4)
+    assert folder.changes(replace(CLUSTER, id="fedcba")) is None
+    folder.context().state.save(ClusterRecord(id=CLUSTER.id))
+    assert folder.changes() is None
+
+
+def test_the_record_keeps_the_settings() -> None:
+    record = ClusterRecord(id="abcdef", settings={"nodes": "2"})
+    assert parse_record(record_json(record)) == record
+    assert parse_record({"id": "abcdef"}).settings == {}
