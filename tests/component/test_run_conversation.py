@@ -159,6 +159,9 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     }
     context, cluster, machines = laptop.context([new_vm(programs)])
     (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    # The conversation was recorded without files.
+    (tmp_path / "project" / ".gitignore").write_text("*\n")
     run: dict[str, Any] = {"command": "python train.py", "env": {"A": "b"}, "slots_per_node": 2}
     if kind == "elastic":
         run["elastic"] = {"min": 1, "max": 3}

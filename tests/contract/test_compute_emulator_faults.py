@@ -218,7 +218,7 @@ def test_machines_that_hang_fail_and_die(plain: Plain) -> None:
     plain.up("run-0", "run-1", "run-2", "run-3")
     until(lambda: _status(plain, "run-3").get("status") == "ready")
     assert _status(plain, "run-1") == {"status": "failed", "step": "pull", "error": "no such image"}
-    assert _status(plain, "run-0") == {"status": "pulling", "percent": 100}
+    assert _status(plain, "run-0") == {"status": "pulling", "percent": 100, "beside": "driver"}
     until(lambda: plain.instance("run-2")["status"] == "TERMINATED")
 
 
