@@ -283,8 +283,7 @@ def _figures(row: Row, *, now: float, wide: bool) -> list[Text]:
             filled = int(_BAR * amount / row.total)
             figures.append(Text.assemble(("━" * filled, "green"), ("─" * (_BAR - filled), "dim")))
         if row.in_bytes:
-            number, unit = size(int(row.total)).split()
-            figures.append(Text(f"{amount * float(number) / row.total:.1f}/{number} {unit}"))
+            figures.append(Text(_part_of(amount, row.total)))
             figures.append(Text(f"{size(int(row.rate(now)))}/s"))
         else:
             # Complete is what has finished.
@@ -293,3 +292,11 @@ def _figures(row: Row, *, now: float, wide: bool) -> list[Text]:
     if took >= NOTICEABLE_SECONDS:
         figures.append(Text(seconds(took) if took >= 60 else f"{int(took)} s", style="dim"))
     return figures
+
+
+def _part_of(amount: float, total: float) -> str:
+    """Bytes as `104.0/600.0 MB`; of gigabytes with a digit more, so that it moves."""
+    if total >= 1e9:
+        return f"{amount / 1e9:.2f}/{total / 1e9:.2f} GB"
+    number, unit = size(int(total)).split()
+    return f"{amount * float(number) / total:.1f}/{number} {unit}"

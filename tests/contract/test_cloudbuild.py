@@ -362,7 +362,8 @@ def test_a_buildkit_log_is_understood_too(laptop: Laptop) -> None:
         ]
     )
     laptop.failure(tiny_plan("1", project="ARG BASE\n" + FAILING.format(f'printf "{plain}\\n"')), ImageError)
-    assert BuildEvent(kind="step", text="RUN pip install nothing", step=3, steps=3) in laptop.events
+    instruction = "RUN pip install nothing"
+    assert BuildEvent(kind="step", text=instruction, step=3, steps=3, stage=instruction) in laptop.events
     assert "looking for it" in laptop.said("output")
     assert "ERROR: No matching distribution found for nothing" in laptop.said("output")
 

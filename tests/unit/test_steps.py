@@ -111,7 +111,19 @@ def many_nodes(steps: Steps, clock: Clock, _: Path) -> None:
         steps.finish(f"digits-{index}", "ready")
 
 
-SCENES: Sequence[Callable[[Steps, Clock, Path], None]] = [first_build, up, syncing, starting, many_nodes]
+def pushing(steps: Steps, clock: Clock, _: Path) -> None:
+    steps.update("push", "8 of 13 layers", done=380e6, total=1.2e9, in_bytes=True)
+    clock.now += 23.0
+
+
+SCENES: Sequence[Callable[[Steps, Clock, Path], None]] = [
+    first_build,
+    up,
+    syncing,
+    starting,
+    pushing,
+    many_nodes,
+]
 
 
 @pytest.mark.parametrize("colour", [True, False])
