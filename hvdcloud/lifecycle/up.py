@@ -72,10 +72,10 @@ def plan_up(context: Context) -> Plan:
         image = image_of_nodes(context)
     except ImageError as error:
         # What it would cost is worth knowing before anything is built.
-        context.console.warn(f"{error.message}; `up` will say its digest instead of its tag")
+        context.console.say(f"{error.message}: `up` builds and pushes it, and asks for it by its digest")
         image = image_to_be(context)
     spec = make_spec(context, image=image)
-    _check(context, spec, Consent())
+    _check(context, spec, Consent(), built=False)
     return context.provider.plan(spec)
 
 
@@ -152,7 +152,8 @@ def _result(
     )
 
 
-def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
+def _check(context: Context, spec: ClusterSpec, consent: Consent, *, built: bool = True) -> None:
+    """Raises HvdcloudError: the provider could not create it; `built`: a missing image is a reason too."""
     from hvdcloud.doctor.gpus import check_gpus
 
     check_gpus(context.config)
@@ -160,6 +161,9 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent) -> None:
         consent.warn(context.console, mismatch.summary)
     with context.console.waiting(context.name, "checking that it can be created"):
         problems = context.provider.preflight(spec)
+    if not built and (missing := [each for each in problems if each.error is ImageError]):
+        context.console.say(f"{missing[0].message}: `up` builds it first")
+        problems = [each for each in problems if each not in missing]
     if problems:
         first, *others = problems
         raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
