@@ -226,9 +226,7 @@ def test_up_builds_the_image_as_launch_does_and_a_cluster_that_never_ran_needs_n
     project.configure(nodes=1, image={"dockerfile": "Dockerfile"})
     planned = project.hvdcloud("up", "--dry-run")
     assert planned.out.startswith("cluster t-own-up: 1 node on this machine\n")
-    assert re.search(
-        r"^image hvdcloud/project:\w+ is not on this engine: `up` builds it first$", planned.err, re.MULTILINE
-    )
+    assert " is not on this engine: `up` builds it first\n" in planned.err
     try:
         up = project.hvdcloud("up", "--json", timeout=600).json["result"]
         assert (len(up["nodes"]), up["created"]) == (1, True)
