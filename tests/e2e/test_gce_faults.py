@@ -135,7 +135,7 @@ def test_a_zone_without_room_is_left_for_the_next(
 
 def test_no_room_anywhere_is_one_table(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
-    ended = says(project.hvdcloud("up", expect=4), "in any of 3 zone(s): no capacity", "list other zones in gce.zones")
+    ended = says(project.hvdcloud("up", expect=4), "in 3 zones: no capacity", "list other zones in gce.zones")
     table = [line.split()[:2] for line in ended.err.splitlines() if line.startswith("  ") and "→" not in line]
     assert table == [["zone", "reason"], *([zone, "ZONE_RESOURCE_POOL_EXHAUSTED:"] for zone in ZONES)]
     assert zones_asked(emulator) == list(ZONES)
@@ -302,7 +302,7 @@ def test_a_request_that_is_refused(cloud: RecordsCloud, emulator: Emulator, proj
 
 
 def test_a_cluster_that_is_up_is_not_made_again(cloud: RecordsCloud, cluster: Project) -> None:
-    says(cluster.hvdcloud("up", expect=2), "made by somebody", "hvdcloud down --name t-gce")
+    says(cluster.hvdcloud("up", expect=2), "made by somebody", "hvdcloud down and up again")
     assert len(cloud.there()) == 4
     cluster.hvdcloud("down")
 
@@ -363,7 +363,7 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
             Ended(process.returncode, "", screen.text),
             "t-gce did not come up",
             "it is not proven that nothing is left",
-            "hvdcloud down --name t-gce as soon as that is fixed; what is left deletes itself 12 h after its start",
+            "hvdcloud down as soon as that is fixed; what is left deletes itself 12 h after its start",
         )
     assert len(cloud.left()) == 6
     at_home = cloud.project(tmp_path / "again")
@@ -426,7 +426,7 @@ def test_an_operation_that_is_done_with_an_error_and_no_http_code(
 def test_operations_that_fail_everywhere(cloud: RecordsCloud, project: Project) -> None:
     error = {"code": "INTERNAL_ERROR", "message": "Internal error. (Code: '123')"}
     cloud.fail({"operation_error": error}, method=BULK_INSERT, times=None)
-    says(project.hvdcloud("up", expect=5), "in any of 3 zone(s): Internal error", f"{W}     INTERNAL_ERROR")
+    says(project.hvdcloud("up", expect=5), "in 3 zones: Internal error", f"{W}     INTERNAL_ERROR")
     nothing_is_left(cloud, project)
 
 
@@ -561,7 +561,9 @@ def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(cloud: RecordsC
         process.send_signal(signal.SIGINT)
         assert screen.end(within=60) < 20
     assert process.returncode == 130
-    says(Ended(130, "", screen.text), "was interrupted; everything that it had made is deleted")
+    assert screen.text.splitlines()[-1] == (
+        "up of t-gce was interrupted; everything that it had made is deleted; hvdcloud up starts again"
+    )
     nothing_is_left(cloud, project)
 
 
@@ -617,7 +619,7 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
         cluster.hvdcloud("down", expect=8),
         "2 objects of t-gce could not be deleted and may STILL COST MONEY",
         "--project test-project --quiet",
-        "hvdcloud down --name t-gce tries again",
+        "hvdcloud down tries again",
         *words,
     )
     assert "is gone" not in ended.out

@@ -271,8 +271,8 @@ def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Pr
     cluster.write("train.py", jobs.COUNTS_UP)
     cluster.hvdcloud("run", "--fresh")
     detached = cluster.hvdcloud("run", "--detach")
-    assert "keeps running; hvdcloud logs -f" in detached.out
-    assert "1 checkpoint file of run" in detached.err
+    assert "continues; hvdcloud logs -f" in detached.out
+    assert "1 checkpoint file restored on every node" in detached.err
     assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
         "rank 0 found 1",
         "rank 1 found 1",

@@ -65,7 +65,7 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(projec
     assert re.search(
         r"the nodes of cluster t-idle have ended themselves: idle for \d+ s: no run, no SSH session", again
     )
-    assert "hvdcloud down --name t-idle and up again" in again
+    assert "hvdcloud down and up again" in again
     assert "succeeded" in project.hvdcloud("status").out, "what is known of the run is in the bucket"
     (run_pulled,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert (run_pulled["files"], run_pulled["complete"]) == (2, True)

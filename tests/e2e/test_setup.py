@@ -263,7 +263,7 @@ def test_destroy_is_refused_while_there_are_clusters(lab: Lab) -> None:
     lab.cluster("words")
     before = lab.resources
     refused = lab.setup("--destroy", "--yes", expect=2)
-    assert "error: project test-project still has cluster(s): words" in refused.err
+    assert "error: project test-project still has 1 cluster: words" in refused.err
     assert "→ hvdcloud down --name words first" in refused.err
     assert lab.resources == before
 
