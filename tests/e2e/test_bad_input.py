@@ -67,6 +67,7 @@ def bucket_of(project: Project) -> Path:
 @pytest.mark.parametrize("command", ["build", "up", "launch"])
 def test_requirements_that_are_not_there_are_named(project: Project, command: str) -> None:
     (project.folder / "requirements.txt").unlink()
+    project.write("train.py", "")
     project = replace(project, environ={**project.environ, "HVDCLOUD_IMAGE__REQUIREMENTS": "requirements.txt"})
     ended = project.hvdcloud(command, expect=2)
     assert f"{project.folder}/requirements.txt does not exist" in ended.err

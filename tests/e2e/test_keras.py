@@ -13,7 +13,7 @@ from tests.support.harness import Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
-FINAL = re.compile(r"✓ t-keras trained: accuracy (\d\.\d+) · .* · \$0 · 12 checkpoints → /")
+FINAL = re.compile(r"✓ t-keras trained: accuracy (\d\.\d+) · .* · \$0 · 14 checkpoints → /")
 LOADS = """
 import tensorflow as tf
 from pathlib import Path

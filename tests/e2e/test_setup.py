@@ -385,7 +385,7 @@ def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, ga
         gate.open.set()
         screen.end(within=30)
     assert process.returncode == 130, screen.text
-    assert "→ hvdcloud setup continues from there" in screen.text
+    assert "; hvdcloud setup continues from there" in screen.text
     assert "google_storage_bucket" in lab.resources
     assert "adopting" not in lab.setup("--yes").err  # Terraform's state has all that was made.
     assert lab.keys == KEYS
