@@ -57,7 +57,9 @@ class RecordsCloud:
     def project(self, root: Path, name: str = "t-gce", *, gce: dict[str, Any] | None = None, **more: Any) -> Project:
         """Of two nodes with a T4 each, in the first of three zones that has room."""
         image = {"repository": self.repository, "requirements": None}
-        return self.cloud.project(root, name, image=image, gce={"zones": list(ZONES), **(gce or {})}, **more)
+        project = self.cloud.project(root, name, image=image, gce={"zones": list(ZONES), **(gce or {})}, **more)
+        project.write("train.py", "")
+        return project
 
     def fail(self, action: dict[str, Any], **where: Any) -> None:
         """Add to the fault plan."""
