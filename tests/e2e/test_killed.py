@@ -177,13 +177,14 @@ def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engin
 
 
 def test_an_interrupted_up_leaves_no_row_of_its_nodes_on_the_screen(project: Project, engine: Any) -> None:
+    project.write("train.py", "")
     with terminal(project, "up") as screen:
         screen.wait_for(lambda text: f"{project.name}-1" in text)
         screen.process.send_signal(signal.SIGINT)
         code, _ = screen.end()
     assert code == 130
     lines = [line for line in screen.text.splitlines() if line.strip()]
-    assert lines[0].startswith(f"error: up of {project.name} was interrupted"), screen.text
+    assert lines[0].startswith(f"up of {project.name} was interrupted"), screen.text
     assert labelled(engine, project.name) == []
 
 

@@ -29,6 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project = Project(folder=root / "project", state=root / "state", name="t-runs", environ={"TOKEN": TOKEN})
     project.write("requirements.txt", "scikit-learn\n")
     configure(project)
+    project.write("train.py", "")
     project.hvdcloud("up")
     yield project
     project.hvdcloud("down", "--force")
@@ -179,7 +180,7 @@ def test_a_secret_that_is_not_set_is_named(project: Project) -> None:
         ended = project.hvdcloud("run", expect=2)
     finally:
         project.environ["TOKEN"] = TOKEN
-    assert "run.secrets names TOKEN" in ended.err
+    assert "run.secrets: TOKEN not set in this environment" in ended.err
 
 
 def follow_until_trains(project: Project) -> None:
