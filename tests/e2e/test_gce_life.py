@@ -271,7 +271,7 @@ def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Pr
     cluster.write("train.py", jobs.COUNTS_UP)
     cluster.hvdcloud("run", "--fresh")
     detached = cluster.hvdcloud("run", "--detach")
-    assert "continues; hvdcloud logs -f" in detached.out
+    assert "keeps running; hvdcloud logs -f" in detached.out
     assert "1 checkpoint file restored on every node" in detached.err
     assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
         "rank 0 found 1",
