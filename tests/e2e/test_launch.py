@@ -109,8 +109,8 @@ def test_a_launch_whose_nodes_cannot_come_up_leaves_nothing(project: Project, en
 
 def test_a_launch_whose_run_cannot_start_leaves_nothing(project: Project, engine: Any) -> None:
     project.configure(run={"secrets": ["NOT_SET_ANYWHERE"]})
-    ended = project.hvdcloud("launch", expect=2)
-    assert "run.secrets names NOT_SET_ANYWHERE" in ended.err
+    ended = project.hvdcloud("launch", "--", "true", expect=2)
+    assert "run.secrets: NOT_SET_ANYWHERE not set in this environment" in ended.err
     assert labelled(engine, project.name) == []
 
 
