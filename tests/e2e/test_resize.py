@@ -50,7 +50,7 @@ def test_a_cluster_grows_and_shrinks_between_runs_and_each_run_has_all_of_it(pro
     assert (grown["nodes"], grown["made"], grown["removed"]) == (3, [f"{project.name}-2"], [])
     assert grown["note"] == "hvdcloud.yaml has nodes: 2; write nodes: 3 there to keep it that way"
     trains_on(project, 3)
-    assert f"hvdcloud resize 2 --name {project.name}" in project.hvdcloud("up", expect=2).err
+    assert "hvdcloud resize 2 changes that" in project.hvdcloud("up", expect=2).err
     again = project.hvdcloud("resize", "3")
     assert "has 3 nodes, and all of them run; nothing to do" in again.out
     project.hvdcloud("run", *WRITES)
@@ -69,7 +69,7 @@ def test_nodes_that_are_gone_or_stopped_come_back(project: Project, engine: Any)
     project.hvdcloud("run", *WRITES)
     engine.containers.get(f"{project.name}-1").kill()
     engine.containers.get(f"{project.name}-2").remove(force=True)
-    assert f"hvdcloud resize 3 --name {project.name} brings the others back" in project.hvdcloud("run", expect=5).err
+    assert "hvdcloud resize 3 brings the others back" in project.hvdcloud("run", expect=5).err
     assert f"made {project.name}-1, {project.name}-2" in project.hvdcloud("resize", "3").out
     trains_on(project, 3)
     assert project.hvdcloud("ssh", "1", "--", "ssh", f"{project.name}-2", "hostname").out == f"{project.name}-2\n"

@@ -152,8 +152,9 @@ class NodeCluster:
         return self.root(name or self.head) / "var/lib/hvdcloud/runs" / run
 
     def log(self) -> str:
-        """The run's log so far."""
-        return (self.run_dir() / "log").read_text(errors="replace")
+        """The run's log so far; "" before its first line."""
+        file = self.run_dir() / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def environment(self, name: str) -> dict[str, str]:
         """For a verb on a node."""
