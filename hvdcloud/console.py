@@ -172,6 +172,8 @@ class Console:
     def result(self, parts: Sequence[str], *, path: Path | None = None, progress: bool = False) -> None:
         """How a command ended well, in its last line: `✓ digits trained: accuracy 0.99 · $0 → /home/me/digits`.
 
+        On a terminal that is too narrow, the path is in a line of its own.
+
         Args:
             parts: what there is to say, the most important first.
             path: where the files are; a terminal that can opens it at a click.
@@ -188,10 +190,11 @@ class Console:
         from rich.console import Console as RichConsole
         from rich.text import Text
 
-        line = Text(text, style="green")
+        console, line = RichConsole(file=stream), Text(text, style="green")
         if path is not None:
-            line.append(arrow).append(str(path), style=f"link {path.as_uri()}")
-        RichConsole(file=stream).print(line, soft_wrap=True)
+            fits = line.cell_len + len(arrow) + Text(str(path)).cell_len <= console.width
+            line.append(arrow if fits else f"\n{arrow.lstrip()}").append(str(path), style=f"link {path.as_uri()}")
+        console.print(line, soft_wrap=True)
 
     @property
     def is_screen(self) -> bool:
