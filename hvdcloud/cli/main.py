@@ -75,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    # google-auth's, at each command, of a login without a quota project; an API that wants one says so itself.
-    warnings.filterwarnings("ignore", message="Your application has authenticated using end user credentials")
+    silence_libraries()
     code = _run(hoist_globals(list(sys.argv[1:] if argv is None else argv)))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -87,6 +86,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def silence_libraries() -> None:
+    """Keep warnings of libraries that a user can do nothing about off the screen."""
+    # google-auth's, at each command, of a login without a quota project; an API that wants one says so itself.
+    warnings.filterwarnings("ignore", message="Your application has authenticated using end user credentials")
+    # requests silences it while it is imported, unless google-auth restores the filters meanwhile in another thread.
+    warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
 
 
 def hoist_globals(argv: list[str]) -> list[str]:

@@ -6,11 +6,12 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.cli.main import hoist_globals
+from hvdcloud.cli.main import hoist_globals, silence_libraries
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import GpuConfig
 from tests.support.harness import HVDCLOUD, Project
@@ -275,3 +276,19 @@ def test_a_missing_engine_is_named_with_the_remedy(project: Project, tmp_path: P
         ended = project.hvdcloud(*command, expect=5)
         assert "no Docker engine" in ended.err
         assert "→ " in ended.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Your application has authenticated using end user credentials from Google Cloud SDK without a quota project.",
+        "SOCKS support in urllib3 requires the installation of optional dependencies: specifically, PySocks.",
+    ],
+)
+def test_warnings_of_libraries_that_nobody_can_act_on_are_not_shown(text: str) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        silence_libraries()
+        warnings.warn(text, UserWarning, stacklevel=1)
+        warnings.warn("another one", UserWarning, stacklevel=1)
+    assert [str(each.message) for each in shown] == ["another one"]
