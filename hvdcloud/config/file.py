@@ -275,7 +275,9 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            got = _as_yaml(problem["input"])
+            value = problem["input"]
+            # Pydantic before 2.12 gives the number that it has made of an integer.
+            got = _as_yaml(int(value) if isinstance(value, float) and value.is_integer() else value)
             got = got if len(got) <= _LONGEST_VALUE else f"{got[:_LONGEST_VALUE]}…"
             yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)} (got {got})")
 
