@@ -256,7 +256,7 @@ def test_a_project_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> N
 
 def test_a_network_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, gce={"network": "nowhere"})
-    says(project.hvdcloud("up", expect=2), "networks/nowhere' was not found", "hvdcloud.yaml")
+    says(project.hvdcloud("up", expect=2), "networks/nowhere' was not found", "correct gce.network")
     nothing_is_left(cloud, project)
 
 
