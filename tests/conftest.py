@@ -22,6 +22,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# What the terminal of whoever starts the tests is like; a test says what its own is like.
+for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+    os.environ.pop(variable, None)
+
 BUILD_SECONDS = 1800
 """For a test that may have to build an image first."""
 

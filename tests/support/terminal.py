@@ -102,9 +102,8 @@ def terminal_with(
     """A terminal of so many columns and rows with a program in it, which is killed if it is still there at the end."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-    inherited = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
     process = subprocess.Popen(
-        argv, cwd=cwd, env={**inherited, **environ}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        argv, cwd=cwd, env={**os.environ, **environ}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
     opened = Terminal(process, ours, size)
