@@ -58,9 +58,9 @@ def run(log, *, files=12, complete=True, **state):
     return result_of_followed("digits", Followed(state=found, log=reader))
 
 
-def pulled(files=12, complete=True):
+def pulled(files=12, complete=True, ended=True):
     entry = PulledRun(run=RUN, folder=Path("/home/me/digits/checkpoints") / RUN, files=files, bytes_fetched=5_700_000,
-                      complete=complete, ended=True)
+                      complete=complete, ended=ended)
     return PullResult(cluster="digits", bucket="file:///b", runs=[entry], seconds=1.0)
 
 
@@ -93,6 +93,7 @@ SCENES = {
     "run of a program": lambda: console.result(result_parts(run(b"[0] hi\\n", files=0, result="succeeded"), "1.2 s")),
     "pull": lambda: show_pull(console, pulled()),
     "pull of a run that ended early": lambda: show_pull(console, pulled(3, False)),
+    "pull of a run with its nodes": lambda: show_pull(console, pulled(3, False, False)),
     "exception": lambda: failed.raise_for_failure(),
     "killed node": lambda: lost.raise_for_failure(),
     "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", "its image was prepared", kept=False)),
@@ -138,6 +139,10 @@ SCREENS = {
     "pull of a run that ended early": [
         f"3 checkpoint files of run 20261121-101112-abcdef, verified (5.7 MB fetched), in {FOLDER}; "
         "not everything reached the bucket before it ended"
+    ],
+    "pull of a run with its nodes": [
+        f"3 checkpoint files of run 20261121-101112-abcdef, verified (5.7 MB fetched), in {FOLDER}; "
+        "its nodes may hold more"
     ],
     "exception": [
         MY_BUG,
