@@ -310,13 +310,6 @@ def report(
     invocation: Invocation = context.obj
     with invocation.context({"checkpoints.bucket": bucket}) as experiment:
         invocation.result = result = write_page(experiment, run_id=run, target=to)
-        invocation.console.answer(
-            f"run {result.run}, {result.result}: {_short(result.path)} ({result.samples} samples of "
-            f"{counted(result.nodes_sampled, 'node')}, {counted(result.checkpoint_files, 'checkpoint file')})"
-        )
-
-
-def _short(folder: Path) -> Path:
-    """Relative to here, where it is below."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+        samples = f"{counted(result.samples, 'sample')} of {counted(result.nodes_sampled, 'node')}"
+        files = counted(result.checkpoint_files, "checkpoint file")
+        invocation.console.result([f"run {result.run}, {result.result}", samples, files], path=result.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
     assert kept[0] == first
     assert len(kept) > 2
     project.hvdcloud("down")
-    project.hvdcloud("report", "--to", "run.html")
+    told = project.hvdcloud("report", "--to", "run.html").out
+    assert re.fullmatch(rf"✓ run \S+, succeeded · \d+ samples of \d nodes · .* → {project.folder}/run.html\n", told)
     html = Path(project.folder / "run.html").read_text()
     for said in (
         "World size",
