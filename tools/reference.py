@@ -149,13 +149,11 @@ def _commands(parent: typer.Context) -> Iterator[typer.Context]:
 
 
 def synopsis(context: typer.Context) -> str:
-    """One line: `hvdcloud ssh [OPTIONS] [NODE] [-- COMMAND…]`."""
+    """One line: `hvdcloud run [OPTIONS] [COMMAND…]`."""
     words = [context.command_path]
     words += ["[OPTIONS]"] * any(_shown(parameter) for parameter in _of_kind(context, "option"))
     for argument in _of_kind(context, "argument"):
         name = _value(argument) + ("…" if argument.nargs == -1 else "")
-        # The user's own command line goes behind `--`, where hvdcloud parses no options of its own.
-        name = f"-- {name}" if "`--`" in (argument.help or "") else name
         words.append(name if argument.required else f"[{name}]")
     return " ".join(words)
 

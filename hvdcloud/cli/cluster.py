@@ -347,7 +347,9 @@ def ssh(
     node: Annotated[
         str, typer.Argument(metavar="NODE", help="The node's name or index.", autocompletion=complete.nodes)
     ] = "0",
-    command: Annotated[list[str] | None, typer.Argument(help="After `--`: the command to run there.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="What to run there; options after its first word belong to it.")
+    ] = None,
 ) -> None:
     """Open a shell on a node, or run a command there.
 
@@ -356,7 +358,7 @@ def ssh(
     \b
     Example:
       $ hvdcloud ssh 1
-      $ hvdcloud ssh 0 -- nvidia-smi
+      $ hvdcloud ssh 0 nvidia-smi -L
     """
     from hvdcloud.lifecycle.ssh import ssh_argv
 

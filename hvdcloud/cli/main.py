@@ -66,8 +66,8 @@ for _group, _commands in _COMMANDS.items():
 # Global options are taken anywhere before the user's command: `hvdcloud up --json` works as `hvdcloud --json up` does.
 _GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 _GLOBAL_VALUES = frozenset({"--config", "-c", "--name"})
-# Their first word that is no option begins the user's command, as with `docker run`.
-_TAKE_A_COMMAND = frozenset({"run", "launch"})
+# Their first word that is no option begins the user's command, as with `docker run`; after so many words of their own.
+_TAKE_A_COMMAND = {"run": 0, "launch": 0, "ssh": 1}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -101,7 +101,7 @@ def hoist_globals(argv: list[str]) -> list[str]:
     front: list[str] = []
     rest: list[str] = []
     words = iter(argv)
-    command = ""  # Whose next word that is no option is the user's.
+    command, own = "", 0  # Whose next word that is no option is the user's, after `own` others.
     for word in words:
         if word == "--":
             return [*front, *(["ssh", "0"] if rest == ["ssh"] else rest), word, *words]
@@ -111,10 +111,13 @@ def hoist_globals(argv: list[str]) -> list[str]:
             front += [word, *_next(words)]
         elif command and word.startswith("-"):
             rest += [word, *(_next(words) if word in _options_with_values(command) else [])]
-        elif command:
+        elif command and not own:
             return [*front, *rest, "--", word, *words]
         else:
-            command = word if word in _TAKE_A_COMMAND and not rest else ""
+            if not rest and word in _TAKE_A_COMMAND:
+                command, own = word, _TAKE_A_COMMAND[word]
+            elif command:
+                own -= 1
             rest.append(word)
     return [*front, *rest]
 

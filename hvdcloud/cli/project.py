@@ -49,9 +49,9 @@ def init(
     gpu: Annotated[bool, typer.Option("--gpu", help="One GPU per node, as --gpus 1.")] = False,
     gpus: Annotated[int | None, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = None,
 ) -> None:
-    """Write a project that runs as it is: hvdcloud.yaml, train.py, requirements.txt.
+    """Write a project that runs as it is, or hvdcloud.yaml for a script.
 
-    With `--script`, it writes hvdcloud.yaml for a training script of yours and nothing else: the script's imports tell
+    A project is hvdcloud.yaml, train.py and requirements.txt. With `--script`, it writes hvdcloud.yaml for a training script of yours and nothing else: the script's imports tell
     the framework. Files that exist are never changed.
 
     \b
@@ -155,7 +155,9 @@ def _print(console: Console, head: str, text: str, *, indent: str, style: str = 
 
 @config_app.command()
 def show(context: typer.Context) -> None:
-    """Print every value that counts, and where it was written: file and line, environment variable, flag or default.
+    """Print every value that counts, and where it was written.
+
+    That is a file and line, an environment variable, a flag, or a default.
 
     \b
     Example:
@@ -187,7 +189,9 @@ def _idle(setting: Setting, provider: str) -> bool:
 
 @config_app.command()
 def validate(context: typer.Context) -> None:
-    """Check hvdcloud.yaml and the HVDCLOUD_ variables, and list every mistake; the exit code is then 2.
+    """Check hvdcloud.yaml and the environment, and list every mistake.
+
+    The environment's variables are those whose names begin with HVDCLOUD_. The exit code is 2 where there is a mistake.
 
     \b
     Example:

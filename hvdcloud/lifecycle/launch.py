@@ -19,7 +19,7 @@ from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
-from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, up
+from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -70,7 +70,7 @@ def launch(
             step = "its image was prepared"
             built = ensure_image(context)
             step = "its cluster was prepared"
-            cluster = up(context, consent=consent, early=early)
+            cluster = up(context, consent=consent, early=early, command="launch")
         step = "its run was prepared"
         result = run(context, options, meter=meter)
     except InterruptedByUserError:
@@ -168,8 +168,7 @@ def _give_up(context: Context) -> None:
             "themselves",
             hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
         ) from None
-    message = f"launch of {context.name} was interrupted; everything that it had made is deleted"
-    raise InterruptedByUserError(message, hint="hvdcloud launch starts again")
+    raise undone("launch", context.name)
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:

@@ -94,11 +94,14 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
     _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
 
 
-def up(context: Context, *, consent: Consent | None = None, early: EarlyChecks | None = None) -> UpResult:
+def up(
+    context: Context, *, consent: Consent | None = None, early: EarlyChecks | None = None, command: str = "up"
+) -> UpResult:
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
         early: the caller has begun them, and has made sure that a run can begin.
+        command: what the user has typed, and types again after Ctrl-C.
 
     Raises:
         UsageError: the name is taken, or what it costs was not agreed to.
@@ -131,7 +134,7 @@ def up(context: Context, *, consent: Consent | None = None, early: EarlyChecks |
         context.state.mesh_key_file.unlink(missing_ok=True)
         write_key_pair(context.state.key_file, login)
         with interrupted_once():
-            nodes = _create(context, plan)
+            nodes = _create(context, plan, command)
     return _result(context, spec, plan, nodes=nodes, started=started)
 
 
@@ -234,7 +237,15 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     return _result(context, existing, existing, nodes=existing.nodes, started=started)
 
 
-def _create(context: Context, plan: Plan) -> Sequence[Node]:
+def undone(command: str, name: str) -> InterruptedByUserError:
+    """What is said after Ctrl-C, once everything that was made is deleted."""
+    return InterruptedByUserError(
+        f"{command} of {name} was interrupted; everything that it had made is deleted",
+        hint=f"hvdcloud {command} starts again",
+    )
+
+
+def _create(context: Context, plan: Plan, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
     try:
@@ -262,10 +273,7 @@ def _create(context: Context, plan: Plan) -> Sequence[Node]:
             with contextlib.suppress(HvdcloudError):
                 context.state.journal.record("up-undone", cluster_id=plan.spec.id)
         if isinstance(error, KeyboardInterrupt):
-            raise InterruptedByUserError(
-                f"up of {context.name} was interrupted; everything that it had made is deleted",
-                hint="hvdcloud up starts again",
-            ) from None
+            raise undone(command, context.name) from None
         raise
     return nodes
 

@@ -47,6 +47,8 @@ def project(tmp_path: Path) -> Project:
         (["--name", "x", "launch", "--to", "d", "sh"], ["--name", "x", "launch", "--to", "d", "--", "sh"]),
         (["run", "--nodse", "3", "python"], ["run", "--nodse", "--", "3", "python"]),
         (["logs", "run", "-q"], ["-q", "logs", "run"]),
+        (["ssh", "1", "-q"], ["-q", "ssh", "1"]),
+        (["ssh", "--name", "x", "1", "df", "-h", "-q"], ["--name", "x", "ssh", "1", "--", "df", "-h", "-q"]),
     ],
 )
 def test_global_options_may_stand_anywhere_before_the_users_command(given: list[str], meant: list[str]) -> None:

@@ -82,10 +82,18 @@ def test_help_of_a_command_fits_a_narrow_terminal(command: typer.Context, projec
     ] == []
 
 
+@pytest.mark.parametrize("group", [(), ("config",), ("prices",)], ids=lambda words: " ".join(("hvdcloud", *words)))
+def test_a_command_has_one_line_in_a_narrow_list(group: tuple[str, ...], project: Project) -> None:
+    listed = re.split(r"(?m)^(?:Start|Commands):\n", screen(project, *group, "--help", columns=80))[1]
+    rows = [line for line in listed.splitlines() if line.startswith("  ")]
+    assert rows
+    assert [row for row in rows if not re.fullmatch(r"  [a-z]+ +[A-Z].*\.", row)] == []
+
+
 @pytest.mark.parametrize("command", all_commands(), ids=lambda command: str(command.command_path))
 def test_every_option_says_what_it_does_in_whole_sentences(command: typer.Context) -> None:
     for parameter in command.command.get_params(command):
-        assert re.fullmatch(r"(After `--`: )?[A-Z].*\.", parameter.help or "", re.DOTALL), parameter.name
+        assert re.fullmatch(r"[A-Z].*\.", parameter.help or "", re.DOTALL), parameter.name
 
 
 def test_the_name_alone_prints_the_help(project: Project) -> None:

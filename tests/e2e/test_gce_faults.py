@@ -553,16 +553,20 @@ def test_a_node_that_is_lost_while_it_comes_up(
     nothing_is_left(cloud, project)
 
 
-def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(cloud: RecordsCloud, project: Project) -> None:
+@pytest.mark.parametrize("command", ["up", "launch"])
+def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
+    cloud: RecordsCloud, project: Project, command: str
+) -> None:
+    project.write("train.py", "")
     cloud.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
-    with project.started("up") as process:
+    with project.started(command) as process:
         screen = Screen(process)
         screen.wait_for("t-gce-1: pulling")
         process.send_signal(signal.SIGINT)
         assert screen.end(within=60) < 20
     assert process.returncode == 130
     assert screen.text.splitlines()[-1] == (
-        "up of t-gce was interrupted; everything that it had made is deleted; hvdcloud up starts again"
+        f"{command} of t-gce was interrupted; everything that it had made is deleted; hvdcloud {command} starts again"
     )
     nothing_is_left(cloud, project)
 
