@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse docs reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
+LIVE_ARGS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
 BIN := $(CURDIR)/.venv/bin
@@ -42,6 +43,9 @@ docs: .cache/docs/.complete ## the documentation as a site, in ./site/; a broken
 
 rehearse: setup base-image registry .cache/terraform/.complete ## an experiment on Compute Engine, on stand-ins of Google's services on this machine
 	@$(BIN)/python -m tests.rehearse
+
+live: setup ## an hour on Google's own servers, which costs a dollar: make live LIVE_ARGS="--project my-lab"
+	@$(BIN)/python -m tests.live $(LIVE_ARGS)
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
@@ -94,6 +98,9 @@ bench-elastic: setup base-image ## from the loss of a node to the next step, ela
 
 bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
 	@$(BIN)/python -m tests.bench.gce
+
+bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's driver and its image
+	@$(BIN)/python -m tests.bench.boot
 
 bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
 	@$(BIN)/python -m tests.bench.preemption

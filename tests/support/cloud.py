@@ -96,13 +96,19 @@ def earlier_clouds(folder: Path, client: Any) -> Iterator[Earlier]:
 
 @contextmanager
 def running_cloud(
-    folder: Path, *, machines: bool = True, earlier: Earlier | None = None, **options: Any
+    folder: Path,
+    *,
+    machines: bool = True,
+    earlier: Earlier | None = None,
+    driver_seconds: float = 0.5,
+    **options: Any,
 ) -> Iterator[Cloud]:
     """A cloud for the block; afterwards nothing of it is left on the engine.
 
     Args:
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
         earlier: what clouds before this one have pushed and pulled.
+        driver_seconds: what a machine takes to install its GPUs' driver.
         options: for `Emulator`; without machines, `backing` too.
     """
     port = earlier.port if earlier else free_port()
@@ -115,7 +121,8 @@ def running_cloud(
             share_layers(earlier.storage, images)
             stack.callback(share_layers, images, earlier.storage)
         ports = [port, token_port, api_port]
-        backing = Machines(loopback_ports=ports, layers=earlier.layers if earlier else None) if machines else None
+        layers = earlier.layers if earlier else None
+        backing = Machines(loopback_ports=ports, layers=layers, driver_seconds=driver_seconds) if machines else None
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
         emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **served, **options}))

@@ -44,6 +44,7 @@ class Machines:
         client: docker-py's; default: of the engine that the environment names.
         layers: image layers that new machines have on their disks, save in `empty_disks`; default: none, as in the
             cloud.
+        driver_seconds: what the installation of a GPU's driver takes.
 
     Attributes:
         network: name of the network of all machines.
@@ -55,7 +56,14 @@ class Machines:
         OSError: the engine's networks are not this machine's.
     """
 
-    def __init__(self, *, loopback_ports: Sequence[int] = (), client: Any = None, layers: Layers | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        loopback_ports: Sequence[int] = (),
+        client: Any = None,
+        layers: Layers | None = None,
+        driver_seconds: float = 0.5,
+    ) -> None:
         import docker
 
         self._client = client or docker.from_env(timeout=120)
@@ -80,6 +88,7 @@ class Machines:
             "GATEWAY": self.gateway,
             "METADATA_PORT": str(self._metadata.port),
             "LOOPBACK_PORTS": " ".join(str(port) for port in loopback_ports),
+            "DRIVER_SECONDS": f"{driver_seconds:g}",
         }
         self._site = Site(self._client, image, self.network, labels, environment, layers)
 

@@ -1,0 +1,186 @@
+"""`make live`: what it asks, when it refuses, what it takes out of fixtures, and that it deletes everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.units import dollars
+from tests.live import hard_end
+from tests.live.__main__ import LIFE, keys, nested
+from tests.live.anonymize import Anonymizer
+from tests.live.price import STEPS, price, question
+from tests.support.harness import until
+from tests.support.terminal import terminal_with
+
+ROOT = Path(__file__).resolve().parents[2]
+LIVE = (sys.executable, "-m", "tests.live", "--project", "my-lab-4711")
+MINE = ("my-lab-4711", "live-a1b2c3", "ann", "annas-macbook")
+
+OPERATION = {
+    "kind": "compute#operation",
+    "id": "4611686018427387904",
+    "name": "operation-1763801234567-63f0a1b2c3d4e-0a1b2c3d-4e5f6071",
+    "operationType": "bulkInsert",
+    "targetLink": "https://www.googleapis.com/compute/v1/projects/my-lab-4711/zones/us-central1-a",
+    "clientOperationId": "1B4E28BA-2FA1-11D2-883F-0016D3CCA427",
+    "user": "ann.smith@example.org",
+    "metadata": {"fingerprint": "kX5f0s1bQ2M="},
+    "warnings": [
+        "service-987654321098@compute-system.iam.gserviceaccount.com",
+        "ann-ci@my-lab-4711.iam.gserviceaccount.com hvdcloud@my-lab-4711.iam.gserviceaccount.com",
+    ],
+}
+SERIAL = """\
+[    3.14] root: live-a1b2c3-1 has 10.128.0.7 and 34.72.11.9, MAC 42:01:0a:80:00:07, rootfs is there, version 1.2.3
+hvdcloud: host key ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6b1V9Z3W0xXnq0w7kq8g2Yb1h3u5j7k9m1o3q5s7u9 ann@annas-macbook
+hvdcloud: pulled my-lab-4711-docker.pkg.dev%2Fmy-lab-4711 by ya29.c.c0ASRK0GbX-Xy_12
+at 12:34:56 from 2600:1900:4000::a:1
+"""
+
+
+def anonymizer() -> Anonymizer:
+    project, name, user, machine = MINE
+    return Anonymizer({project: "my-project", name: "live"}, {user: "me", machine: "my-laptop"})
+
+
+def test_nothing_tells_whose_project_it_was() -> None:
+    taker = anonymizer()
+    text = taker.document(OPERATION) + taker.text(SERIAL)
+    for mine in (
+        *MINE, "10.128.0.7", "34.72.11.9", "42:01:0a:80", "2600:1900", "AAAAC3", "ya29", "smith", "ann-ci", "4611686",
+        "987654321098", "1763801234567", "1B4E28BA", "kX5f0s1bQ2M",
+    ):  # fmt: skip
+        assert not re.search(rf"(?<![a-z]){re.escape(mine)}", text, re.IGNORECASE), mine
+    for kept in ("bulkInsert", "zones/us-central1-a", "hvdcloud@my-project.iam", "version 1.2.3", "12:34:56", "rootfs"):
+        assert kept in text
+
+
+def test_the_same_thing_has_the_same_placeholder_in_all_texts() -> None:
+    taker = anonymizer()
+    first = json.loads(taker.document(OPERATION))
+    again = json.loads(taker.document({**OPERATION, "id": "4611686018427387905"}))
+    assert {key for key in first if first[key] != again[key]} == {"id"}
+    assert taker.text("34.72.11.9 34.72.11.10 34.72.11.9") == "203.0.113.1 203.0.113.2 203.0.113.1"
+    assert taker.text("0.0.0.0/0 127.0.0.1 169.254.169.254") == "0.0.0.0/0 127.0.0.1 169.254.169.254"
+
+
+def test_the_question_names_the_price_of_hvdclouds_own_table() -> None:
+    assert {step.name for step in STEPS} == set(LIFE)
+    hour, half = (
+        price(STEPS, keys(name="live", project="my-lab-4711", minutes=minutes), region="us-central1")
+        for minutes in (60, 30)
+    )
+    assert hour.worst == pytest.approx(2 * half.worst)
+    assert 0 < hour.expected < hour.worst < 1
+    asked = question(STEPS, hour, project="my-lab-4711", minutes=60)
+    assert f"about {dollars(hour.expected)}, at worst {dollars(hour.worst)};" in " ".join(asked.split())
+    assert "After 60 minutes everything is deleted" in asked
+    assert max(map(len, asked.splitlines())) <= 80
+
+
+def test_a_vm_ends_by_compute_engines_own_limit() -> None:
+    assert nested(keys(name="live", project="p", minutes=45))["limits"]["max_run_duration"] == 45 * 60
+
+
+def test_without_a_terminal_nothing_is_made(tmp_path: Path) -> None:
+    argv = [*LIVE, "--results", str(tmp_path)]
+    ended = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "at worst $" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_that_is_not_the_projects_name_makes_nothing(tmp_path: Path) -> None:
+    with terminal_with([*LIVE, "--results", str(tmp_path)], cwd=ROOT, environ={}) as screen:
+        screen.wait_for(lambda text: "Type the project's name" in text)
+        screen.press("yes\r")
+        code, printed = screen.end()
+    assert code == 130
+    assert b"not confirmed; nothing was made" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+# A person's command: it starts another one, `working`, and says that to the end that it has armed.
+STARTER = """
+import subprocess, sys, time
+from pathlib import Path
+from tests.live.hard_end import HardEnd
+
+folder, seconds, how = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+delete = ["touch", str(folder / "deleted")]
+work = f"trap 'touch {folder}/rolled-back; exit' TERM; while :; do sleep 0.1; done"
+with HardEnd(delete, seconds=seconds, log=folder / "log") as end:
+    with subprocess.Popen(["sh", "-c", work]) as working:
+        end.running(working.pid)
+        (folder / "armed").touch()
+        if how == "waits":
+            time.sleep(60)
+        working.terminate()
+    if how == "disarms":
+        end.disarm()
+"""
+
+
+def start(folder: Path, *, seconds: float, how: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", STARTER, str(folder), str(seconds), how]
+    process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    until((folder / "armed").exists, seconds=20, what="the end to be armed")
+    return process
+
+
+def test_a_killed_command_is_rolled_back_and_everything_deleted(tmp_path: Path) -> None:
+    process = start(tmp_path, seconds=600, how="waits")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    assert (tmp_path / "rolled-back").exists()
+    assert "not everything was deleted" in (tmp_path / "log").read_text()
+
+
+def test_everything_is_deleted_when_the_time_is_over(tmp_path: Path) -> None:
+    process = start(tmp_path, seconds=2, how="waits")
+    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    assert process.wait(timeout=10) == -signal.SIGKILL
+    assert (tmp_path / "rolled-back").exists()
+    assert "the time is over" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(("how", "deleted"), [("disarms", False), ("ends", True)])
+def test_what_ended_well_is_not_deleted_again(how: str, deleted: bool, tmp_path: Path) -> None:
+    process = start(tmp_path, seconds=600, how=how)
+    assert process.wait(timeout=30) == 0
+    if deleted:
+        until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    else:
+        # Its process has ended, and took its turn if it was to have one.
+        assert not (tmp_path / "deleted").exists()
+
+
+def test_a_deletion_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_end, "PAUSES", (0.01, 0.01))
+    tries = tmp_path / "tries"
+
+    def delete(succeeds_at: int) -> Sequence[str]:
+        return ["sh", "-c", f"echo >>{tries}; [ $(wc -l <{tries}) -ge {succeeds_at} ]"]
+
+    assert hard_end.delete(delete(2)) == 0
+    assert len(tries.read_text().splitlines()) == 2
+    assert hard_end.delete(delete(99)) == 1
+
+
+def test_only_its_own_target_runs_it() -> None:
+    rules = re.split(r"(?m)^(?=[a-z-]+:)", (ROOT / "Makefile").read_text())
+    assert [
+        rule.partition(":")[0] for rule in rules if "tests.live" in rule or re.search(r":.*\blive\b.*##", rule)
+    ] == ["live"]
+    assert list((ROOT / "tests/live").rglob("test_*")) == []

@@ -1,0 +1,102 @@
+"""`make live` against the emulated Google, without what needs a GPU: the whole of it, and its end when it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standins.terraform import missing, resources, stand_in
+from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.harness import until
+from tests.support.terminal import Terminal, terminal_with
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 900.0
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
+    """Nodes may do what `setup --self-replace` allows them; nothing is left when all tests are over."""
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
+        access = cloud.emulator.access
+        for verb in ("delete", "get", "getGuestAttributes"):
+            where = f"projects/{PROJECT}/zones/*/instances/live-*"
+            access.allow(SETUP_ACCOUNT, f"compute.instances.{verb}", resource=where)
+        access.allow(SETUP_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
+        yield cloud
+        assert cloud.left() == []
+
+
+@contextmanager
+def live(cloud: Cloud, folder: Path, *options: str) -> Iterator[Terminal]:
+    """It runs on a terminal, and was given the project's name."""
+    environ = {
+        **cloud.environ,
+        **stand_in(folder / "terraform", compute=cloud.emulator.url, storage=cloud.storage.url),
+        "HVDCLOUD_GCE__ENDPOINT": cloud.emulator.url,
+        # Where the registry is; setup makes one at Google's.
+        "HVDCLOUD_IMAGE__REPOSITORY": f"{cloud.registry}/hvdcloud/live",
+        "PYTHONPATH": str(ROOT),
+    }
+    argv = [sys.executable, "-m", "tests.live", "--project", PROJECT, "--results", str(folder / "results"), *options]
+    with terminal_with(argv, cwd=ROOT, environ=environ, size=(140, 45)) as screen:
+        screen.wait_for(lambda text: "Type the project's name to begin" in text)
+        screen.press(f"{PROJECT}\r")
+        yield screen
+
+
+def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_path: Path) -> None:
+    began = len(cloud.emulator.log.entries())
+    with live(cloud, tmp_path, "--without", "gpu") as screen:
+        code, printed = screen.end(within=SECONDS)
+    assert code == 0, printed.decode(errors="replace")[-6000:]
+    assert cloud.left() == []
+    assert not [
+        kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "bucket", "repository"))
+    ]
+    requests = [entry.body for entry in cloud.emulator.log.entries()[began:] if entry.method.endswith("bulkInsert")]
+    limits = {int(body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"]) for body in requests}
+    assert max(limits) <= 60 * 60
+    (folder,) = (tmp_path / "results").iterdir()
+    assert (folder / "hard-end.log").read_text() == ""
+    files = {path.name: path.read_text() for path in (folder / "fixtures").iterdir()}
+    bodies = {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
+    for name, text in files.items():
+        assert PROJECT not in text, name
+        assert folder.name not in text, name
+        assert "iam.gserviceaccount.com" not in text.replace("hvdcloud@my-project.iam.gserviceaccount.com", ""), name
+    operations = next(
+        body for name, body in bodies.items() if re.fullmatch(r"cpu-operations-[a-z0-9-]+-[a-z]\.json", name)
+    )
+    assert "bulkInsert" in {each["operationType"] for each in operations["items"]}
+    assert "init: power down" in files["spot-serial-1.txt"], "what the lost VM said last"
+    assert files["spot-serial-1.txt"].count("step start") == 2, "and then the one that replaced it"
+    assert bodies["spot-maintenance.json"]["targetLink"].endswith("/live-1")
+    assert {"live-0", "live-1"} <= set(bodies["cpu-timeline.json"][-2]["by_name"])
+
+
+def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -> None:
+    with live(cloud, tmp_path, "--without", "gpu") as screen:
+        screen.wait_for(lambda text: bool(cloud.emulator.state.instances()), seconds=SECONDS)
+        os.kill(screen.process.pid, signal.SIGKILL)
+        (log,) = (tmp_path / "results").glob("*/hard-end.log")
+        until(lambda: "everything is deleted" in log.read_text(), seconds=300, what="the deletion")
+    assert cloud.left() == []
+    assert not [
+        kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "bucket", "repository"))
+    ]
