@@ -51,8 +51,8 @@ def init(
 ) -> None:
     """Write a project that runs as it is, or hvdcloud.yaml for a script.
 
-    A project is hvdcloud.yaml, train.py and requirements.txt. With `--script`, it writes hvdcloud.yaml for a training script of yours and nothing else: the script's imports tell
-    the framework. Files that exist are never changed.
+    A project is hvdcloud.yaml, train.py and requirements.txt. With `--script`, it writes hvdcloud.yaml for a training
+    script of yours and nothing else: the script's imports tell the framework. Files that exist are never changed.
 
     \b
     Example:
