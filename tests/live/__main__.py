@@ -28,10 +28,10 @@ from tests.live.anonymize import Anonymizer
 from tests.live.hard_end import STOP_SECONDS, HardEnd
 from tests.live.price import STEPS, Step, price, question
 from tests.live.record import Follower, Recorder, newest
-from tests.live.teardown import begin, environ_of, teardown
+from tests.live.teardown import PROJECT, begin, environ_of, teardown
 
 ROOT = Path(__file__).resolve().parents[2]
-JOBS = (ROOT / "tests/bench/job/allreduce.py", ROOT / "tests/support/elastic_job.py")
+JOBS = ("tests/bench/job/allreduce.py", "tests/support/elastic_job.py", "tests/live/gpu_job.py")
 REGION = "us-central1"
 MINUTES = 60
 WAIT_SECONDS = 900.0
@@ -65,7 +65,7 @@ class Live:
         began = time.monotonic()
         with subprocess.Popen(
             argv,
-            cwd=self.folder,
+            cwd=self.folder / PROJECT,
             env={**environ_of(self.folder), **(self.step.environ if self.step else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -102,7 +102,7 @@ class Live:
 
     def node(self, index: int) -> tuple[str, str]:
         """Zone and name of a node's VM."""
-        nodes = json.loads(self.status())["result"]["nodes"]
+        nodes = json.loads(self.status())["result"]["cluster"]["nodes"]
         zone, _, name = next(each["id"] for each in nodes if each["index"] == index).partition("/")
         self.recorder.zones.add(zone)
         return zone, name
@@ -238,10 +238,10 @@ def main() -> int:
         sys.stderr.write("not confirmed; nothing was made\n")
         return 130
     folder = options.results.absolute() / name
-    folder.mkdir(parents=True)
-    (folder / "hvdcloud.yaml").write_text(yaml.safe_dump(nested(configuration)), encoding="utf-8")
+    (folder / PROJECT).mkdir(parents=True)
+    (folder / PROJECT / "hvdcloud.yaml").write_text(yaml.safe_dump(nested(configuration)), encoding="utf-8")
     for job in JOBS:
-        shutil.copy(job, folder)
+        shutil.copy(ROOT / job, folder / PROJECT)
     # A closed terminal and `kill` are as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -255,11 +255,12 @@ def main() -> int:
             wrong = [str(error)]
         except KeyboardInterrupt:
             wrong = ["interrupted"]
-        say("deleting everything")
-        with uninterrupted():
-            code = teardown(folder)
-            if code == 0:
-                end.disarm()
+        finally:
+            say("deleting everything")
+            with uninterrupted():
+                code = teardown(folder)
+                if code == 0:
+                    end.disarm()
     if code:
         wrong.append(
             f"not everything is deleted; {shlex.join(delete)} does it, and is being tried: {folder}/hard-end.log"

@@ -65,7 +65,7 @@ STEPS = (
             "gce.gpu": {"type": "nvidia-tesla-t4", "count": 1},
             "image.device": "cuda",
             "image.version": "2.7.1",
-            "run.command": "python allreduce.py",
+            "run.command": "python gpu_job.py",
         },
     ),
 )

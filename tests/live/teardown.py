@@ -12,6 +12,8 @@ from pathlib import Path
 
 from hvdcloud.config.file import CONFIG_FILE, load_config
 
+PROJECT = "project"
+"""The folder in the folder that `hvdcloud` runs in, with hvdcloud.yaml and what is sent to the nodes."""
 STATE = "state"
 BEGUN = "begun"
 """A file for each thing that was begun: `setup`, `up`."""
@@ -42,14 +44,14 @@ def teardown(folder: Path) -> int:
 
 def _hvdcloud(folder: Path, *words: str) -> int:
     argv = [sys.executable, "-m", "hvdcloud", *words]
-    return subprocess.run(argv, cwd=folder, env=environ_of(folder), stdin=subprocess.DEVNULL).returncode
+    return subprocess.run(argv, cwd=folder / PROJECT, env=environ_of(folder), stdin=subprocess.DEVNULL).returncode
 
 
 def _empty(folder: Path) -> None:
     """Delete the cluster's objects, in a bucket that `setup` made."""
     from google.cloud.storage import Client
 
-    url = load_config(folder / CONFIG_FILE, environ={}).checkpoints.bucket
+    url = load_config(folder / PROJECT / CONFIG_FILE, environ={}).checkpoints.bucket
     if url is None or not url.startswith("gs://"):
         return
     name, _, prefix = url.removeprefix("gs://").partition("/")
