@@ -58,8 +58,8 @@ class Live:
 
         Raises StepError: it ended with another exit code than `expect`; None: any will do.
         """
-        self._count += 1
         if show:
+            self._count += 1
             sys.stdout.write(f"$ hvdcloud {command}\n")
         argv = [sys.executable, "-m", "hvdcloud", *shlex.split(command)]
         began = time.monotonic()

@@ -13,7 +13,8 @@ from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.gce.api.client import ComputeClient
 from tests.live.anonymize import Anonymizer
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""What a VM says last can be read only until it is deleted."""
 
 
 class Recorder:
