@@ -1,8 +1,9 @@
 """A stand-in of Identity-Aware Proxy's TCP forwarding: what `gcloud compute start-iap-tunnel` talks to.
 
 WebSocket (RFC 6455) over TLS, with binary frames of a tag and what belongs to it: the session's id, data, and how many
-bytes were received. The protocol is read from gcloud's own source, googlecloudsdk/api_lib/compute/iap_tunnel_websocket.py
-and iap_tunnel_websocket_utils.py; close codes are the ones that its messages quote. A connection is not resumed here.
+bytes were received. The protocol is read from gcloud's own source (iap_tunnel_websocket.py and
+iap_tunnel_websocket_utils.py in googlecloudsdk/api_lib/compute); close codes are the ones that its messages quote. A
+connection is not resumed here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MOST_DATA = 16384
 Place = tuple[str, int]
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """The tunnel is closed with this code and reason: 4003 nothing answers there, 4033 not authorized."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -53,7 +54,7 @@ class Tunnel:
         """Carry bytes both ways until one side ends."""
         try:
             backend = connect()
-        except Refusal as refusal:
+        except RefusedError as refusal:
             self._close(refusal.code, refusal.reason)
             return
         except OSError:
@@ -116,7 +117,7 @@ def relaying(backend: Callable[[Mapping[str, str], str], Place]) -> Iterator[str
 
     Args:
         backend: says where a tunnel leads, by the parameters of its URL (`project`, `zone`, `instance`, `interface`,
-            `port`) and the client's token; raises Refusal.
+            `port`) and the client's token; raises RefusedError.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -100,9 +100,9 @@ def set_disk_auto_delete(call: Call) -> dict[str, Any]:
     operation = call.operation("setDiskAutoDelete", vm.resource, scope=f"zones/{vm.zone}")
 
     def effect() -> None:
-        auto = call.query["autoDelete"]
-        disks = [{**disk, "autoDelete": auto} if disk["deviceName"] == wanted else disk for disk in vm.resource["disks"]]
-        vm.update(disks=disks)
+        changed = {"autoDelete": call.query["autoDelete"]}
+        disks = vm.resource["disks"]
+        vm.update(disks=[{**disk, **(changed if disk["deviceName"] == wanted else {})} for disk in disks])
 
     run_simple(call, operation, effect, fault=call.fault())
     return operation.resource
