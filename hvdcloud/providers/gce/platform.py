@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -143,15 +144,17 @@ class GcePlatform:
         client = ComputeClient(
             project=project, credentials=credentials, endpoint=gce.endpoint, retry_seconds=OFFERS_RETRY_SECONDS
         )
+        # The project may be the credentials' own.
+        settings = replace(self._settings, project=project)
         head = gce.head_machine_type
         machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
         gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
         answers, failures = candidates.ask_all(
-            candidates.questions(client, machines=machines, gpus=gpus),
+            candidates.questions(client, settings, machines=machines, gpus=gpus),
             doing=lambda _: f"ask project {project} for its quotas and machines",
         )
         reasons = {error.message: f"quotas are not known: {error.message}; {error.hint}" for error in failures.values()}
-        return candidates.availability(answers, machines=machines, gpus=gpus), [*reasons.values()]
+        return candidates.availability(answers, settings, machines=machines, gpus=gpus), [*reasons.values()]
 
     @property
     def _settings(self) -> Settings:
