@@ -57,8 +57,8 @@ class RoomWait:
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             try:
                 with self._context.console.steps() as steps:
-                    self.show(steps)
                     steps.update(self._context.name, f"{said}; next try in {pause:.0f} s")
+                    self.show(steps)
                     time.sleep(pause)
                     steps.update(self._context.name, "trying again")
                     spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
@@ -93,4 +93,4 @@ def no_room(zones: int) -> str:
 
 def wait_line(ends: datetime) -> str:
     """What is said when the wait begins."""
-    return f"no zone has room; trying until {ends:%a %H:%M}; nothing is billed meanwhile; Ctrl-C ends the wait"
+    return f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"

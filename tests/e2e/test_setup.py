@@ -304,7 +304,10 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     fail(lab.cloud, "google_compute_subnetwork")
     text = lab.file.read_text()
     failed = lab.setup("--yes", expect=3)
-    assert "error: cannot set up subnetwork hvdcloud in us-central1: Required 'compute.subnetworks.create' permission" in failed.err
+    assert (
+        "error: cannot set up subnetwork hvdcloud in us-central1: Required 'compute.subnetworks.create' permission"
+        in failed.err
+    )
     assert "hvdcloud setup again: it continues from there" in failed.err
     assert "google_compute_network" in lab.resources
     assert lab.file.read_text() == text

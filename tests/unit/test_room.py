@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,8 @@ from hvdcloud.console import Console
 from hvdcloud.errors import CapacityError, HvdcloudError, InterruptedByUserError, NodeError, NoRoomError, UsageError
 from hvdcloud.lifecycle import room
 from tests.support import gce_samples
+from tests.support.harness import until
+from tests.support.screens import Screen
 
 FULL = {"us-central1-a": "no capacity: ZONE_RESOURCE_POOL_EXHAUSTED", "us-east1-b": "no quota: NVIDIA_T4_GPUS"}
 
@@ -28,6 +30,7 @@ class Clock:
         self.now = 0.0
         self.slept: list[float] = []
         self.interrupted_at: float | None = None
+        self.on_sleep: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
         return self.now
@@ -35,6 +38,7 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         if self.interrupted_at is not None and self.now + seconds > self.interrupted_at:
             raise KeyboardInterrupt
+        self.on_sleep()
         self.slept.append(seconds)
         self.now += seconds
 
@@ -126,7 +130,7 @@ def test_a_log_says_when_the_next_try_is(experiment: Experiment, clock: Clock, e
 
 def test_what_is_said_when_the_wait_begins() -> None:
     line = room.wait_line(datetime(2026, 11, 23, 20, 14))
-    assert line == "no zone has room; trying until Mon 20:14; nothing is billed meanwhile; Ctrl-C ends the wait"
+    assert line == "no zone has room; trying until Mon 20:14, which costs nothing; Ctrl-C ends it"
 
 
 @pytest.mark.parametrize("error", [NodeError("no network", hint=""), CapacityError("others hold the quota", hint="")])
@@ -162,3 +166,23 @@ def test_ctrl_c_is_one_line(experiment: Experiment, clock: Clock) -> None:
         wait.next_plan(PLAN, no_room())
     assert caught.value.message == "up of digits was interrupted while waiting for room; nothing of it is left"
     assert caught.value.hint == "hvdcloud up --wait 6h starts again"
+
+
+def test_a_terminal_shows_what_each_zone_said_last_below_the_next_try(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(monkeypatch)
+    experiment = Experiment(console=Console(err=screen, keyboard=screen))
+    shown: list[str] = []
+
+    def look() -> None:
+        until(lambda: "us-east1-b" in screen.text, seconds=10, what="the zones to be drawn")
+        shown.extend(line[2:] for line in screen.text.splitlines()[1:])
+
+    clock.on_sleep = look
+    waiting(experiment, 600).next_plan(PLAN, no_room())
+    assert shown == [
+        "digits         no room in 2 zones; next try in 30 s",
+        "us-central1-a  no capacity: ZONE_RESOURCE_POOL_EXHAUSTED",
+        "us-east1-b     no quota: NVIDIA_T4_GPUS",
+    ]
