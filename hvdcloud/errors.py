@@ -5,7 +5,7 @@ Standard library only: the node program inside the image uses these too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
 
@@ -71,14 +71,6 @@ class CapacityError(HvdcloudError):
     """No capacity or no quota: machines, subnets, disk space."""
 
     code = ExitCode.CAPACITY
-
-
-class NoRoomError(CapacityError):
-    """No place has room for the machines now; nothing of them is left."""
-
-    def __init__(self, message: str, *, hint: str, said: Mapping[str, str], details: str = "") -> None:
-        super().__init__(message, hint=hint, details=details)
-        self.said = said  # What each place that was tried said, in short.
 
 
 class NodeError(HvdcloudError):

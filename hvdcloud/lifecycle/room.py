@@ -10,7 +10,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Plan
-from hvdcloud.errors import CapacityError, InterruptedByUserError, NodeError, NoRoomError
+from hvdcloud.errors import CapacityError, InterruptedByUserError, NodeError
+from hvdcloud.providers.base import NoRoomError
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:

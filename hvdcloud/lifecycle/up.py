@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
-from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, NoRoomError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.room import RoomWait
+from hvdcloud.providers.base import NoRoomError
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 

@@ -124,6 +124,7 @@ def _regions(config: Config, named: Sequence[str] | None, before: Mapping[str, A
 def _regions_with_gpu(config: Config, *, near: str) -> list[str]:
     """Those of the same continent that have the configured GPU; without a GPU one region is enough."""
     from hvdcloud.providers.gce.money import catalog
+    from hvdcloud.providers.gce.money.transfer import continent
 
     gce = config.gce
     try:
@@ -131,12 +132,7 @@ def _regions_with_gpu(config: Config, *, near: str) -> list[str]:
         zones = catalog.zones_with(gpu) if gpu else ()
     except UsageError:  # That the table does not know it, `up` says.
         return []
-    return sorted({region_of(zone) for zone in zones if _continent(zone) == _continent(near)})
-
-
-def _continent(place: str) -> str:
-    prefix = place.partition("-")[0]
-    return {"us": "northamerica"}.get(prefix, prefix)
+    return sorted({region_of(zone) for zone in zones if continent(zone) == continent(near)})
 
 
 def _ranges(regions: Sequence[str], before: Mapping[str, str]) -> dict[str, str]:

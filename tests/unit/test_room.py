@@ -14,8 +14,9 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec, Plan
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
-from hvdcloud.errors import CapacityError, HvdcloudError, InterruptedByUserError, NodeError, NoRoomError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle import room
+from hvdcloud.providers.base import NoRoomError
 from tests.support import gce_samples
 from tests.support.harness import until
 from tests.support.screens import Screen

@@ -8,10 +8,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu, Problem
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money import catalog, prices, transfer
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
 from hvdcloud.providers.gce.ssh_access import AUTO
@@ -116,6 +117,7 @@ class GcePlatform:
         )
         mismatch = self.device_mismatch()
         estimate_notice = _estimate_notice(found)
+        home = registry_region(config.image.repository or "")
         return OffersResult(
             nodes=config.nodes,
             hours=hours,
@@ -127,6 +129,9 @@ class GcePlatform:
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),
                 *filter(None, [estimate_notice]),
+                *transfer.notices(
+                    home, dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
+                ),
             ),
             estimate_notice=estimate_notice,
         )

@@ -16,6 +16,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import quota
 from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money.transfer import IMAGE_GB, continent, dollars_per_gb
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 from hvdcloud.providers.gce.plan.budget import in_all
 from hvdcloud.providers.gce.plan.request import network_path, same_path
@@ -161,19 +162,32 @@ def allowed_regions(settings: Settings, available: Availability) -> Collection[s
 
 
 def zone_candidates(
-    settings: Settings, *, nodes: int, zones: Sequence[str], available: Availability = NOT_ASKED
+    settings: Settings,
+    *,
+    nodes: int,
+    zones: Sequence[str],
+    available: Availability = NOT_ASKED,
+    home: str | None = None,
 ) -> list[str]:
     """Where to try, in order: the configured `zones`, else the catalogue's for the nodes' GPUs, cheapest first.
 
     Only where `gce.subnetwork` is. An empty list: the catalogue does not know, the API has to be asked.
+
+    Args:
+        home: the region of the images; of regions that cost the same it comes first. That each node pulls its image
+            from there counts as in a run of one hour.
     """
     kinds = groups(settings, range(nodes))
 
     def machines(region: str) -> float | None:
         hourly = functools.partial(prices.node_dollars_per_hour, disk_gb=0, external_ip=False, region=region)
-        return in_all(kinds, hourly)
+        found = in_all(kinds, hourly)
+        return None if found is None else found + nodes * IMAGE_GB * (dollars_per_gb(home, region) or 0.0)
 
-    candidates = list(zones) or prices.by_price(_zones_with(kinds), price=machines)
+    def far(zone: str) -> tuple[bool, bool]:
+        return home is not None and continent(zone) != continent(home), region_of(zone) != home
+
+    candidates = list(zones) or prices.by_price(sorted(_zones_with(kinds), key=far), price=machines)
     regions = allowed_regions(settings, available)
     return [zone for zone in candidates if regions is None or region_of(zone) in regions]
 

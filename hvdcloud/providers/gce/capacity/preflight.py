@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
@@ -118,7 +119,8 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
     )
     available = candidates.availability(answers, settings, machines=machines, gpus=gpus)
-    places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available)
+    home = registry_region(spec.image)
+    places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
     roomy, short, scarce = _quotas(available, spec, settings, here)
     return Outlook(

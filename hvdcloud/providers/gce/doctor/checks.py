@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, quota
@@ -259,7 +260,10 @@ class _Checks:
         """Where nodes are tried first, as far as that is known without asking."""
         # What is wrong with the machine type, its own check tells.
         try:
-            zones = candidates.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
+            home = registry_region(self._repository or "")
+            zones = candidates.zone_candidates(
+                self._settings(), nodes=self._spec.nodes, zones=self._config.zones, home=home
+            )
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None

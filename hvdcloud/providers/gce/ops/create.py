@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
-from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, NoRoomError, TeardownError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.google.error_catalogue import ELSEWHERE
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
+from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
