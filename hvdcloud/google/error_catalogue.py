@@ -87,8 +87,10 @@ NEW_ACCOUNT_SECONDS = 120.0
 """After which a service account that was just made is known everywhere; seen: 10 s to a minute."""
 
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={owner}"
+ELSEWHERE = "list other zones in gce.zones, change gce.spot, or take another GPU"
+"""Where there is no capacity."""
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
-_ELSEWHERE = "try again later, list other zones in gce.zones, change gce.spot, or take another GPU"
+_ELSEWHERE = f"try again later, {ELSEWHERE}"
 _SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run --json prints the request"
 _AGAIN = "run the command again; https://status.cloud.google.com shows outages"
 

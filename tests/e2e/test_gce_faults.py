@@ -142,6 +142,42 @@ def test_no_room_anywhere_is_one_table(cloud: RecordsCloud, emulator: Emulator, 
     nothing_is_left(cloud, project)
 
 
+def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    with project.started("up", "--wait", "4s") as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce: no room in 3 zones; next try in 4 s")
+        assert cloud.left() == []
+        emulator.faults.clear()
+        screen.end(within=60)
+    came_up(Ended(process.returncode, "", screen.text))
+    assert "no zone has room; trying until " in screen.text
+    assert zones_asked(emulator) == [*ZONES, A]
+    project.hvdcloud("down", "--force")
+
+
+def test_up_ends_its_wait_with_the_table(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    ended = says(project.hvdcloud("up", "--wait", "1s", expect=4), "in 3 zones: no capacity", "ZONE_RESOURCE_POOL")
+    assert "next try in 1 s" in ended.err
+    assert zones_asked(emulator) == [*ZONES, *ZONES]
+    nothing_is_left(cloud, project)
+
+
+def test_ctrl_c_ends_the_wait_for_room_with_one_line(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    with project.started("up", "--wait", "6h") as process:
+        screen = Screen(process)
+        screen.wait_for("next try in 30 s")
+        process.send_signal(signal.SIGINT)
+        assert screen.end(within=60) < 5
+    assert process.returncode == 130
+    assert screen.text.splitlines()[-1] == (
+        "up of t-gce was interrupted while waiting for room; nothing of it is left; hvdcloud up --wait 6h starts again"
+    )
+    nothing_is_left(cloud, project)
+
+
 def test_a_region_without_quota_is_left_out(emulator: Emulator, project: Project) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
     ended = came_up(project.hvdcloud("up", expect=None))

@@ -155,7 +155,6 @@ class Workers:
     def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
         """A VPC network with one subnetwork of its name per region."""
         link = f"{self.root}/global/networks/{name}"
-        links = []
         for region, cidr in ranges.items():
             subnetwork = {
                 **self.base("subnetwork", f"regions/{region}/subnetworks", name),
@@ -167,7 +166,7 @@ class Workers:
                 "stackType": "IPV4_ONLY",
             }
             self.subnetworks[region][name] = subnetwork
-            links.append(subnetwork["selfLink"])
+        links = [found[name]["selfLink"] for found in self.subnetworks.values() if name in found]
         self.networks[name] = {
             **self.base("network", "global/networks", name),
             "autoCreateSubnetworks": name == "default",

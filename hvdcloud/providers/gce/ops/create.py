@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
+from hvdcloud.google.error_catalogue import ELSEWHERE
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
+from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
@@ -164,7 +165,7 @@ class Creation:
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
                 full[region] = error
-            self._report(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
+            self._report(zone, _last_said(error))
         raise self._nowhere(failed)
 
     def _in_zone(self, zone: str) -> ApiError | None:
@@ -269,11 +270,13 @@ class Creation:
         width = max(len("zone"), *map(len, failed))
         rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
         why = "no capacity or no quota" if full else cause.cause
-        return cause.rule.error(
-            f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}",
-            hint=cause.hint,
-            details="\n".join(" ".join(row.splitlines()) for row in rows),
-        )
+        message = f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}"
+        details = "\n".join(" ".join(row.splitlines()) for row in rows)
+        if not full or self._only is not None:
+            return cause.rule.error(message, hint=cause.hint, details=details)
+        hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
+        said = {zone: _last_said(error) for zone, error in failed.items()}
+        return NoRoomError(message, hint=hint, said=said, details=details)
 
     def _kinds(self) -> str:
         alike = groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
@@ -308,6 +311,11 @@ class Creation:
 def vms(count: int) -> str:
     """`1 VM`, `4 VMs`."""
     return f"{count} VM{'s' if count > 1 else ''}"
+
+
+def _last_said(error: ApiError) -> str:
+    """`no capacity: ZONE_RESOURCE_POOL_EXHAUSTED`."""
+    return f"{_in_a_word(error)}: {error.metric or error.label}"
 
 
 def _in_a_word(error: ApiError) -> str:
