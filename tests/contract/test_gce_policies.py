@@ -15,12 +15,14 @@ from hvdcloud.errors import CredentialsError
 from hvdcloud.google.errors import Action, ApiError
 from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.resource_mapper import metadata_of
+from hvdcloud.steps import Row, draw
 from tests.standins.compute import Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, A, B, Bench, W
 
 SERIAL_LOG = "compute.disableSerialPortLogging"
 LOCATIONS = "gcp.resourceLocations"
 ITEM = "serial-port-logging-enable"
+LINE = f"the boot log is not kept ({SERIAL_LOG})"
 
 
 @pytest.fixture
@@ -45,8 +47,14 @@ def test_where_serial_port_logging_is_forbidden_vms_are_asked_for_without_it(ben
     bench.wait(bench.create(spec))
     assert bench.zones_asked() == [A, A]
     assert all(ITEM not in keys and "enable-guest-attributes" in keys for keys in metadata(bench))
-    assert bench.said.count(("policy", f"the boot log is not kept ({SERIAL_LOG})")) == 1
+    assert bench.said.count(("policy", LINE)) == 1
     assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_line_that_says_so_is_whole_on_a_narrow_terminal(width: int) -> None:
+    rows = [Row(key="policy", since=0, step=LINE, ended=0), Row(key=A, since=0, step="created", ended=2)]
+    assert draw(rows, now=3, width=width, most=9)[0].plain.rstrip() == f"✓ policy         {LINE}"
 
 
 def test_it_is_refused_once_and_left_out_of_every_later_request(bench: Bench) -> None:
