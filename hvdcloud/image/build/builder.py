@@ -146,11 +146,11 @@ def carry_out(
     """
     started = time.monotonic()
     work = _Work(api=api, plan=plan, progress=progress, labels=labels)
-    image_id = _image_id(api, plan)
+    image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
         with _locked(progress):
             # Another process may have built it while this one waited.
-            image_id = _image_id(api, plan) or work.do(source)
+            image_id = _image_id(api, plan.reference, plan.architecture) or work.do(source)
     if target is not None:
         registry_cache.store(api, target, plan=plan, progress=progress)
     return BuildResult(
@@ -266,7 +266,9 @@ class _Work:
         return str(self.api.inspect_image(self.plan.reference)["Id"])
 
     def _have(self, step: Step) -> None:
-        if self._is_here(step) or (self._cache is not None and self._cache.take(step)):
+        if _image_id(self.api, step.reference, self.plan.architecture) or (
+            self._cache is not None and self._cache.take(step)
+        ):
             return
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
@@ -305,11 +307,6 @@ class _Work:
         if step.start_of:
             self._say_what_does_not_start(step)
 
-    def _is_here(self, step: Step) -> bool:
-        """The engine has it, and not for other nodes: what a user's Dockerfile makes is called the same for all."""
-        found = inspected(self.api, step.reference) is not None
-        return found and not other_architecture(self.api, step.reference, self.plan.architecture)
-
     def _say_what_does_not_start(self, step: Step) -> None:
         found, ours = (inspected(self.api, each) for each in (step.reference, step.start_of))
         for key in ("Entrypoint", "Cmd"):
@@ -319,9 +316,10 @@ class _Work:
                 self.progress(BuildEvent(kind="warning", text=f"{text}; run.command is what ranks run"))
 
 
-def _image_id(api: Any, plan: ImagePlan) -> str | None:
-    found = inspected(api, plan.reference)
-    if found is None or other_architecture(api, plan.reference, plan.architecture):
+def _image_id(api: Any, reference: str, architecture: str) -> str | None:
+    """None: the engine lacks it, or has it for other nodes: a user's Dockerfile is called the same for all of them."""
+    found = inspected(api, reference)
+    if found is None or other_architecture(api, reference, architecture):
         return None
     return str(found["Id"])
 
