@@ -121,6 +121,8 @@ class Platform(Protocol):
     costs_money: bool
     needs_registry: bool
     """Nodes pull their image from a registry; False: they run it from this machine's engine."""
+    processor: str | None
+    """The nodes', as in wheel names; None: this machine's."""
     lends_credentials: bool
     """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
 

@@ -36,6 +36,7 @@ class GcePlatform:
     place = "on Compute Engine"
     costs_money = True
     needs_registry = True
+    processor: str | None = "x86_64"
     lends_credentials = False
 
     def __init__(self, config: Config) -> None:

@@ -171,7 +171,11 @@ class GceProvider:
         if cluster.head is None or cluster.ends is None or not indices:
             return None
         zone, image = cluster.head.id.partition("/")[0], self._vm_image(spec)
-        return scale_out.vm_templates(spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends)
+        with _explained(f"read the metadata of {spec.name}"):
+            found = self._client.instances_in(zone, spec.name, cluster.id)
+        return scale_out.vm_templates(
+            spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends, like=found
+        )
 
     def _vm_image(self, spec: ClusterSpec) -> str:
         with _explained(f"find the VM image for more nodes of {spec.name}"):

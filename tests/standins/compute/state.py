@@ -22,6 +22,7 @@ from tests.standins.compute.errors import not_found
 from tests.standins.compute.faults import Faults
 from tests.standins.compute.lists import HOST
 from tests.standins.compute.operations import Operation, Operations
+from tests.standins.compute.policies import Policies
 from tests.standins.compute.quota import Key, Quotas, total
 from tests.standins.compute.rules import Shape
 
@@ -112,6 +113,7 @@ class Workers:
         self.clock = Clock()
         self.faults = Faults()
         self.quotas = Quotas()
+        self.policies = Policies()
         self._networks = {"default": _default_subnetworks(), **networks}
         self._ids = itertools.count((int(time.time()) << 30) | secrets.randbits(20))
         self._clear()
@@ -138,6 +140,7 @@ class Workers:
             self.clock.clear()
             self.faults.clear()
             self.quotas.reset()
+            self.policies.clear()
             self._clear()
 
     # -- making resources ------------------------------------------------------------------------------------------

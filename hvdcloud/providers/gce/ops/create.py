@@ -23,7 +23,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
 from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
@@ -41,6 +41,9 @@ FIREWALL_SECONDS = 120.0
 TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 """What a bulkInsert may say although only the VMs' own operations know why."""
 LINE_LENGTH = 200
+
+_WITHOUT = {METADATA_SERIAL_LOG: "the boot log is not kept"}
+"""What VMs lack without a metadata item."""
 
 # Of several errors, the one that rules most out decides.
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
@@ -101,6 +104,8 @@ class Creation:
         """Where something was asked for."""
         self._instances: list[dict[str, Any]] = []
         self._taken = False
+        self._refused_metadata: set[str] = set()
+        """Items that a policy forbids, and that are left out."""
 
     def run(self) -> list[dict[str, Any]]:
         """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
@@ -175,6 +180,11 @@ class Creation:
             error = self._attempt(zone)
             if error is None:
                 return None
+            dispensable = error.rule.without_metadata
+            if dispensable and dispensable not in self._refused_metadata:
+                self._clear(zone)
+                self._leave_out(dispensable, error)
+                continue
             if error.action is Action.STOP:
                 raise self._final(error, zone)
             self._clear(zone)
@@ -188,10 +198,16 @@ class Creation:
             self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
 
+    def _leave_out(self, item: str, error: ApiError) -> None:
+        """Ask without a metadata item from now on, and say so in a line that stays."""
+        self._refused_metadata.add(item)
+        step = f"{_WITHOUT[item]} ({error.constraint})"
+        self._on_progress(NodeProgress(object="policy", step=step, stage=Stage.DONE))
+
     def _attempt(self, zone: str) -> ApiError | None:
         """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
         for body in self._plan.bodies(zone):
-            if error := self._insert(zone, body):
+            if error := self._insert(zone, without_metadata(body, self._refused_metadata)):
                 return error
         return self._confirm(zone)
 

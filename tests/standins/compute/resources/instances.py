@@ -111,6 +111,7 @@ def set_disk_auto_delete(call: Call) -> dict[str, Any]:
 @implements("instances.getGuestAttributes")
 def get_guest_attributes(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
+    call.world.policies.check_guest_attributes(call.world.number)
     query, key = call.query.get("queryPath"), call.query.get("variableKey")
     if (query is None) == (key is None):
         raise invalid("Exactly one of queryPath and variableKey must be set.")
