@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -7,6 +7,9 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
+# What `witnesses` installs.
+WITNESS_skypilot := 0.14.1
+WITNESS_dstack := 0.22.5
 BIN := $(CURDIR)/.venv/bin
 # uv, for `lock` and `test-lowest`, knows none of pip's settings.
 ifdef PIP_INDEX_URL
@@ -89,6 +92,11 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 
 mutants: setup ## damaged copies of the package, each of which a test has to notice; no Docker needed
 	@$(BIN)/python -m tests.mutants
+
+witnesses: .cache/witness/skypilot/.complete .cache/witness/dstack/.complete ## SkyPilot and dstack (1 GB) for tests/witness
+
+.cache/witness/%/.complete: Makefile
+	@$(PYTHON) -m venv $(@D) && $(@D)/bin/pip install --quiet '$*[gcp]==$(WITNESS_$*)' && touch $@
 
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench

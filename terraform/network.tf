@@ -8,6 +8,10 @@ resource "google_compute_network" "hvdcloud" {
   depends_on = [google_project_service.api]
 }
 
+locals {
+  other_regions = { for region, range in var.other_regions : region => range if region != var.region }
+}
+
 resource "google_compute_subnetwork" "hvdcloud" {
   project       = var.project
   name          = "hvdcloud"
@@ -17,6 +21,22 @@ resource "google_compute_subnetwork" "hvdcloud" {
   ip_cidr_range = "10.10.0.0/20"
 
   # Nodes without an address of their own reach the bucket and the images.
+  private_ip_google_access = true
+
+  #checkov:skip=CKV_GCP_26:flow logs of gradients would cost more than the nodes' disks
+  #checkov:skip=CKV_GCP_76:there is no IPv6 in this network
+}
+
+# Of the same name, so that hvdcloud finds them all by one. They cost nothing.
+resource "google_compute_subnetwork" "other" {
+  for_each = local.other_regions
+
+  project                  = var.project
+  name                     = google_compute_subnetwork.hvdcloud.name
+  description              = "managed-by=hvdcloud"
+  region                   = each.key
+  network                  = google_compute_network.hvdcloud.self_link
+  ip_cidr_range            = each.value
   private_ip_google_access = true
 
   #checkov:skip=CKV_GCP_26:flow logs of gradients would cost more than the nodes' disks
@@ -88,6 +108,32 @@ resource "google_compute_router_nat" "hvdcloud" {
 
   subnetwork {
     name                    = google_compute_subnetwork.hvdcloud.self_link
+    source_ip_ranges_to_nat = ["ALL_IP_RANGES"]
+  }
+}
+
+resource "google_compute_router" "other" {
+  for_each = var.nat ? local.other_regions : {}
+
+  project     = var.project
+  name        = "hvdcloud"
+  description = "managed-by=hvdcloud"
+  region      = each.key
+  network     = google_compute_network.hvdcloud.self_link
+}
+
+resource "google_compute_router_nat" "other" {
+  for_each = var.nat ? local.other_regions : {}
+
+  project                            = var.project
+  name                               = "hvdcloud"
+  region                             = each.key
+  router                             = google_compute_router.other[each.key].name
+  nat_ip_allocate_option             = "AUTO_ONLY"
+  source_subnetwork_ip_ranges_to_nat = "LIST_OF_SUBNETWORKS"
+
+  subnetwork {
+    name                    = google_compute_subnetwork.other[each.key].self_link
     source_ip_ranges_to_nat = ["ALL_IP_RANGES"]
   }
 }

@@ -6,8 +6,13 @@ output "project" {
 }
 
 output "region" {
-  description = "Where the subnetwork, the bucket and the images are."
+  description = "Where the bucket and the images are."
   value       = var.region
+}
+
+output "regions" {
+  description = "Where nodes may be."
+  value       = sort(concat([var.region], keys(local.other_regions)))
 }
 
 output "network" {
@@ -16,8 +21,8 @@ output "network" {
 }
 
 output "subnetwork" {
-  description = "gce.subnetwork"
-  value       = google_compute_subnetwork.hvdcloud.self_link
+  description = "gce.subnetwork: a name, which all regions have"
+  value       = google_compute_subnetwork.hvdcloud.name
 }
 
 output "service_account" {

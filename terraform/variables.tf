@@ -9,13 +9,30 @@ variable "project" {
 }
 
 variable "region" {
-  description = "Where the nodes, the bucket and the images are. Between regions, traffic costs."
+  description = "Where the bucket and the images are, and nodes may be. Between regions, traffic costs."
   type        = string
   default     = "us-central1"
 
   validation {
     condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
     error_message = "region is a region such as us-central1, not a zone."
+  }
+}
+
+variable "other_regions" {
+  description = "More regions that nodes may be in, each with the range of its subnetwork: { us-east1 = \"10.10.16.0/20\" }."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for region in keys(var.other_regions) : can(regex("^[a-z]+-[a-z]+[0-9]+$", region))])
+    error_message = "Each key of other_regions is a region such as us-east1, not a zone."
+  }
+
+  validation {
+    # 10.10.0.0/20 is the subnetwork of region.
+    condition     = alltrue([for range in values(var.other_regions) : can(cidrhost(range, 0)) && range != "10.10.0.0/20"])
+    error_message = "Each value of other_regions is a range of its own, such as 10.10.16.0/20."
   }
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,27 @@ Provider = Annotated[
     str | None, typer.Option(metavar="PROVIDER", help="The provider: local or gce.", autocompletion=complete.providers)
 ]
 Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: gs://BUCKET[/PREFIX] or file:///DIR.")]
+
+
+def _duration(text: str | float) -> float:
+    from hvdcloud.config.model import parse_duration
+
+    try:
+        value: Any = parse_duration(text)
+        return float(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Wait = Annotated[
+    float,
+    typer.Option(
+        parser=_duration,
+        metavar="DURATION",
+        help="If no zone has room, try again for this long: 6h.",
+        show_default=False,
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 app = typer.Typer(

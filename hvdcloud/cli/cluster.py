@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
 
@@ -35,6 +35,7 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be made and its price; change nothing.")
     ] = False,
+    wait: Wait = 0.0,
     yes: Yes = False,
 ) -> None:
     """Create the cluster: all nodes or none.
@@ -45,7 +46,7 @@ def up(
     Example:
       $ hvdcloud up --dry-run           # what would be made, and what it costs
       $ hvdcloud up --dry-run --json    # the exact requests
-      $ hvdcloud up --nodes 4 --yes
+      $ hvdcloud up --wait 6h           # until a zone has room
     """
     from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle import up as lifecycle
@@ -57,7 +58,7 @@ def up(
             for line in plan_lines(plan, experiment.platform):
                 invocation.console.answer(line)
         else:
-            invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes))
+            invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes), wait=wait)
             how = f"in {seconds(result.seconds)}"
             said = (
                 f"up: {counted(len(result.nodes), 'node')} {how}"

@@ -143,7 +143,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
         if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
             console.answer(notice)
     if len(at_hand) < len(result.offers):
-        console.answer("gce.subnetwork is in one region; those of others too: hvdcloud offers --all")
+        console.answer("gce.subnetwork is not in every region; all regions: hvdcloud offers --all")
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: hvdcloud offers --all")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import counted, dollars, seconds, size
 
@@ -123,6 +123,7 @@ def launch(
     bucket: Bucket = None,
     controller: Controller = None,
     to: To = None,
+    wait: Wait = 0.0,
     yes: Yes = False,
     timeline: Timeline = False,
     autotune: Autotune = False,
@@ -143,7 +144,7 @@ def launch(
         options = RunOptions(
             command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
         )
-        invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes)
+        invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes, wait=wait)
         hint = "hvdcloud launch, once it is fixed"
         show_end(
             console,

@@ -27,7 +27,12 @@ def setup(
         ),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(metavar="REGION", help="The region of the bucket, the images and the subnetwork.")
+        list[str] | None,
+        typer.Option(
+            metavar="REGION",
+            help="A region for nodes; repeat the option for each. The first is also that of the bucket and the images, "
+            "which stay where they are. Default: those of one continent that have the GPU.",
+        ),
     ] = None,
     bucket: Annotated[
         str | None, typer.Option(help="The bucket's name; default: PROJECT-hvdcloud.", metavar="NAME")
@@ -110,7 +115,7 @@ def setup(
         return
     options = SetupOptions(
         project=project,
-        region=region,
+        regions=region,
         bucket=bucket,
         nat=nat,
         operators=operator,

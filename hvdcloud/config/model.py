@@ -287,7 +287,11 @@ class GceConfig(Section):
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
     network: str | None = Field(default=None, description="VPC network; a terraform output")
-    subnetwork: str | None = Field(default=None, description="subnetwork; a terraform output")
+    subnetwork: str | None = Field(
+        default=None,
+        description="subnetwork; a name: those of all regions that have one of this name, a URL: that of one region; "
+        "a terraform output",
+    )
     service_account: str | None = Field(default=None, description="the nodes' service account; a terraform output")
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(

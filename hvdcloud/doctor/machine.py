@@ -38,6 +38,7 @@ class _Image:
     plan: ImagePlan
     missing: tuple[Step, ...]  # What would have to be built, in order.
     base: str | None  # `image.base`.
+    emulated: bool  # The engine's processor is not the nodes'.
 
     @property
     def effort(self) -> tuple[int, int]:
@@ -49,6 +50,18 @@ class _Image:
         row = self.plan.row
         return _EFFORT["cuda" if row is not None and row.cuda else "cpu"]
 
+    @property
+    def said_effort(self) -> str:
+        """The same in words."""
+        from hvdcloud.image.build.builder import EMULATED_TIMES
+
+        minutes, gigabytes = self.effort
+        if not self.emulated:
+            return f"about {minutes} min and {gigabytes} GB"
+        least, most = (minutes * times for times in EMULATED_TIMES)
+        emulates = f"the nodes are {self.plan.architecture}, which this machine emulates"
+        return f"about {least} to {most} min ({emulates}) and {gigabytes} GB"
+
 
 def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
     """The checks of this machine."""
@@ -59,7 +72,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
             run=lambda: _registry(config.provider, repository),
             needs=("credentials",) if repository else (),
         )
-    image = Once(lambda: _find_image(config))
+    image = Once(lambda: _find_image(config, platform.processor))
     if platform.machines() is not None:
         yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
     yield Check(name="engine", run=_engine)
@@ -135,7 +148,8 @@ def _engine() -> Finding:
 # --- the image ------------------------------------------------------------------------------------------------------
 
 
-def _find_image(config: Config) -> _Image:
+def _find_image(config: Config, processor: str | None) -> _Image:
+    from hvdcloud.image.build.builder import is_emulated
     from hvdcloud.image.engine_stream import inspected
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
@@ -148,13 +162,15 @@ def _find_image(config: Config) -> _Image:
 
         def planned(own_image: str = "") -> ImagePlan:
             folder, needs = config.project_dir, needs_of(config)
-            return plan_image(config.image, project_dir=folder, base=base, needs=needs, own_image=own_image)
+            return plan_image(
+                config.image, project_dir=folder, machine=processor, base=base, needs=needs, own_image=own_image
+            )
 
         plan = planned()
         own = plan.own_dockerfile and inspected(api, plan.own_dockerfile.reference)
         plan = planned(str(own["Id"])) if own else plan
         missing = () if inspected(api, plan.reference) else tuple(_missing(api, plan, plan.last))
-        return _Image(plan=plan, missing=missing, base=named)
+        return _Image(plan=plan, missing=missing, base=named, emulated=is_emulated(api, plan.architecture))
 
 
 def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
@@ -219,8 +235,8 @@ def _to_build(found: _Image, *, hint: str) -> Finding:
             hint="check the network and the engine's proxy; `docker pull` shows more",
             error=ImageError,
         )
-    minutes, gigabytes = found.effort
-    return warning(f"{found.plan.reference} is not built yet: about {minutes} min and {gigabytes} GB", hint=hint)
+    said = f"{found.plan.reference} is not built yet: {found.said_effort}"
+    return warning(said, hint="hvdcloud build --remote builds it at Google" if found.emulated else hint)
 
 
 def _disk(image: Once[_Image]) -> Finding:

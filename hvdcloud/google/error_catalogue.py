@@ -49,6 +49,8 @@ class Rule:
     hint: str = ""
     patience: float = 0.0
     """Seconds for which an operation that failed so is asked for again; 0: a few times."""
+    without_metadata: str = ""
+    """The metadata item that is refused and that VMs can do without; empty: none."""
     source: str
     """Where the meaning comes from."""
 
@@ -73,11 +75,21 @@ def when(
     text: str = "",
     statuses: Iterable[int] = (),
     patience: float = 0.0,
+    without_metadata: str = "",
     source: str,
 ) -> Rule:
     """A rule without its words; `names` are separated by spaces."""
     found, answers = frozenset(names.split()), frozenset(statuses)
-    return Rule(action=action, error=error, names=found, text=text, statuses=answers, patience=patience, source=source)
+    return Rule(
+        action=action,
+        error=error,
+        names=found,
+        text=text,
+        statuses=answers,
+        patience=patience,
+        without_metadata=without_metadata,
+        source=source,
+    )
 
 
 OTHER_CONSUMER = "OTHER_CONSUMER"
@@ -87,8 +99,10 @@ NEW_ACCOUNT_SECONDS = 120.0
 """After which a service account that was just made is known everywhere; seen: 10 s to a minute."""
 
 _IAM_PAGE = "https://console.cloud.google.com/iam-admin/iam?project={owner}"
+ELSEWHERE = "list other zones in gce.zones, change gce.spot, or take another GPU"
+"""Where there is no capacity."""
 _MORE_QUOTA = f"ask for more {{metric}} at {QUOTAS_PAGE}, or use fewer nodes or GPUs"
-_ELSEWHERE = "try again later, list other zones in gce.zones, change gce.spot, or take another GPU"
+_ELSEWHERE = f"try again later, {ELSEWHERE}"
 _SETTING = "correct the setting in hvdcloud.yaml; hvdcloud up --dry-run --json prints the request"
 _AGAIN = "run the command again; https://status.cloud.google.com shows outages"
 
@@ -102,6 +116,8 @@ _SLURM = "https://github.com/GoogleCloudPlatform/slurm-gcp scripts/resume.py"
 _POLICIES = "https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _QUOTA_PROJECT = "gcloud auth application-default set-quota-project {project}"
 _POLICY = "gcloud org-policies describe {constraint} --effective --project={project}"
+_EXCEPTION = f"ask the organization's administrator for an exception; {_POLICY} shows what is allowed"
+_FORBIDS = "the organization's policy {constraint} forbids it"
 
 PROJECT_WIDE: tuple[Rule, ...] = (
     when(
@@ -165,15 +181,32 @@ PROJECT_WIDE: tuple[Rule, ...] = (
         "set gce.ssh.source: iap and gce.vm_image: cos: such VMs need no external address",
         cause="the organization's policy {constraint} forbids external addresses",
     ),
+    # Which status guest attributes are refused with: https://github.com/GoogleCloudPlatform/iap-desktop (412).
+    when(
+        Action.STOP,
+        CredentialsError,
+        text=r"disableGuestAttributesAccess|guest attributes",
+        statuses={403, 412},
+        source="https://cloud.google.com/compute/docs/metadata/manage-guest-attributes",
+    ).says(
+        "ask the organization's administrator for an exception; gcloud org-policies describe "
+        "compute.disableGuestAttributesAccess --effective --project={project} shows what is allowed",
+        cause="the organization's policy compute.disableGuestAttributesAccess forbids guest attributes, by which nodes "
+        "tell that they are ready",
+    ),
+    when(
+        Action.STOP,
+        CredentialsError,
+        text=r"constraints/compute\.(?:managed\.)?disableSerialPortLogging",
+        without_metadata="serial-port-logging-enable",
+        source=_POLICIES,
+    ).says(_EXCEPTION, cause=_FORBIDS),
     when(
         Action.STOP,
         CredentialsError,
         text=r"Constraint \S+ violated|violates constraint|denied by (?:custom )?org polic",
         source=_POLICIES,
-    ).says(
-        f"ask the organization's administrator for an exception; {_POLICY} shows what is allowed",
-        cause="the organization's policy {constraint} forbids it",
-    ),
+    ).says(_EXCEPTION, cause=_FORBIDS),
     when(
         Action.STOP, CredentialsError, names="SECURITY_POLICY_VIOLATED ORG_RESTRICTION_VIOLATION", source=_ERROR_INFO
     ).says(
@@ -344,16 +377,6 @@ CATALOGUE: tuple[Rule, ...] = (
         text=r"SERVICE_ACCOUNT_ACCESS_DENIED|does not have access to service account|serviceAccounts\.actAs",
         source="https://github.com/gardener/gardener (its pattern of errors for lack of authority)",
     ).says(f"ask for roles/iam.serviceAccountUser on {{account}}: {_IAM_PAGE}"),
-    when(
-        Action.STOP,
-        CredentialsError,
-        text=r"guest attributes",
-        statuses={403, 412},
-        source="https://cloud.google.com/compute/docs/metadata/manage-guest-attributes",
-    ).says(
-        "ask the organization's administrator for an exception from compute.disableGuestAttributesAccess: by guest "
-        "attributes nodes tell that they are ready"
-    ),
     when(
         Action.STOP,
         CredentialsError,

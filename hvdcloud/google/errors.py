@@ -108,6 +108,11 @@ class ApiError(Exception):
         return self.metadata.get("permission") or _found(r"Required '([^']+)' permission", self.message)
 
     @property
+    def constraint(self) -> str | None:
+        """The organization's policy that forbids it: `compute.requireOsLogin`."""
+        return _found(r"[cC]onstraints/([\w.]*\w)", self.message)
+
+    @property
     def consumer(self) -> str | None:
         """The project that the call counted against, by its id or number, if the API tells."""
         told = self.metadata.get("consumer") or _found(r"(?:been used in|to use) project ([\w:.-]*\w)", self.message)
@@ -164,7 +169,7 @@ class ApiError(Exception):
             "limit": f"{float(limit):g}" if limit is not None else "unknown",
             "permission": self.permission or "the permission",
             "consumer": self.other_consumer or self.consumer or self.project or "PROJECT",
-            "constraint": _found(r"[cC]onstraints/([\w.]*\w)", self.message) or "CONSTRAINT",
+            "constraint": self.constraint or "CONSTRAINT",
             "account": _found(r"([\w.-]+@[\w.-]*\w)", self.message) or "that service account",
             # A permission is missing where the resource is, such as the host project of a Shared VPC.
             "owner": _found(r"projects/([^/'\"]+)", self.metadata.get("resource", ""))

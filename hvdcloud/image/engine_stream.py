@@ -238,6 +238,13 @@ def inspected(api: Any, reference: str) -> dict[str, Any] | None:
         return None
 
 
+def other_architecture(api: Any, reference: str, wanted: str) -> str:
+    """What an image of the engine is for, if it is not the wanted architecture; "": it is, there is no such image, or
+    any will do."""
+    found = str((inspected(api, reference) or {}).get("Architecture") or "") if wanted else ""
+    return found if found != wanted else ""
+
+
 def lines_of(text: str) -> list[str]:
     """The lines that are not empty, without colours."""
     return [line for line in (_ANSI.sub("", raw).rstrip() for raw in text.splitlines()) if line]

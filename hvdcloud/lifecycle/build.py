@@ -81,7 +81,8 @@ def build(
         sbom: write the SBOM to this file, and what a scanner says about it beside it.
 
     Raises:
-        ImageError: a step failed, or the registry refused; details hold the last lines.
+        ImageError: a step failed, the registry refused, or nodes have another processor than the image is for; details
+            hold the last lines.
         UsageError: a file that the configuration names is missing, `sbom` can't be written, or there is nowhere to push
             to.
         NodeError: no Docker engine answers.
@@ -116,6 +117,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             cache_from=cache_from,
             cache_to=cache_to,
             needs=needs_of(config),
+            machine=context.platform.processor,
             plan=context.image_plan,
         )
         context.image_plan = built.plan
@@ -183,6 +185,7 @@ def _plan(context: Context) -> ImagePlan:
                 config.image,
                 project_dir=config.project_dir,
                 needs=needs_of(config),
+                machine=context.platform.processor,
                 progress=shown_on(context.console, steps),
             )
     return context.image_plan
@@ -273,6 +276,7 @@ def ensure_image(context: Context) -> BuildOutcome:
 
 
 def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
+    from hvdcloud.image.plan.steps import ARCHITECTURES
     from hvdcloud.image.publish.push import push as push_image
     from hvdcloud.image.publish.registry import target_of
 
@@ -292,7 +296,9 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             what = f"{len(arrived)} of {len(layers)} layers"
             steps.update("push", what, done=done, total=total or None, in_bytes=True)
 
-        digest = push_image(built.reference, repository, progress=progress)
+        processor = context.platform.processor or ""
+        architecture = ARCHITECTURES.get(processor, "")
+        digest = push_image(built.reference, repository, progress=progress, architecture=architecture)
         steps.finish("push")
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
 

@@ -42,10 +42,10 @@ class LaunchResult:
 
 
 def launch(
-    context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False
+    context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False, wait: float = 0.0
 ) -> LaunchResult:
     """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built,
-    unless `confirmed`: the user has agreed to it already.
+    unless `confirmed`: the user has agreed to it already. `wait`: as for `up`.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
@@ -70,7 +70,7 @@ def launch(
             step = "its image was prepared"
             built = ensure_image(context)
             step = "its cluster was prepared"
-            cluster = up(context, consent=consent, early=early, command="launch")
+            cluster = up(context, consent=consent, early=early, wait=wait, command="launch")
         step = "its run was prepared"
         result = run(context, options, meter=meter)
     except InterruptedByUserError:

@@ -17,11 +17,14 @@ from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
+from hvdcloud.lifecycle.room import RoomWait
+from hvdcloud.providers.base import NoRoomError
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.keys import KeyPair
 
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""
@@ -95,12 +98,18 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
 
 
 def up(
-    context: Context, *, consent: Consent | None = None, early: EarlyChecks | None = None, command: str = "up"
+    context: Context,
+    *,
+    consent: Consent | None = None,
+    early: EarlyChecks | None = None,
+    wait: float = 0.0,
+    command: str = "up",
 ) -> UpResult:
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
         early: the caller has begun them, and has made sure that a run can begin.
+        wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C.
 
     Raises:
@@ -119,7 +128,7 @@ def up(
         if existing is not None and not _clear_unfinished(context, existing):
             return _reuse(context, existing, started=started)
         from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes
-        from hvdcloud.remote.keys import new_key_pair, write_key_pair
+        from hvdcloud.remote.keys import new_key_pair
 
         if image_is_missing(context):
             confirm_before_build(context, consent)
@@ -129,13 +138,15 @@ def up(
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
         plan = _confirmed_plan(context, spec, consent)
         early.finish()
-        context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
-        # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
-        context.state.mesh_key_file.unlink(missing_ok=True)
-        write_key_pair(context.state.key_file, login)
         with interrupted_once():
-            nodes = _create(context, plan, command)
-    return _result(context, spec, plan, nodes=nodes, started=started)
+            room = RoomWait(context, consent, limit_seconds=wait)
+            nodes = None
+            while nodes is None:
+                try:
+                    nodes = _create(context, plan, login, room, command=command)
+                except NoRoomError as error:
+                    plan = room.next_plan(plan, error)
+    return _result(context, plan.spec, plan, nodes=nodes, started=started)
 
 
 def _result(
@@ -245,12 +256,19 @@ def undone(command: str, name: str) -> InterruptedByUserError:
     )
 
 
-def _create(context: Context, plan: Plan, command: str) -> Sequence[Node]:
+def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
+    from hvdcloud.remote.keys import write_key_pair
 
+    spec = plan.spec
+    context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)
+    # A mesh key that an earlier cluster of this name left would open this one's nodes to each other as well.
+    context.state.mesh_key_file.unlink(missing_ok=True)
+    write_key_pair(context.state.key_file, login)
     try:
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
+            room.show(steps)
             on_progress = node_progress(steps)
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)

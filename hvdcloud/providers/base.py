@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Check
@@ -35,6 +35,14 @@ class Listing:
             f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
             hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
         )
+
+
+class NoRoomError(CapacityError):
+    """No place has room for the nodes now; nothing of them is left."""
+
+    def __init__(self, message: str, *, hint: str, said: Mapping[str, str], details: str = "") -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.said = said  # What each place that was tried said, in short.
 
 
 class UnseenError(TeardownError):
@@ -113,6 +121,8 @@ class Platform(Protocol):
     costs_money: bool
     needs_registry: bool
     """Nodes pull their image from a registry; False: they run it from this machine's engine."""
+    processor: str | None
+    """The nodes', as in wheel names; None: this machine's."""
     lends_credentials: bool
     """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
 

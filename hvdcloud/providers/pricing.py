@@ -37,7 +37,7 @@ class Offer:
     head_machine_type: str | None = None
     """The head's, where it is another."""
     elsewhere: bool = False
-    """Outside of the region of `gce.subnetwork`, so that other settings are needed too."""
+    """Outside of the regions of `gce.subnetwork`, so that other settings are needed too."""
     switched_off: date | None = None
     """Since when the GPU is no longer available."""
     ends: date | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,7 +17,10 @@ import tempfile
 import threading
 
 END_SECONDS = 2.0
-KEPT_BYTES = 2000
+READ_BYTES = 1 << 16
+KEPT_CHARACTERS = 2000
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*\n?", re.MULTILINE)
+"""gcloud adds its own to the error of a tunnel, whose last line repeats the error."""
 _HINTS = (
     ("4003", "nothing answers there, or no firewall rule lets Identity-Aware Proxy in; hvdcloud status"),
     ("4033", "the role roles/iap.tunnelResourceAccessor on the project is missing"),
@@ -82,8 +86,9 @@ class Proxy:
             self._incoming.close()
             self._end()
             size = self._errors.seek(0, os.SEEK_END)
-            self._errors.seek(max(0, size - KEPT_BYTES))
-            self.said = self._errors.read().decode(errors="replace").strip()
+            self._errors.seek(max(0, size - READ_BYTES))
+            said = self._errors.read().decode(errors="replace")
+            self.said = _TRACEBACK.sub("", said).strip()[-KEPT_CHARACTERS:]
             self._errors.close()
 
     def _end(self) -> None:

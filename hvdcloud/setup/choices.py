@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.names import region_of
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -26,7 +27,8 @@ class SetupOptions:
     """What the command line says; None: what was chosen before, else the default."""
 
     project: str | None = None
-    region: str | None = None
+    regions: Sequence[str] | None = None
+    """Where nodes may be; the bucket and the images stay in the region where they are, or come into the first one."""
     bucket: str | None = None
     nat: bool | None = None
     operators: Sequence[str] | None = None
@@ -63,14 +65,12 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
     self_delete = options.self_delete
     if self_delete is None:
         self_delete = config.name not in work.choices().get("no_self_delete", ())
-    of_zones = [zone.rpartition("-")[0] for zone in config.gce.zones]
-    region = options.region or before.get("region") or next(iter(of_zones), DEFAULT_REGION)
-    if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", region):
-        raise UsageError(f"{region!r} is not a region", hint="--region us-central1; gcloud compute regions list")
+    region, others = _regions(config, options.regions or work.choices().get("regions"), before)
     return {
         **before,
         "project": project,
         "region": region,
+        "other_regions": _ranges(others, before.get("other_regions") or {}),
         "bucket": _bucket_name(options.bucket) or before.get("bucket"),
         "nat": bool(before.get("nat", False)) if options.nat is None else options.nat,
         "operators": list(before.get("operators", ())) if options.operators is None else _members(options.operators),
@@ -96,12 +96,55 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
     }
 
 
-def remember_declined(work: WorkFolder, name: str, options: SetupOptions) -> None:
-    """`--no-self-delete` holds for this cluster until `--self-delete`."""
+def remember_choices(work: WorkFolder, name: str, options: SetupOptions) -> None:
+    """`--no-self-delete` holds for this cluster until `--self-delete`, and `--region` until it is given again."""
+    if options.regions:
+        work.remember(regions=list(options.regions))
     if options.self_delete is None:
         return
     declined = set(work.choices().get("no_self_delete", ())) - {name}
     work.remember(no_self_delete=sorted(declined if options.self_delete else {*declined, name}))
+
+
+def _regions(config: Config, named: Sequence[str] | None, before: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The region of the bucket and the images, and the others that nodes may be in."""
+    of_zones = [zone.rpartition("-")[0] for zone in config.gce.zones]
+    home: str = before.get("region") or next(iter(of_zones), DEFAULT_REGION)
+    if named:
+        home = home if home in named and before else named[0]
+        found = [*named]
+    else:
+        found = [*(before.get("other_regions") or ()), *(of_zones or _regions_with_gpu(config, near=home))]
+    for region in (home, *found):
+        if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", region):
+            raise UsageError(f"{region!r} is not a region", hint="--region us-central1; gcloud compute regions list")
+    return home, [region for region in dict.fromkeys(found) if region != home]
+
+
+def _regions_with_gpu(config: Config, *, near: str) -> list[str]:
+    """Those of the same continent that have the configured GPU; without a GPU one region is enough."""
+    from hvdcloud.providers.gce.money import catalog
+    from hvdcloud.providers.gce.money.transfer import continent
+
+    gce = config.gce
+    try:
+        gpu, _ = catalog.gpus_of(gce.machine_type, gce.gpu.type if gce.gpu else None, gce.gpu.count if gce.gpu else 0)
+        zones = catalog.zones_with(gpu) if gpu else ()
+    except UsageError:  # That the table does not know it, `up` says.
+        return []
+    return sorted({region_of(zone) for zone in zones if continent(zone) == continent(near)})
+
+
+def _ranges(regions: Sequence[str], before: Mapping[str, str]) -> dict[str, str]:
+    """The range of each region's subnetwork; one that has a range keeps it."""
+    used = {before[region] for region in regions if region in before}
+    free = (f"10.10.{third}.0/20" for third in range(16, 256, 16))
+    unused = (each for each in free if each not in used)
+    try:
+        return {region: before.get(region) or next(unused) for region in regions}
+    except StopIteration:
+        hint = "--region for each of those that you want"
+        raise UsageError(f"{len(regions) + 1} regions are more than the network has ranges for", hint=hint) from None
 
 
 def _granted(name: str, before: Sequence[str], *, wanted: bool | None, what: str, hint: str) -> list[str]:

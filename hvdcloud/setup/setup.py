@@ -17,7 +17,7 @@ from hvdcloud.cluster.files import state_root
 from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.interrupts import interrupted_once
-from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_declined
+from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_choices
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
 from hvdcloud.setup.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
@@ -66,6 +66,7 @@ class SetupResult:
 
     Attributes:
         done: what changed in the project, for people.
+        region: of the bucket and the images; `regions`: where nodes may be.
         outputs: the module's; what is not known before it is done is left out.
         keys: what changed in `file`, hvdcloud.yaml.
         planned: nothing was changed; `done` and `keys` are what would be.
@@ -73,6 +74,7 @@ class SetupResult:
 
     project: str
     region: str
+    regions: Sequence[str]
     done: Sequence[str]
     outputs: Mapping[str, Any]
     file: Path
@@ -126,7 +128,7 @@ def setup(
             if not plan.empty and not confirm(f"Do this in project {project}?"):
                 raise not_confirmed("setup")
             work.accept()
-            remember_declined(work, config.name, options)
+            remember_choices(work, config.name, options)
             if not plan.empty or plan.outputs_change:
                 begun = {*work.choices().get("begun", ()), *terraform.begun()}
                 work.remember(begun=sorted(begun))
@@ -135,10 +137,12 @@ def setup(
             outputs = terraform.outputs()
     values = yaml_values(outputs, config.name)
     keys = set_keys(file.read_text(encoding="utf-8"), values)[1] if plan_only else edit_file(file, values)
-    _warn_of_other_regions(config, variables["region"], console)
+    regions = sorted({variables["region"], *variables["other_regions"]})
+    _warn_of_other_regions(config, regions, console)
     return SetupResult(
         project=project,
         region=variables["region"],
+        regions=regions,
         done=done,
         outputs=outputs,
         file=file,
@@ -287,7 +291,8 @@ def _refuse_to_lose_the_bucket(plan: SetupPlan) -> None:
             )
 
 
-def _warn_of_other_regions(config: Config, region: str, console: Console) -> None:
-    elsewhere = ", ".join(zone for zone in config.gce.zones if zone.rpartition("-")[0] != region)
+def _warn_of_other_regions(config: Config, regions: Sequence[str], console: Console) -> None:
+    elsewhere = ", ".join(zone for zone in config.gce.zones if zone.rpartition("-")[0] not in regions)
     if elsewhere:
-        console.warn(f"gce.zones names {elsewhere}, but the subnetwork is in {region}: no node can be made there")
+        there = ", ".join(regions)
+        console.warn(f"gce.zones names {elsewhere}, but the subnetworks are in {there}: no node can be made there")

@@ -43,6 +43,7 @@ _IDS = {
     "google_storage_bucket": "{name}",
 }
 _NAMES = ("name", "repository_id", "account_id", "service", "role_id", "display_name")
+_REGIONAL = ("google_compute_subnetwork", "google_compute_router", "google_compute_router_nat")
 _IAM = re.compile(r"google_\w+_iam_(?:member|binding)")
 _IAM_TARGETS = ("bucket", "repository", "subnetwork", "service_account_id", "project")
 
@@ -201,6 +202,8 @@ def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
         return _grant(kind, values)
     title = _KINDS.get(kind, kind.removeprefix("google_").replace("_", " "))
     name = next((str(values[key]).rpartition("/")[2] for key in _NAMES if values.get(key)), None)
+    if name and kind in _REGIONAL and values.get("region"):
+        name += f" in {values['region']}"
     return f"{title} gs://{name}" if kind == BUCKET and name else f"{title} {name or address.rpartition('.')[2]}"
 
 

@@ -179,7 +179,7 @@ run "accounts_and_outputs" {
   }
 
   assert {
-    condition     = output.network == google_compute_network.hvdcloud.self_link && output.subnetwork == google_compute_subnetwork.hvdcloud.self_link && output.service_account == google_service_account.node.email
+    condition     = output.network == google_compute_network.hvdcloud.self_link && output.subnetwork == google_compute_subnetwork.hvdcloud.name && output.service_account == google_service_account.node.email
     error_message = "an output names something else than what was made"
   }
 }

@@ -27,6 +27,28 @@ run "another_region_and_bucket" {
   }
 }
 
+run "other_regions" {
+  variables {
+    nat           = true
+    other_regions = { us-east1 = "10.10.16.0/20", us-central1 = "10.10.32.0/20" }
+  }
+
+  assert {
+    condition     = { for region, each in google_compute_subnetwork.other : region => each.ip_cidr_range } == { us-east1 = "10.10.16.0/20" } && google_compute_subnetwork.other["us-east1"].name == output.subnetwork && google_compute_subnetwork.other["us-east1"].private_ip_google_access
+    error_message = "each other region has one subnetwork of the same name"
+  }
+
+  assert {
+    condition     = google_compute_router_nat.other["us-east1"].region == "us-east1" && one(google_compute_router_nat.other["us-east1"].subnetwork).name == google_compute_subnetwork.other["us-east1"].self_link
+    error_message = "nodes in another region have no NAT"
+  }
+
+  assert {
+    condition     = output.regions == tolist(["us-central1", "us-east1"]) && google_storage_bucket.checkpoints.location == "US-CENTRAL1"
+    error_message = "the bucket moved"
+  }
+}
+
 run "nat" {
   variables {
     nat = true

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,18 @@ def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
     )
     assert {"PIP_INDEX_URL=https://someone:hunter2@index.example/simple", "ROW=a b"} <= set(environment.splitlines())
     assert Path(f"{out}.tar").read_bytes() == b"".join(with_cache(built).stream())
+
+
+def test_images_for_vms_are_asked_for_by_their_platform(docker: Docker, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = docker("Docker version 28.2.2, build e6534b4", buildx=True, build=f'echo "$@" >> {out}; cat > {out}.tar')
+    for architecture in ("amd64", ""):
+        found = find_builder(Server(), architecture=architecture)
+        assert found is not None
+        replace(found, command=[str(command), "build"]).build(small_step(), progress=ignore)
+    for_vms, for_here = out.read_text().splitlines()
+    assert " --tag hvdcloud/t:1 --platform linux/amd64 " in for_vms
+    assert "--platform" not in for_here
 
 
 def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:

@@ -35,6 +35,9 @@ class Api:
         self.vms: dict[str, list[dict[str, Any]]] = {}
         self.trouble: dict[str, Reply] = {}
         self.unreachable: list[str] = []
+        self.subnetworks: dict[str, str] = {}
+        """Region → the network of its subnetwork."""
+        self.silent_regions: list[str] = []
         self.calls: list[str] = []
         self._lock = threading.Lock()
 
@@ -61,6 +64,20 @@ class Api:
             return self._everywhere(what, there)
         if what == "acceleratorTypes":
             return self._everywhere(what, {zone: [{"name": "nvidia-tesla-t4", "zone": zone}] for zone in self.t4_zones})
+        if what == "subnetworks":
+            items = {
+                f"regions/{region}": {
+                    what: [
+                        {
+                            "name": "nodes",
+                            "region": f"…/regions/{region}",
+                            "network": f"projects/p/global/networks/{of}",
+                        }
+                    ]
+                }
+                for region, of in self.subnetworks.items()
+            }
+            return {"items": items, "unreachables": [f"projects/p/regions/{each}" for each in self.silent_regions]}
         if what == "instances":
             return self._everywhere(what, self.vms)
         if what == "cos-125-lts":
@@ -283,3 +300,45 @@ def test_another_users_vm_is_in_the_way_only_where_we_would_go(client: ComputeCl
 def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: Api) -> None:
     (problem,) = check(client, disk_gb=9).problems
     assert "gce.disk_gb" in problem.message
+
+
+# --- subnetworks of one name in several regions -----------------------------------------------------------------------
+
+
+def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClient, api: Api) -> None:
+    api.subnetworks = {"us-east1": "mine", "europe-west4": "mine", "us-central1": "another"}
+    assert check(client, network="mine", subnetwork="nodes").zones == ["us-east1-c"]
+    assert check(client, network="mine", subnetwork="nodes", zones=("us-central1-a", "us-east1-c")).zones == [
+        "us-east1-c"
+    ]
+    (problem,) = check(client, network="mine", subnetwork="nodes", zones=("us-central1-a",)).problems
+    assert problem.message == "no zone of gce.zones is in gce.subnetwork's regions europe-west4, us-east1"
+
+
+def test_a_subnetworks_name_keeps_the_cheapest_zone_first(client: ComputeClient, api: Api) -> None:
+    api.subnetworks = dict.fromkeys(("us-east1", "us-central1"), "mine")
+    named = check(client, network="mine", subnetwork="nodes").zones
+    assert named == check(client).zones
+    assert len(named) == 3
+
+
+def test_a_subnetwork_that_no_region_has_is_a_problem(client: ComputeClient, api: Api) -> None:
+    api.subnetworks = {"us-central1": "another"}
+    (problem,) = check(client, network="mine", subnetwork="nodes").problems
+    assert problem.message == "network mine has no subnetwork nodes in any region"
+    assert problem.hint == "hvdcloud setup makes them; or correct gce.subnetwork"
+
+
+def test_no_zone_of_the_subnetworks_regions_has_the_gpu(client: ComputeClient, api: Api) -> None:
+    api.subnetworks = {"europe-west4": "mine"}
+    (problem,) = check(client, network="mine", subnetwork="nodes").problems
+    assert problem.message == "no zone of the 1 region with gce.subnetwork has n1-standard-8 with nvidia-tesla-t4"
+
+
+def test_a_region_that_does_not_answer_is_taken_to_have_the_subnetwork(client: ComputeClient, api: Api) -> None:
+    api.subnetworks, api.silent_regions = {"us-east1": "mine"}, ["us-central1"]
+    assert set(check(client, network="mine", subnetwork="nodes").zones) == {
+        "us-central1-a",
+        "us-central1-b",
+        "us-east1-c",
+    }

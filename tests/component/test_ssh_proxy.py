@@ -75,6 +75,16 @@ def test_what_the_proxy_says_about_its_failure_is_shown_with_a_remedy(
     assert f"through `{program} compute" in error.message
 
 
+def test_a_traceback_of_the_programs_own_is_left_out(state: ClusterState, tmp_path: Path) -> None:
+    """gcloud's error of a tunnel has one, which says the same again."""
+    said = "ERROR: [0] Error while connecting [4003: 'failed to connect to backend']."
+    stack = (
+        'Traceback (most recent call last):\n  File "iap_tunnel.py", line 775, in Run\n    ^^^^' + "\n    more" * 999
+    )
+    program = program_in(tmp_path, f"cat >&2 <<'END'\n{said}\n{stack}\niap.ConnectionError: {said}\nEND\nexit 1")
+    assert failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222")).details == said
+
+
 def test_a_proxy_program_that_is_not_there_is_to_be_installed(state: ClusterState) -> None:
     error = failure(state, node_behind("/nowhere/gcloud compute start-iap-tunnel digits-0 2222"))
     assert "/nowhere/gcloud, which cannot be run: No such file or directory" in error.message

@@ -62,6 +62,11 @@ def test_empty_scopes_say_so(plain: Plain) -> None:
         ("status=RUNNING name>b", ["c", "d"]),
         ("scheduling.automaticRestart=false", ["a", "b", "c", "d"]),
         ("tags.items=x", []),
+        ('name eq ".*\\bb.*"', ["b"]),
+        ("name ne a|b", ["c", "d"]),
+        ('(status eq RUNNING)(labels.cluster eq "r.n")', ["a", "b"]),
+        ("scheduling.automaticRestart eq false", ["a", "b", "c", "d"]),
+        ("labels.cluster ne run", ["c", "d"]),
     ],
 )
 def test_filters(plain: Plain, text: str, names: list[str]) -> None:
@@ -71,7 +76,10 @@ def test_filters(plain: Plain, text: str, names: list[str]) -> None:
     assert [vm["name"] for vm in found] == names
 
 
-@pytest.mark.parametrize("text", ["name", "name=", "(name=a", "name=a)", "=a", "name=a OR", "name=a ]["])
+@pytest.mark.parametrize(
+    "text",
+    ["name", "name=", "(name=a", "name=a)", "=a", "name=a OR", "name=a ][", "name eq [", "name eq a OR name eq b"],
+)
 def test_malformed_filters(plain: Plain, text: str) -> None:
     assert plain("GET", f"zones/{ZONE}/instances", filter=text).status == 400
 

@@ -21,7 +21,7 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.model import LimitsConfig, SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.error_catalogue import CATALOGUE
-from hvdcloud.providers.base import NodeProgress, UnseenError
+from hvdcloud.providers.base import NodeProgress, NoRoomError, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
@@ -309,6 +309,31 @@ def test_no_room_anywhere_is_one_table_and_exit_code_4(bench: Bench) -> None:
     assert "3 zone" in caught.value.message
     assert caught.value.hint
     assert bench.left == []
+
+
+def test_a_region_without_room_is_left_for_another_with_a_subnetwork_of_that_name(bench: Bench) -> None:
+    bench.emulator.add_network("mine", {"us-central1": "10.1.0.0/20", "us-west1": "10.2.0.0/20"})
+    provider = bench.another(zones=[], network="mine", subnetwork="mine")
+    for zone in (A, B, "us-central1-c", "us-central1-f"):
+        bench.fail({"stockout": {}}, method=BULK_INSERT, zone=zone, times=None)
+    spec = bench.spec()
+    assert provider.preflight(spec) == []
+    plan = provider.plan(spec)
+    assert {zone.rpartition("-")[0] for zone in plan.zones} == {"us-central1", "us-west1"}
+    assert any("outside of us-central1" in notice for notice in plan.notices)
+    nodes = bench.create(spec, provider)
+    assert {node.id.partition("/")[0] for node in nodes} == {W}
+    (interface,) = {str(vm["networkInterfaces"][0]["subnetwork"]) for vm in bench.emulator.state.instances()}
+    assert interface.endswith("regions/us-west1/subnetworks/mine")
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_no_room_says_what_each_zone_said_last(bench: Bench) -> None:
+    bench.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    with pytest.raises(NoRoomError) as caught:
+        bench.create(bench.spec())
+    assert caught.value.said == dict.fromkeys([A, B, W], "no capacity: ZONE_RESOURCE_POOL_EXHAUSTED")
+    assert caught.value.hint.startswith("--wait 6h tries until a zone has room; or list other zones")
 
 
 def test_no_quota_of_the_project_ends_the_search(bench: Bench) -> None:

@@ -168,6 +168,15 @@ def test_where_the_subnetwork_is_not_is_shown_only_with_all(bench: Bench) -> Non
     assert {each["region"] for each in offers if each["configured"]} == {"us-central1"}
     assert all(each["elsewhere"] == (each["region"] not in (None, "us-central1")) for each in offers)
     shown = bench.project.hvdcloud("offers").out
-    assert "gce.subnetwork is in one region" in shown
+    assert "gce.subnetwork is not in every region" in shown
     assert "us-east1" not in shown
     assert "us-east1" in bench.project.hvdcloud("offers", "--all").out
+
+
+def test_a_subnetworks_name_offers_every_region_that_has_one(bench: Bench) -> None:
+    bench.emulator.add_network("mine", {"us-east1": "10.1.0.0/20", "europe-west4": "10.2.0.0/20"})
+    bench.configure(network="mine", subnetwork="mine")
+    offers = bench.offers()["offers"]
+    there = {each["region"] for each in offers if each["region"] and not each["elsewhere"]}
+    assert there == {"us-east1", "europe-west4"}
+    assert {each["region"] for each in offers if each["configured"]} == {"us-east1", "europe-west4"}

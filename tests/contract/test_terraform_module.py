@@ -21,6 +21,7 @@ from tests.support.terraform import Workplace, workplace
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
+    "other_regions": '{us-east1 = "10.10.16.0/20"}',
     "self_delete": '["digits", "digits-2"]',
     "self_replace": '["digits"]',
     "operators": '["user:ada@example.com", "group:ci@example.com"]',
@@ -211,7 +212,8 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "project": "test-project",
         "region": "us-central1",
         "network": f"{compute}/global/networks/hvdcloud",
-        "subnetwork": f"{compute}/regions/us-central1/subnetworks/hvdcloud",
+        "regions": ["us-central1", "us-east1"],
+        "subnetwork": "hvdcloud",
         "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",

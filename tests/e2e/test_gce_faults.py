@@ -142,6 +142,42 @@ def test_no_room_anywhere_is_one_table(cloud: RecordsCloud, emulator: Emulator, 
     nothing_is_left(cloud, project)
 
 
+def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    with project.started("up", "--wait", "4s") as process:
+        screen = Screen(process)
+        screen.wait_for("t-gce: no room in 3 zones; next try in 4 s")
+        assert cloud.left() == []
+        emulator.faults.clear()
+        screen.end(within=60)
+    came_up(Ended(process.returncode, "", screen.text))
+    assert "no zone has room; trying until " in screen.text
+    assert zones_asked(emulator) == [*ZONES, A]
+    project.hvdcloud("down", "--force")
+
+
+def test_up_ends_its_wait_with_the_table(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    ended = says(project.hvdcloud("up", "--wait", "1s", expect=4), "in 3 zones: no capacity", "ZONE_RESOURCE_POOL")
+    assert "next try in 1 s" in ended.err
+    assert zones_asked(emulator) == [*ZONES, *ZONES]
+    nothing_is_left(cloud, project)
+
+
+def test_ctrl_c_ends_the_wait_for_room_with_one_line(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+    with project.started("up", "--wait", "6h") as process:
+        screen = Screen(process)
+        screen.wait_for("next try in 30 s")
+        process.send_signal(signal.SIGINT)
+        assert screen.end(within=60) < 5
+    assert process.returncode == 130
+    assert screen.text.splitlines()[-1] == (
+        "up of t-gce was interrupted while waiting for room; nothing of it is left; hvdcloud up --wait 6h starts again"
+    )
+    nothing_is_left(cloud, project)
+
+
 def test_a_region_without_quota_is_left_out(emulator: Emulator, project: Project) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
     ended = came_up(project.hvdcloud("up", expect=None))
@@ -514,6 +550,63 @@ def test_one_list_that_is_refused_is_no_reason_to_keep_the_vms(cloud: RecordsClo
     cloud.fail({"status": 403, "message": message}, method="compute.disks.aggregatedList", times=None)
     assert "2/2" in says(cluster.hvdcloud("list", expect=8), f"disks (403 forbidden: {message}) did not answer").out
     says(cluster.hvdcloud("down", expect=8), "disks of t-gce: they cannot be listed: 403 forbidden", message)
+    assert cloud.left() == []
+
+
+# --- what an organization forbids -------------------------------------------------------------------------------------
+
+
+def test_vms_come_up_without_the_logging_that_a_policy_forbids(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    emulator.enforce("compute.disableSerialPortLogging")
+    ended = came_up(project.hvdcloud("up", expect=None))
+    assert ended.err.splitlines().count("policy: the boot log is not kept (compute.disableSerialPortLogging)") == 1
+    assert zones_asked(emulator) == [A, A]
+    nothing_is_left(cloud, project)
+
+
+def test_a_region_that_a_policy_forbids_is_left_for_the_next(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    emulator.enforce("gcp.resourceLocations", allowed=["us-west1"])
+    came_up(project.hvdcloud("up", expect=None))
+    assert zones_asked(emulator) == [A, W]
+    nothing_is_left(cloud, project)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("gcp.resourceLocations", ["does not allow zone us-central1-a", "describe gcp.resourceLocations --effective"]),
+        ("compute.vmExternalIpAccess", ["forbids external addresses", "gce.ssh.source: iap"]),
+        ("compute.disableGuestAttributesAccess", ["forbids guest attributes", "gcloud org-policies describe"]),
+    ],
+)
+def test_a_policy_that_nothing_gets_around_is_named(
+    cloud: RecordsCloud, emulator: Emulator, project: Project, policy: str, words: list[str]
+) -> None:
+    emulator.enforce(policy)
+    says(project.hvdcloud("up", expect=3), f"the organization's policy {policy}", *words)
+    says(project.hvdcloud("run", expect=2), "there is no cluster t-gce")
+    nothing_is_left(cloud, project)
+
+
+def test_an_a3_with_fewer_than_eight_gpus_on_demand_is_refused_before_anything_is_asked_for(
+    cloud: RecordsCloud, emulator: Emulator, tmp_path: Path
+) -> None:
+    project = cloud.project(tmp_path, gce={"machine_type": "a3-highgpu-2g", "gpu": None})
+    says(project.hvdcloud("up", expect=2), "a3-highgpu-2g is available as a Spot VM only", "gce.spot: all")
+    assert zones_asked(emulator) == []
+    nothing_is_left(cloud, project)
+
+
+def test_local_ssds_that_come_by_themselves_go_with_their_vms(cloud: RecordsCloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, gce={"machine_type": "a2-ultragpu-1g", "gpu": None, "zones": [A]})
+    make(project)
+    cloud.list_shows_the_truth(project)
+    says_gone = project.hvdcloud("down").out
+    assert "4 objects deleted" in says_gone
     assert cloud.left() == []
 
 

@@ -144,6 +144,27 @@ def test_an_image_that_is_not_there_is_not_pushed(registry: str, engine: Any) ->
     assert raised.value.hint == "hvdcloud build"
 
 
+def test_an_image_for_another_processor_is_refused_before_a_byte_is_pushed(registry: str, engine: Any) -> None:
+    reference = f"hvdcloud/t-push:{secrets.token_hex(6)}"
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        member = tarfile.TarInfo("Dockerfile")
+        content = b"FROM scratch\nCOPY Dockerfile /\n"
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    options = {"fileobj": io.BytesIO(context.getvalue()), "custom_context": True, "platform": "linux/arm64"}
+    engine.images.build(tag=reference, **options)
+    try:
+        with pytest.raises(ImageError) as refused:
+            push(reference, f"{registry}/hvdcloud/arm", progress=ignore, architecture="amd64")
+        assert refused.value.message == f"the image {reference} is for arm64, and the nodes are amd64"
+        assert refused.value.hint == "hvdcloud build --remote"
+        assert digest_at_registry(f"{registry}/hvdcloud/arm:{reference.partition(':')[2]}") is None
+        assert push(reference, f"{registry}/hvdcloud/arm", progress=ignore, architecture="arm64").startswith("sha256:")
+    finally:
+        engine.images.remove(engine.images.get(reference).id, force=True)
+
+
 def test_a_repository_that_is_none_is_refused(reference: str) -> None:
     with pytest.raises(UsageError, match=r"image\.repository 'Not A Repository'"):
         push(reference, "Not A Repository", progress=ignore)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,7 @@ from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
-from tests.standins.metadata.guest_attributes import Metadata, metadata_server
-from tests.support.engines import default_gateway
-from tests.support.harness import until
+from tests.support.reached_machine import Machine, running_machine
 
 pytestmark = pytest.mark.engine
 
@@ -51,46 +49,11 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
 """
 
 
-@dataclass
-class Machine:
-    """A node's container."""
-
-    container: Any
-    metadata: Metadata
-    address: str
-    key: str
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """What it published last."""
-        return self.metadata.taken[-1] if self.metadata.taken else {}
-
-
 @pytest.fixture(scope="module")
 def machine(engine: Any, image: str) -> Iterator[Machine]:
-    """Its metadata server is on this machine; nothing but the relay knows its address."""
-    pair = new_key_pair("laptop")
-    gateway = default_gateway(engine)
-    with metadata_server(503, host=gateway) as metadata:
-        container = engine.containers.run(
-            image,
-            name=NAME,
-            hostname=NAME,
-            environment={
-                "HVDCLOUD_AUTHORIZED_KEY": pair.public,
-                "HVDCLOUD_NODE": NAME,
-                "HVDCLOUD_METADATA": metadata.url,
-            },
-            detach=True,
-        )
-        try:
-            container.reload()
-            address = container.attrs["NetworkSettings"]["IPAddress"]
-            machine = Machine(container=container, metadata=metadata, address=address, key=pair.private)
-            until(lambda: machine.status.get("status") == "ready", seconds=40, what=f"{NAME} to be ready")
-            yield machine
-        finally:
-            container.remove(force=True)
+    """Nothing but the relay knows its address."""
+    with running_machine(engine, image, NAME) as machine:
+        yield machine
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 LAB = "test-project"
 NETWORK = f"https://www.googleapis.com/compute/v1/projects/{LAB}/global/networks/hvdcloud"
-SUBNETWORK = f"https://www.googleapis.com/compute/v1/projects/{LAB}/regions/us-central1/subnetworks/hvdcloud"
+SUBNETWORK = "hvdcloud"
 KEYS = {
     ("provider",): "gce",
     ("gce", "project"): LAB,
@@ -210,6 +210,28 @@ def test_choices_stay_until_others_are_made(lab: Lab) -> None:
     assert "Delete" not in str(bucket["lifecycle_rule"])
 
 
+def test_nodes_may_be_in_every_region_of_the_continent_that_has_the_gpu(lab: Lab) -> None:
+    lab.project.configure(gce={"machine_type": "a2-highgpu-2g"})
+    planned = lab.setup("--plan-only")
+    assert [line for line in planned.err.splitlines() if "subnetwork" in line] == [
+        "  + subnetwork hvdcloud in us-central1",
+        *(f"  + subnetwork hvdcloud in {region}" for region in ("us-east1", "us-west1", "us-west3", "us-west4")),
+    ]
+    lab.setup("--yes", "--region", "us-central1", "--region", "us-east1")
+    before = lab.resources
+    assert {each["region"] for each in before["google_compute_subnetwork"].values()} == {"us-central1", "us-east1"}
+    assert lab.emulator.state.subnetworks["us-east1"]["hvdcloud"]["ipCidrRange"] == "10.10.16.0/20"
+    assert lab.keys == KEYS
+    assert "nothing to do" in lab.setup().out  # What was named stays.
+    # The bucket stays where it is; a region that is no longer wanted goes.
+    done = lab.setup("--yes", "--region", "us-west1", "--region", "us-central1")
+    assert "created subnetwork hvdcloud in us-west1" in done.err
+    assert "deleted subnetwork hvdcloud in us-east1" in done.err
+    assert lab.resources["google_storage_bucket"] == before["google_storage_bucket"]
+    assert lab.resources["google_artifact_registry_repository"] == before["google_artifact_registry_repository"]
+    assert "subnetworks" not in lab.setup("--yes", "--destroy").out
+
+
 def test_another_experiment_of_the_same_project_adds_only_its_own(lab: Lab) -> None:
     lab.setup("--yes")
     other = lab.project.folder / "other.yaml"
@@ -282,7 +304,10 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     fail(lab.cloud, "google_compute_subnetwork")
     text = lab.file.read_text()
     failed = lab.setup("--yes", expect=3)
-    assert "error: cannot set up subnetwork hvdcloud: Required 'compute.subnetworks.create' permission" in failed.err
+    assert (
+        "error: cannot set up subnetwork hvdcloud in us-central1: Required 'compute.subnetworks.create' permission"
+        in failed.err
+    )
     assert "hvdcloud setup again: it continues from there" in failed.err
     assert "google_compute_network" in lab.resources
     assert lab.file.read_text() == text

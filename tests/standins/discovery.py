@@ -296,9 +296,10 @@ def _parameter(spec: Mapping[str, Any], name: str, text: str) -> Any:
     if "enum" in spec and text not in spec["enum"]:
         raise ValueError(f"Not one of {', '.join(spec['enum'])}.")
     if spec["type"] == "boolean":
-        if text not in ("true", "false"):
+        # In any case: gcloud, a Python program, sends `True`.
+        if text.lower() not in ("true", "false"):
             raise ValueError("Not a boolean.")
-        return text == "true"
+        return text.lower() == "true"
     if spec["type"] == "integer" or spec.get("format") in _RANGES:
         low, high = _RANGES[spec["format"]]
         low = max(low, int(spec.get("minimum", low)))

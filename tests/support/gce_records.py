@@ -75,7 +75,7 @@ class RecordsCloud:
         with world.lock:
             vms, disks = world.instances(), world.all_disks()
             rules, operations = world.all_firewalls(), world.all_operations()
-        held = {disk["source"] for vm in vms for disk in vm["disks"]}
+        held = {disk.get("source") for vm in vms for disk in vm["disks"]}
         found = [f"VM {_place(vm)}" for vm in vms]
         found += [f"disk {_place(disk)}" for disk in disks if disk["selfLink"] not in held]
         found += [f"firewall {rule['name']}" for rule in rules]

@@ -216,3 +216,26 @@ def test_the_last_line_holds_for_everything() -> None:
     assert not last.names
     assert not last.text
     assert not last.statuses
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Constraint constraints/compute.disableSerialPortLogging violated for project 1234.",
+        "Operation denied by org policy: ['constraints/compute.managed.disableSerialPortLogging'].",
+    ],
+)
+def test_serial_port_logging_is_the_one_thing_that_vms_can_do_without(message: str) -> None:
+    assert ApiError(message=message, status=412).rule.without_metadata == "serial-port-logging-enable"
+    other = ApiError(message=message.replace("disableSerialPortLogging", "requireOsLogin"), status=412)
+    assert other.rule.without_metadata == ""
+    assert other.action is Action.STOP
+
+
+def test_guest_attributes_that_a_policy_forbids_are_told_from_a_permission_that_is_missing() -> None:
+    forbidden = "Constraint constraints/compute.disableGuestAttributesAccess violated for project 1234."
+    hint = "gcloud org-policies describe compute.disableGuestAttributesAccess --effective --project=p"
+    for status in (403, 412):
+        assert hint in ApiError(message=forbidden, status=status, project="p").hint
+    missing = "Required 'compute.instances.getGuestAttributes' permission for 'projects/p/zones/z/instances/i'"
+    assert "compute.instances.getGuestAttributes" in ApiError(message=missing, status=403, project="p").hint

@@ -79,7 +79,7 @@ def test_the_tunnel_is_gclouds_with_every_word_quoted() -> None:
     command = iap_proxy_command("example.com:lab", "us-central1-a", "digits-0", 2222)
     assert shlex.split(command) == [
         "gcloud", "compute", "start-iap-tunnel", "digits-0", "2222", "--listen-on-stdin",
-        "--project=example.com:lab", "--zone=us-central1-a", "--verbosity=warning",
+        "--project=example.com:lab", "--zone=us-central1-a", "--verbosity=error",
     ]  # fmt: skip
     assert shlex.split(iap_proxy_command("p", "z", "x; rm -rf /", 1))[3] == "x; rm -rf /"
 

@@ -256,6 +256,6 @@ def test_a_line_is_a_region_and_alike_regions_are_one_line() -> None:
 )
 def test_what_did_not_answer_is_not_taken_to_have_nothing(unseen: tuple[str, ...], zones: list[str]) -> None:
     machines = Aggregated(items=[{"name": "n1-standard-8", "zone": "zones/us-central1-a"}], unseen=unseen)
-    found = availability({"machine_types": machines}, machines=["n1-standard-8"], gpus=[])
+    found = availability({"machine_types": machines}, SETTINGS, machines=["n1-standard-8"], gpus=[])
     listed = ["us-central1-a", "us-central1-b", "us-central1-c"]
     assert found.zones(listed, machines=["n1-standard-8"], gpus=[]) == zones

@@ -9,13 +9,14 @@ import pytest
 
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.setup.choices import SetupOptions, choose_variables
+from hvdcloud.setup.choices import SetupOptions, choose_variables, remember_choices
 from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import WorkFolder, find_terraform
 
 DEFAULTS = {
     "project": "lab-42",
     "region": "us-central1",
+    "other_regions": {},
     "bucket": None,
     "nat": False,
     "operators": [],
@@ -48,7 +49,7 @@ def test_without_a_word_everything_is_the_default(work: WorkFolder) -> None:
 
 def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
     said = {
-        "region": "us-east1",
+        "regions": ["us-east1"],
         "bucket": "gs://mine",
         "nat": True,
         "operators": ["user:ann@example.com", "user:ann@example.com"],
@@ -85,8 +86,47 @@ def test_a_plan_that_was_not_carried_out_leaves_no_choices(work: WorkFolder) -> 
 
 def test_the_region_is_that_of_the_zones_until_one_was_set_up(work: WorkFolder) -> None:
     assert variables(work, gce={"zones": ["europe-west4-a", "us-east1-b"]})["region"] == "europe-west4"
-    carried_out(work, variables(work, region="us-west1"))
+    carried_out(work, variables(work, regions=["us-west1"]))
     assert variables(work, gce={"zones": ["europe-west4-a"]})["region"] == "us-west1"
+
+
+def test_without_zones_the_regions_are_those_of_the_continent_that_have_the_gpu(work: WorkFolder) -> None:
+    h100 = {"machine_type": "a2-highgpu-1g"}
+    assert variables(work, gce=h100)["other_regions"] == {
+        "us-east1": "10.10.16.0/20",
+        "us-west1": "10.10.32.0/20",
+        "us-west3": "10.10.48.0/20",
+        "us-west4": "10.10.64.0/20",
+    }
+    t4 = {"gpu": {"type": "nvidia-tesla-t4"}}
+    found = variables(work, gce=t4)
+    assert "northamerica-northeast1" in found["other_regions"]
+    assert not any(region.startswith(("europe", "asia", "southamerica")) for region in found["other_regions"])
+    zones = {**t4, "zones": ["europe-west4-a", "us-east1-b"]}
+    assert variables(work, gce=zones)["other_regions"] == {"us-east1": "10.10.16.0/20"}
+    assert variables(work, gce={"gpu": {"type": "unheard-of"}})["other_regions"] == {}
+
+
+def test_a_region_keeps_its_range_and_the_bucket_its_region(work: WorkFolder) -> None:
+    carried_out(work, variables(work, regions=["us-west1", "us-east1", "us-west4"]))
+    later = variables(work, regions=["us-east4", "us-west4", "us-west1"])
+    assert later["region"] == "us-west1"
+    assert later["other_regions"] == {"us-east4": "10.10.16.0/20", "us-west4": "10.10.32.0/20"}
+
+
+def test_regions_that_were_named_stay_and_others_are_added_for_another_gpu(work: WorkFolder) -> None:
+    a100, l4 = {"machine_type": "a2-highgpu-1g"}, {"machine_type": "g2-standard-4"}
+    carried_out(work, variables(work, gce=a100))
+    before = variables(work, gce=a100)["other_regions"]
+    more = variables(work, gce=l4)["other_regions"]
+    assert before.items() < more.items()
+    remember_choices(work, "digits", SetupOptions(regions=["us-central1", "us-east4"]))
+    assert variables(work, gce=l4)["other_regions"] == {"us-east4": "10.10.16.0/20"}
+
+
+def test_more_regions_than_ranges_are_refused(work: WorkFolder) -> None:
+    with pytest.raises(UsageError, match="17 regions"):
+        variables(work, regions=[f"us-east{number}" for number in range(17)])
 
 
 def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkFolder) -> None:
@@ -119,7 +159,7 @@ def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:
     [
         ({"bucket": "gs://mine/folder"}, "not a bucket's name"),
         ({"operators": ["ann@example.com"]}, "not a member"),
-        ({"region": "us-central1-a"}, "not a region"),
+        ({"regions": ["us-central1-a"]}, "not a region"),
         ({"budget_dollars": 5}, "needs the billing account"),
         ({"billing_account": "01AB23-4C56DE-F78901"}, "only for a budget"),
     ],

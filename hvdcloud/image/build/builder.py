@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected
+from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -27,6 +28,8 @@ from hvdcloud.image.stages import with_stages
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
 
+EMULATED_TIMES = (5, 10)
+"""How many times as long compilers take under QEMU: https://github.com/7xuanlu/origin/pull/185 (C++ and Rust)."""
 _LOCK_SECONDS = 3600.0
 """How long a build may wait for another one."""
 _POLL_SECONDS = 0.1
@@ -63,6 +66,7 @@ def build(
     cache_from: str | None = None,
     cache_to: str | None = None,
     needs: custom_base.Needs | None = None,
+    machine: str | None = None,
     plan: ImagePlan | None = None,
 ) -> BuildResult:
     """Builds the image, unless the engine has it.
@@ -73,6 +77,7 @@ def build(
         cache_from: `HOST/PATH[:TAG]`, a repository: what it has of the images needed is pulled instead of built.
         cache_to: `HOST/PATH`: what it lacks of the images that the engine has is sent there, for `cache_from`.
         needs: what `image.base` has to be able to do.
+        machine: the nodes' processor, as in wheel names; None: this machine's.
         plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
@@ -86,18 +91,25 @@ def build(
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
     if plan is None:
         unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
-        plan = plan_image(image_config, project_dir=project_dir, base=unseen, needs=needs)
+        plan = plan_image(image_config, project_dir=project_dir, machine=machine, base=unseen, needs=needs)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
         base, own = None, None
         if image_config.base is not None:
-            base = custom_base.have(api, image_config.base, progress=progress)
-            plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+            base = custom_base.have(api, image_config.base, progress=progress, architecture=plan.architecture)
+            plan = plan_image(image_config, project_dir=project_dir, machine=machine, base=base, needs=needs)
         if plan.own_dockerfile is not None:
             # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
             own = carry_out(api, plan.until(plan.own_dockerfile), progress=progress, source=source)
-            plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs, own_image=own.image_id)
+            plan = plan_image(
+                image_config,
+                project_dir=project_dir,
+                machine=machine,
+                base=base,
+                needs=needs,
+                own_image=own.image_id,
+            )
         built = carry_out(
             api,
             plan,
@@ -134,11 +146,11 @@ def carry_out(
     """
     started = time.monotonic()
     work = _Work(api=api, plan=plan, progress=progress, labels=labels)
-    image_id = _image_id(api, plan.reference)
+    image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
         with _locked(progress):
             # Another process may have built it while this one waited.
-            image_id = _image_id(api, plan.reference) or work.do(source)
+            image_id = _image_id(api, plan.reference, plan.architecture) or work.do(source)
     if target is not None:
         registry_cache.store(api, target, plan=plan, progress=progress)
     return BuildResult(
@@ -152,7 +164,12 @@ def carry_out(
 
 
 def find_plan(
-    image_config: ImageConfig, *, project_dir: Path, needs: custom_base.Needs | None = None, progress: Progress = ignore
+    image_config: ImageConfig,
+    *,
+    project_dir: Path,
+    needs: custom_base.Needs | None = None,
+    machine: str | None = None,
+    progress: Progress = ignore,
 ) -> ImagePlan:
     """What `build` carries out; an engine is asked only for what image the tag `image.base` is.
 
@@ -171,10 +188,11 @@ def find_plan(
         if base is None:
             message = f"image.base: {image_config.base} is not in the engine"
             raise ImageError(message, hint="hvdcloud build pulls it and builds on it")
-    plan = plan_image(image_config, project_dir=project_dir, base=base, needs=needs)
+    planned = partial(plan_image, image_config, project_dir=project_dir, machine=machine, base=base, needs=needs)
+    plan = planned()
     own = plan.own_dockerfile
     made = _made_here(plan.until(own), progress=progress) if own else ""
-    return plan_image(image_config, project_dir=project_dir, base=base, needs=needs, own_image=made) if made else plan
+    return planned(own_image=made) if made else plan
 
 
 def _made_here(plan: ImagePlan, *, progress: Progress) -> str:
@@ -234,6 +252,7 @@ class _Work:
     steps: int = 0
     _cache: registry_cache.Reader | None = None
     _builder: ClassicBuilder | BuildKitBuilder | None = None
+    _emulated: bool = False
 
     def do(self, source: registry_cache.Cache | None) -> str:
         """Returns the id of the image wanted."""
@@ -247,7 +266,9 @@ class _Work:
         return str(self.api.inspect_image(self.plan.reference)["Id"])
 
     def _have(self, step: Step) -> None:
-        if inspected(self.api, step.reference) or (self._cache is not None and self._cache.take(step)):
+        if _image_id(self.api, step.reference, self.plan.architecture) or (
+            self._cache is not None and self._cache.take(step)
+        ):
             return
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
@@ -263,12 +284,25 @@ class _Work:
         if step is self.plan.last:
             step = self.plan.labelled(self.labels()).last
         self.progress(BuildEvent(kind="image", text=step.what))
+        wanted = self.plan.architecture
         # Looked for when there is something to build, and once.
-        self._builder = self._builder or find_builder(self.api) or ClassicBuilder(self.api)
+        if self._builder is None:
+            self._builder = find_builder(self.api, architecture=wanted) or ClassicBuilder(self.api, wanted)
+            self._emulated = is_emulated(self.api, wanted)
+            if self._emulated:
+                self.progress(BuildEvent(kind="warning", text=emulation_notice(wanted)))
         try:
             self._builder.build(step, progress=count)
+        except ImageError as error:
+            if self._emulated and "exec format error" in f"{error.message} {error.details}":
+                message = f"{step.what} was not built: this Docker engine cannot run {wanted} programs"
+                raise ImageError(message, hint="hvdcloud build --remote", details=error.details) from error
+            raise
         finally:
             self.steps += last
+        if other := other_architecture(self.api, step.reference, wanted):
+            message = f"{step.what} makes an image for {other}, and the nodes are {wanted}"
+            raise ImageError(message, hint=f"take --platform out of {step.dockerfile}")
         self.built += 1
         if step.start_of:
             self._say_what_does_not_start(step)
@@ -282,9 +316,26 @@ class _Work:
                 self.progress(BuildEvent(kind="warning", text=f"{text}; run.command is what ranks run"))
 
 
-def _image_id(api: Any, reference: str) -> str | None:
+def _image_id(api: Any, reference: str, architecture: str) -> str | None:
+    """None: the engine lacks it, or has it for other nodes: a user's Dockerfile is called the same for all of them."""
     found = inspected(api, reference)
-    return None if found is None else str(found["Id"])
+    if found is None or other_architecture(api, reference, architecture):
+        return None
+    return str(found["Id"])
+
+
+def is_emulated(api: Any, architecture: str) -> bool:
+    """Whether the engine has to emulate another processor for images of this architecture."""
+    return bool(architecture) and api.version().get("Arch", architecture) != architecture
+
+
+def emulation_notice(architecture: str) -> str:
+    """What a build by emulation means, and what to do instead."""
+    least, most = EMULATED_TIMES
+    return (
+        f"the nodes are {architecture} and this machine is not: emulation takes {least} to {most} times as long; "
+        "hvdcloud build --remote builds at Google"
+    )
 
 
 def _digest(api: Any, image_id: str, *, repository: str | None) -> str | None:

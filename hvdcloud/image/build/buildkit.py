@@ -51,12 +51,14 @@ class BuildKitBuilder:
         api: docker-py's low-level client, of the engine that the command builds on.
         command: the docker command that builds.
         environment: its variables.
+        architecture: that images are for: `amd64`; "": the engine's own.
     """
 
     api: Any
     _: KW_ONLY
     command: Sequence[str]
     environment: Mapping[str, str]
+    architecture: str = ""
 
     def build(self, step: Step, *, progress: Progress) -> str:
         """Builds a step's image; returns its id.
@@ -66,6 +68,8 @@ class BuildKitBuilder:
         """
         arguments = {**download_arguments(os.environ), **step.arguments}
         command = [*self.command, "--progress=plain", "--file", step.dockerfile, "--tag", step.reference]
+        if self.architecture:
+            command += ["--platform", f"linux/{self.architecture}"]
         if step.target:
             command += ["--target", step.target]
         # By name, with the value in the environment: a package index may have its password in its URL.
@@ -84,7 +88,7 @@ class BuildKitBuilder:
         return str(built["Id"])
 
 
-def find_builder(api: Any) -> BuildKitBuilder | None:
+def find_builder(api: Any, *, architecture: str = "") -> BuildKitBuilder | None:
     """BuildKit, if the engine and the first `docker` on PATH have it; None if not, or if the user wants none.
 
     Takes two starts of the docker command at most, less than 0.1 s.
@@ -99,7 +103,7 @@ def find_builder(api: Any) -> BuildKitBuilder | None:
     if wanted == "classic":
         return None
     try:
-        return _buildkit(api)
+        return replace(_buildkit(api), architecture=architecture)
     except UsageError:
         if wanted == "buildkit":
             raise

@@ -23,6 +23,8 @@ class ClassicBuilder:
 
     api: Any
     """docker-py's low-level client; not all of its methods have types."""
+    architecture: str = ""
+    """That images are for: `amd64`; "": the engine's own."""
 
     def build(self, step: Step, *, progress: Progress) -> str:
         """Builds a step's image; returns its id.
@@ -54,6 +56,7 @@ class ClassicBuilder:
                 buildargs={**download_arguments(os.environ), **step.arguments},
                 labels=dict(step.labels) if tag else {},
                 use_config_proxy=True,
+                platform=f"linux/{self.architecture}" if self.architecture else None,
                 rm=True,
                 forcerm=True,
                 timeout=SILENCE_SECONDS,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
+from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected, other_architecture
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.publish import registry
@@ -88,18 +88,26 @@ def find(api: Any, reference: str) -> Base | None:
     return pinned(reference) if is_pinned(reference) else Base(reference=reference, identity=str(found["Id"]))
 
 
-def have(api: Any, reference: str, *, progress: Progress) -> Base:
+def have(api: Any, reference: str, *, progress: Progress, architecture: str = "") -> Base:
     """The image in the engine, pulled if missing: as with Docker's own FROM, a newer one is not looked for.
 
+    Args:
+        architecture: that it has to be for: `amd64`; "": any.
+
     Raises:
-        ImageError: it can't be pulled.
+        ImageError: it can't be pulled, or there is none for this architecture.
         CredentialsError: it is in a registry of Google's, and there are no credentials.
     """
     found = find(api, reference)
-    if found is None:
+    if found is None or other_architecture(api, reference, architecture):
         progress(BuildEvent(kind="image", text=f"{reference}, which is pulled"))
-        _pull(api, reference, progress=progress)
+        _pull(api, reference, progress=progress, architecture=architecture)
         found = find(api, reference)
+    if other := other_architecture(api, reference, architecture):
+        raise ImageError(
+            f"image.base: {reference} is for {other}, and the nodes are {architecture}",
+            hint=f"name an image for linux/{architecture} in image.base",
+        )
     if found is None:
         raise ImageError(
             f"{reference} was pulled, but the engine does not have it", hint=f"docker pull {reference} shows why"
@@ -107,7 +115,7 @@ def have(api: Any, reference: str, *, progress: Progress) -> Base:
     return found
 
 
-def _pull(api: Any, reference: str, *, progress: Progress) -> None:
+def _pull(api: Any, reference: str, *, progress: Progress, architecture: str) -> None:
     from docker.errors import DockerException
     from docker.utils import parse_repository_tag
     from requests.exceptions import RequestException
@@ -115,7 +123,9 @@ def _pull(api: Any, reference: str, *, progress: Progress) -> None:
     repository, tag = parse_repository_tag(reference)
     credentials = registry.auth_config(registry.host_of(reference))
     try:
-        for item in api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials):
+        wanted = {"platform": f"linux/{architecture}"} if architecture else {}
+        items = api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials, **wanted)
+        for item in items:
             if "error" in item:
                 raise _not_pulled(reference, str(item["error"]))
             if "id" in item:

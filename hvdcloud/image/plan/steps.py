@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LABEL = "hvdcloud-image"
 CONTROLLERS = ("gloo", "mpi")
 _OWN_DOCKERFILE = "hvdcloud/user:"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What a processor is called in wheel names, and by engines and registries."""
 _FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
 _FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
@@ -67,12 +69,14 @@ class ImagePlan:
         digest: HASH, which stands for the content.
         row: its versions; None for the user's own base image (`image.base`), whose versions are its own.
         steps: in the order in which they are built. The last one's image is the one wanted, maybe under another name.
+        architecture: of the nodes, in an engine's words: `amd64`; "": the engine's own.
     """
 
     reference: str
     digest: str
     row: versions.Row | None
     steps: tuple[Step, ...]
+    architecture: str = ""
 
     @property
     def last(self) -> Step:
@@ -152,7 +156,13 @@ def plan_image(
         controllers = (needs.controller,) if needs else CONTROLLERS
         steps.append(_checked(steps[-1], own_image=own_image, controllers=controllers))
     digest = steps[-1].context.digest()
-    return ImagePlan(reference=f"hvdcloud/project:{digest}", digest=digest, row=row, steps=tuple(steps))
+    return ImagePlan(
+        reference=f"hvdcloud/project:{digest}",
+        digest=digest,
+        row=row,
+        steps=tuple(steps),
+        architecture=ARCHITECTURES.get(machine or "", ""),
+    )
 
 
 def _builder(row: versions.Row, sources: Sources) -> Step:

@@ -16,7 +16,7 @@ from hvdcloud.image.publish import registry
 SILENCE_SECONDS = 600
 
 
-def push(reference: str, repository: str, *, progress: Progress) -> str:
+def push(reference: str, repository: str, *, progress: Progress, architecture: str = "") -> str:
     """Pushes `reference` and returns the digest (`sha256:…`) that the registry gave it: what nodes are to run.
 
     Credentials are those of `docker login`, credential helpers included; for Google's registries a new access token of
@@ -25,15 +25,20 @@ def push(reference: str, repository: str, *, progress: Progress) -> str:
     Args:
         reference: the image in the engine, with a tag.
         repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
+        architecture: of the nodes, in the engine's words: `amd64`; "": any.
 
     Raises:
         UsageError: `repository` is not a repository name.
         CredentialsError: the docker configuration's credentials can't be read, or Google's are missing or refused.
-        ImageError: the image does not exist, or the registry refused or can't be reached.
+        ImageError: the image does not exist or is for another architecture; or the registry refused, or can't be
+            reached.
         NodeError: no engine.
     """
     target = registry.target_of(reference, repository)
     with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as client:
+        if other := engine_stream.other_architecture(client.api, reference, architecture):
+            message = f"the image {reference} is for {other}, and the nodes are {architecture}"
+            raise ImageError(message, hint="hvdcloud build --remote")
         _tag(client, reference, repository, target)
         host = registry.host_of(target)
         if not google_registry(host):

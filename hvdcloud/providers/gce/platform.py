@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu, Problem
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money import catalog, prices, transfer
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
 from hvdcloud.providers.gce.ssh_access import AUTO
@@ -34,6 +36,7 @@ class GcePlatform:
     place = "on Compute Engine"
     costs_money = True
     needs_registry = True
+    processor: str | None = "x86_64"
     lends_credentials = False
 
     def __init__(self, config: Config) -> None:
@@ -115,6 +118,7 @@ class GcePlatform:
         )
         mismatch = self.device_mismatch()
         estimate_notice = _estimate_notice(found)
+        home = registry_region(config.image.repository or "")
         return OffersResult(
             nodes=config.nodes,
             hours=hours,
@@ -126,6 +130,9 @@ class GcePlatform:
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),
                 *filter(None, [estimate_notice]),
+                *transfer.notices(
+                    home, dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
+                ),
             ),
             estimate_notice=estimate_notice,
         )
@@ -143,15 +150,17 @@ class GcePlatform:
         client = ComputeClient(
             project=project, credentials=credentials, endpoint=gce.endpoint, retry_seconds=OFFERS_RETRY_SECONDS
         )
+        # The project may be the credentials' own.
+        settings = replace(self._settings, project=project)
         head = gce.head_machine_type
         machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
         gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
         answers, failures = candidates.ask_all(
-            candidates.questions(client, machines=machines, gpus=gpus),
+            candidates.questions(client, settings, machines=machines, gpus=gpus),
             doing=lambda _: f"ask project {project} for its quotas and machines",
         )
         reasons = {error.message: f"quotas are not known: {error.message}; {error.hint}" for error in failures.values()}
-        return candidates.availability(answers, machines=machines, gpus=gpus), [*reasons.values()]
+        return candidates.availability(answers, settings, machines=machines, gpus=gpus), [*reasons.values()]
 
     @property
     def _settings(self) -> Settings:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import HvdcloudError, TeardownError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
+from hvdcloud.providers.gce.money import transfer
+from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
 from hvdcloud.providers.gce.ops.delete import Sweep
@@ -104,7 +107,11 @@ class GceProvider:
             dollars_per_hour=offers[0].dollars_per_hour or 0.0,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
-            notices=(*notices, *budget.notices(settings, offers, unpaid, nodes=spec.nodes)),
+            notices=(
+                *notices,
+                *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
+                *transfer.notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
+            ),
             settings=settings,
             zones=tuple(zones),
             vm_image=vm_image,
@@ -164,7 +171,11 @@ class GceProvider:
         if cluster.head is None or cluster.ends is None or not indices:
             return None
         zone, image = cluster.head.id.partition("/")[0], self._vm_image(spec)
-        return scale_out.vm_templates(spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends)
+        with _explained(f"read the metadata of {spec.name}"):
+            found = self._client.instances_in(zone, spec.name, cluster.id)
+        return scale_out.vm_templates(
+            spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends, like=found
+        )
 
     def _vm_image(self, spec: ClusterSpec) -> str:
         with _explained(f"find the VM image for more nodes of {spec.name}"):

@@ -29,7 +29,7 @@ class Settings:
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
     subnetwork: str | None
-    """Name or URL; a name is looked for in the zone's region."""
+    """URL: of one region; name: of one in each region that nodes may be in."""
     service_account: str | None
     """E-mail address; None: the project's default."""
     ssh_source: str
@@ -54,6 +54,11 @@ class Settings:
         """The region that `gce.subnetwork`, given as a URL, pins the nodes to; None: any."""
         _, found, rest = (self.subnetwork or "").partition("regions/")
         return rest.partition("/")[0] if found else None
+
+    @property
+    def subnetwork_name(self) -> str | None:
+        """`gce.subnetwork` given as a name, which several regions may have."""
+        return self.subnetwork if self.subnetwork and "/" not in self.subnetwork else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,8 @@ def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
     return shlex.join(
         [
             *("gcloud", "compute", "start-iap-tunnel", instance, str(port), "--listen-on-stdin"),
-            *(f"--project={project}", f"--zone={zone}", "--verbosity=warning"),
+            # Its warning, at every connection, is that NumPy would make it faster.
+            *(f"--project={project}", f"--zone={zone}", "--verbosity=error"),
         ]
     )
 

@@ -23,6 +23,7 @@ class LocalPlatform:
     place = "on this machine"
     costs_money = False
     needs_registry = False
+    processor: str | None = None
     lends_credentials = True
 
     def __init__(self, config: Config) -> None:

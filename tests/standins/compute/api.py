@@ -20,6 +20,7 @@ from tests.standins.compute.call import HANDLERS, UNLOCKED, Call, not_implemente
 from tests.standins.compute.errors import ApiError, CutError, denied, invalid, not_found
 from tests.standins.compute.faults import error_of
 from tests.standins.compute.lifecycle import Lifecycle
+from tests.standins.compute.lists import HOST
 from tests.standins.compute.schema import Method, SchemaError, discovery
 from tests.standins.compute.state import Workers
 from tests.standins.storage import fields
@@ -139,6 +140,9 @@ class Api:
         user = self._keys.check(request.headers.get("Authorization"))
         self._check_permission(user, method, path, request)
         query = parse_qs(parts.query, keep_blank_values=True)
+        if method.id.lower().endswith("list") and not request.headers.get("X-Goog-Api-Version"):
+            # Of lists until the version of 2026-09-01, which Google's library names since then; gcloud 528 names none.
+            query.pop("returnPartialSuccess", None)
         typed = self._discovery.check_parameters(method, path, query)
         body = self._body(method, request)
         entry.body = body or None
@@ -185,8 +189,10 @@ class Api:
         kind = request.headers.get("Content-Type") or ""
         if kind.partition(";")[0].strip() != "application/json":
             raise ApiError(415, "unsupportedMediaTypeForRequest", f"Not application/json: '{kind}'")
+        # A client that was told of another endpoint than Google's writes URLs of that one.
+        own = f"http://{request.headers.get('Host')}{self._discovery.base}"
         try:
-            value = json.loads(request.body)
+            value = json.loads(request.body.replace(f'"{own}'.encode(), f'"{HOST}/'.encode()))
         except ValueError:
             raise ApiError(400, "parseError", "Parse Error") from None
         checked: dict[str, Any] = self._discovery.request(method.request, value)

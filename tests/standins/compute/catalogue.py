@@ -125,13 +125,21 @@ ACCELERATORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine type. `gpus`: those that come with it."""
+    """A machine type.
+
+    Attributes:
+        gpus: those that come with it.
+        local_ssds: of 375 GB each, which come with it too: https://cloud.google.com/compute/docs/disks/local-ssd
+        on_demand: also without SPOT or FLEX_START: https://cloud.google.com/compute/docs/gpus#a3-high
+    """
 
     name: str
     cpus: int
     memory_mb: int
     gpus: tuple[str, int] | None = None
     shared: bool = False
+    local_ssds: int = 0
+    on_demand: bool = True
 
     @property
     def family(self) -> str:
@@ -159,14 +167,19 @@ def _machines() -> dict[str, Machine]:
     for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8)):
         found.append(Machine(name=f"g2-standard-{cpus}", cpus=cpus, memory_mb=cpus * 4096, gpus=("nvidia-l4", count)))
     for count in (1, 2, 4, 8):
-        for name, gpu, cpus, gigabytes in (
-            ("a2-highgpu", "nvidia-tesla-a100", 12, 85),
-            ("a2-ultragpu", "nvidia-a100-80gb", 12, 170),
-            ("a3-highgpu", "nvidia-h100-80gb", 26, 234),
+        for name, gpu, cpus, gigabytes, local_ssds in (
+            ("a2-highgpu", "nvidia-tesla-a100", 12, 85, 0),
+            ("a2-ultragpu", "nvidia-a100-80gb", 12, 170, 1),
+            ("a3-highgpu", "nvidia-h100-80gb", 26, 234, 2),
         ):
             found.append(
                 Machine(
-                    name=f"{name}-{count}g", cpus=cpus * count, memory_mb=gigabytes * count << 10, gpus=(gpu, count)
+                    name=f"{name}-{count}g",
+                    cpus=cpus * count,
+                    memory_mb=gigabytes * count << 10,
+                    gpus=(gpu, count),
+                    local_ssds=local_ssds * count,
+                    on_demand=name != "a3-highgpu" or count == 8,
                 )
             )
     found.append(Machine(name="a2-megagpu-16g", cpus=96, memory_mb=1360 << 10, gpus=("nvidia-tesla-a100", 16)))

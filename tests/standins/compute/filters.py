@@ -2,7 +2,10 @@
 
 Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field is there),
 `AND`, `OR`, `NOT`, `-`, parentheses; two expressions side by side are joined by AND. OR binds tighter than AND, as
-AIP-160 has it. The other dialect (`eq`, `ne`, regular expressions) is not supported: 501.
+AIP-160 has it.
+
+The other dialect, which gcloud sends: `field eq regex` and `field ne regex`, the whole field, several in parentheses
+side by side. A filter is of one dialect (the description of `filter` in the discovery document).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ def compile_filter(text: str | None, *, schema: str) -> Predicate:
     """What says of a resource of this schema whether the filter lets it through.
 
     Raises:
-        ApiError: 400 for a malformed filter or an unknown field, 501 for the dialect that isn't supported.
+        ApiError: 400 for a malformed filter, an unknown field or two dialects at once.
     """
     if not text or not text.strip():
         return lambda resource: True
@@ -40,6 +43,7 @@ class _Parser:
     def __init__(self, text: str, schema: str) -> None:
         self._text = text
         self._schema = schema
+        self._dialects: set[str] = set()
         self._tokens: list[tuple[str, str]] = []
         position = 0
         stripped = text.rstrip()
@@ -59,27 +63,28 @@ class _Parser:
         return self._tokens[-1] if self._tokens else ("", "")
 
     def expect_end(self) -> None:
-        if self._tokens:
+        if self._tokens or len(self._dialects) > 1:
             raise self._error()
 
     def all(self) -> Predicate:
         parts = [self._any()]
         while self._tokens and self._peek() != ("mark", ")"):
             if self._peek() == ("word", "AND"):
-                self._tokens.pop()
+                self._take_aip()
             parts.append(self._any())
         return lambda resource: all(part(resource) for part in parts)
 
     def _any(self) -> Predicate:
         parts = [self._one()]
         while self._peek() == ("word", "OR"):
-            self._tokens.pop()
+            self._take_aip()
             parts.append(self._one())
         return lambda resource: any(part(resource) for part in parts)
 
     def _one(self) -> Predicate:
         kind, value = self._take()
         if (kind, value) == ("word", "NOT"):
+            self._dialects.add("AIP-160")
             inner = self._one()
             return lambda resource: not inner(resource)
         if (kind, value) == ("mark", "("):
@@ -90,6 +95,7 @@ class _Parser:
         if kind != "word" or value in ("AND", "OR"):
             raise self._error()
         if value.startswith("-"):
+            self._dialects.add("AIP-160")
             positive = self._comparison(value[1:])
             return lambda resource: not positive(resource)
         return self._comparison(value)
@@ -99,11 +105,16 @@ class _Parser:
             raise self._error()
         return self._tokens.pop()
 
+    def _take_aip(self) -> tuple[str, str]:
+        """What only AIP-160 has."""
+        self._dialects.add("AIP-160")
+        return self._take()
+
     def _comparison(self, name: str) -> Predicate:
-        if self._peek() in (("word", "eq"), ("word", "ne")):
-            raise ApiError(501, "notImplemented", f"this emulator doesn't speak the filter dialect of {self._text!r}")
         self._check_field(name)
-        kind, operator = self._take()
+        if self._peek() in (("word", "eq"), ("word", "ne")):
+            return self._match(name.split("."))
+        kind, operator = self._take_aip()
         if kind != "operator":
             raise self._error()
         kind, value = self._take()
@@ -117,6 +128,21 @@ class _Parser:
                 return lambda resource: _field(resource, path) is not None
             return lambda resource: value in _texts(_field(resource, path))
         return lambda resource: _compare(_field(resource, path), operator, value)
+
+    def _match(self, path: list[str]) -> Predicate:
+        self._dialects.add("regular expressions")
+        _, operator = self._take()
+        kind, value = self._take()
+        if kind == "string":
+            value = value[1:-1].replace(f"\\{value[0]}", value[0])
+        elif kind != "word":
+            raise self._error()
+        try:
+            pattern = re.compile(value)
+        except re.error as error:
+            raise self._error(f"Invalid list filter expression: {error}.") from None
+        wanted = operator == "eq"
+        return lambda resource: any(map(pattern.fullmatch, _texts(_field(resource, path)))) is wanted
 
     def _check_field(self, name: str) -> None:
         document = discovery()

@@ -114,6 +114,8 @@ class Lifecycle:
     def _remove(self, vm: Vm) -> None:
         self.world.vms[vm.zone].pop(vm.name, None)
         for attached in vm.resource["disks"]:
+            if attached["type"] == "SCRATCH":
+                continue
             name = attached["source"].rpartition("/")[2]
             disk = self.world.disks[vm.zone].get(name)
             if disk is None:
@@ -138,7 +140,7 @@ class Lifecycle:
             self.backing.stop(vm.resource, graceful_seconds=graceful_seconds)
             with self.world.lock:
                 if vm.deleting is None:
-                    vm.update(status="TERMINATED", lastStopTimestamp=timestamp())
+                    self._stopped(vm)
             if then is not None:
                 then()
 
@@ -154,7 +156,14 @@ class Lifecycle:
         if vm.status == "RUNNING" and vm.deleting is None:
             if vm.limit is not None:
                 vm.limit.cancel()
-            vm.update(status="TERMINATED", lastStopTimestamp=timestamp())
+            self._stopped(vm)
+
+    def _stopped(self, vm: Vm) -> None:
+        """It stays so, and so does its disk: the time limit ends with it, and no longer deletes it.
+
+        https://cloud.google.com/compute/docs/instances/limit-vm-runtime
+        """
+        vm.update(status="TERMINATED", lastStopTimestamp=timestamp(), resourceStatus={})
 
     def preempt(self, vm: Vm) -> Operation:
         """As Compute Engine takes a Spot VM away: a notice, half a minute, off; gone if the action is DELETE."""

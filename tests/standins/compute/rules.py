@@ -84,6 +84,8 @@ def shape_of(properties: Mapping[str, Any], *, zone: str) -> Shape:
     check_metadata(properties.get("metadata", {}))
     scheduling = properties.get("scheduling", {})
     _check_scheduling(scheduling, gpus=gpus is not None)
+    if not found.on_demand and scheduling.get("provisioningModel", "STANDARD") == "STANDARD":
+        raise invalid(f"Machine type '{name}' can only be created with the provisioning model SPOT or FLEX_START.")
     for tag in properties.get("tags", {}).get("items", []):
         check_name("resource.tags.items", tag)
     for account in properties.get("serviceAccounts", []):

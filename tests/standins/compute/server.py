@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -149,6 +149,11 @@ class Emulator:
         """A service account was made just now: for a while, VMs that are to have it are refused."""
         with self.state.lock:
             self.state.new_accounts[email] = time.monotonic() + unknown_seconds
+
+    def enforce(self, constraint: str, *, allowed: Collection[str] = (), in_operation: bool = False) -> None:
+        """A policy of the organization: policies.py."""
+        with self.state.lock:
+            self.state.policies.enforce(constraint, allowed=allowed, in_operation=in_operation)
 
     def set_quota(self, metric: str, limit: float, *, region: str | None = None) -> None:
         with self.state.lock:

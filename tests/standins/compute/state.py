@@ -22,6 +22,7 @@ from tests.standins.compute.errors import not_found
 from tests.standins.compute.faults import Faults
 from tests.standins.compute.lists import HOST
 from tests.standins.compute.operations import Operation, Operations
+from tests.standins.compute.policies import Policies
 from tests.standins.compute.quota import Key, Quotas, total
 from tests.standins.compute.rules import Shape
 
@@ -112,6 +113,7 @@ class Workers:
         self.clock = Clock()
         self.faults = Faults()
         self.quotas = Quotas()
+        self.policies = Policies()
         self._networks = {"default": _default_subnetworks(), **networks}
         self._ids = itertools.count((int(time.time()) << 30) | secrets.randbits(20))
         self._clear()
@@ -138,6 +140,7 @@ class Workers:
             self.clock.clear()
             self.faults.clear()
             self.quotas.reset()
+            self.policies.clear()
             self._clear()
 
     # -- making resources ------------------------------------------------------------------------------------------
@@ -155,7 +158,6 @@ class Workers:
     def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
         """A VPC network with one subnetwork of its name per region."""
         link = f"{self.root}/global/networks/{name}"
-        links = []
         for region, cidr in ranges.items():
             subnetwork = {
                 **self.base("subnetwork", f"regions/{region}/subnetworks", name),
@@ -167,7 +169,7 @@ class Workers:
                 "stackType": "IPV4_ONLY",
             }
             self.subnetworks[region][name] = subnetwork
-            links.append(subnetwork["selfLink"])
+        links = [found[name]["selfLink"] for found in self.subnetworks.values() if name in found]
         self.networks[name] = {
             **self.base("network", "global/networks", name),
             "autoCreateSubnetworks": name == "default",

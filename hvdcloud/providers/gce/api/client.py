@@ -88,6 +88,10 @@ class ComputeClient:
         """The accelerator types of these names, once for each zone that has them."""
         return self._aggregated("acceleratorTypes", _any_of("name", names))
 
+    def subnetworks(self, name: str) -> Aggregated:
+        """The subnetworks of this name, one for each region that has it."""
+        return self._aggregated("subnetworks", _any_of("name", [name]))
+
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
         return self.transport.read(f"projects/{project}/global/images/family/{family}")

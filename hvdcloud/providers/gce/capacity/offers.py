@@ -98,11 +98,11 @@ def offers(
         gpu, cpu_image: as for `kinds`.
         image_problem: of a GPU: why the image does not run on it; None: it does.
     """
-    allowed = set(candidates.zone_candidates(settings, nodes=nodes, zones=zones)) if zones else None
+    allowed = set(zones) or None
     # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
-    home = settings.subnetwork_region
+    regions = candidates.allowed_regions(settings, available)
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     found = []
     head = settings.head_machine_type if nodes > 1 else None
@@ -119,7 +119,7 @@ def offers(
             image = image_problem(kind.gpu_type) if kind.gpu_type else None
             for zone in _zones(kind, available, head=head) or [None]:
                 region = region_of(zone) if zone else None
-                elsewhere = region is not None and home not in (None, region)
+                elsewhere = region is not None and regions is not None and region not in regions
                 hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
                 found.append(
                     Offer(

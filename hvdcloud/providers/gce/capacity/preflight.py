@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_catalogue import QUOTAS_PAGE
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
@@ -21,6 +22,7 @@ from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candid
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
+from hvdcloud.providers.gce.plan.request import network_path
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
@@ -109,15 +111,16 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     family = IMAGE_FAMILIES[settings.vm_image_profile]
     answers, failures = candidates.ask_all(
         {
-            **candidates.questions(client, machines=machines, gpus=gpus),
+            **candidates.questions(client, settings, machines=machines, gpus=gpus),
             "zones": client.zones,
             "image": lambda: client.image_from_family(*family),
             "namesakes": lambda: client.instances_named(names),
         },
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
     )
-    available = candidates.availability(answers, machines=machines, gpus=gpus)
-    places = zone_candidates(settings, nodes=spec.nodes, zones=zones)
+    available = candidates.availability(answers, settings, machines=machines, gpus=gpus)
+    home = registry_region(spec.image)
+    places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
     roomy, short, scarce = _quotas(available, spec, settings, here)
     return Outlook(
@@ -212,10 +215,17 @@ def _zones(
     lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
     down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in available.up}
     known = [zone for zone in places if zone not in lacks | down]
+    regions = candidates.allowed_regions(settings, available)
+    if regions is not None and not regions:
+        network = network_path(settings).rpartition("/")[2]
+        message = f"network {network} has no subnetwork {settings.subnetwork} in any region"
+        return [], [Problem(message=message, hint="hvdcloud setup makes them; or correct gce.subnetwork")], []
     if chosen and not places:
-        problem = Problem(message="no zone of gce.zones is in gce.subnetwork's region", hint="correct one of the two")
+        there = f"regions {_some(sorted(regions or ()))}" if len(regions or ()) > 1 else "region"
+        problem = Problem(message=f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
         return [], [problem], []
     everywhere = available.zones(places, machines=machines, gpus=gpus)
+    everywhere = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
     if chosen:
         hint = f"zones that have it: {_some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
         wrong = [reason for zone, reason in lacks.items() if zone not in down]
@@ -226,11 +236,12 @@ def _zones(
         return known, problems, [f"left out: {closed}"] if closed else []
     # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
     if available.machine_zones is not None:
-        newer = zone_candidates(settings, nodes=spec.nodes, zones=sorted(everywhere)) if everywhere else []
-        known += [zone for zone in newer if zone not in known]
+        known += [zone for zone in sorted(everywhere) if zone not in known]
     if known:
         return known, [], []
-    message, hint = f"no zone has {needed_of_zone(settings, spec)}", "take another GPU or machine type"
+    where = f" of the {counted(len(regions), 'region')} with gce.subnetwork" if regions else ""
+    message = f"no zone{where} has {needed_of_zone(settings, spec)}"
+    hint = "take another GPU or machine type"
     return [], [Problem(message=message, hint=hint, error=CapacityError)], []
 
 

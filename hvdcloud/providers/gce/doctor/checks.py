@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, quota
@@ -18,7 +19,7 @@ from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.names import region_of
+from hvdcloud.providers.gce.names import last_segment, region_of
 from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from hvdcloud.units import counted
@@ -176,18 +177,28 @@ class _Checks:
                 hint = "name one of its subnetworks in gce.subnetwork"
                 return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
             return fine(f"{name}, with a subnetwork in every region")
-        path = settings.subnetwork
-        if "/" not in path:
-            region = self._first_region() or "REGION"
-            path = f"projects/{settings.project}/regions/{region}/subnetworks/{path}"
-        path = path[path.index("projects/") :] if "projects/" in path else path
-        subnetwork = _there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")
-        said = f"{name}, subnetwork {subnetwork['name']} {subnetwork.get('ipCidrRange', '')}".rstrip()
-        if not settings.needs_external_ip and not subnetwork.get("privateIpGoogleAccess", False):
-            region = path.split("/")[3]
+        if own_name := settings.subnetwork_name:
+            try:
+                listed = self._login().client().subnetworks(own_name).items
+            except ApiError as error:
+                raise error.as_user_error(doing=f"look for the subnetworks {own_name}") from error
+            found: Sequence[Mapping[str, Any]] = candidates.in_network(listed, settings)
+            if not found:
+                hint = f"{setup_hint()}; or correct gce.subnetwork"
+                raise UsageError(f"network {name} has no subnetwork {own_name} in any region", hint=hint)
+            regions = [f"{last_segment(each['region'])} {each.get('ipCidrRange', '')}".rstrip() for each in found]
+            said = f"{name}, subnetwork {own_name} in {_listed(sorted(regions))}"
+        else:
+            path = settings.subnetwork
+            path = path[path.index("projects/") :] if "projects/" in path else path
+            found = [_there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")]
+            said = f"{name}, subnetwork {found[0]['name']} {found[0].get('ipCidrRange', '')}".rstrip()
+        closed = [each for each in found if not each.get("privateIpGoogleAccess", False)]
+        if not settings.needs_external_ip and closed:
             return warning(
                 f"{said}; nodes have no external address, and without Private Google Access or a NAT no image",
-                hint=f"gcloud compute networks subnets update {subnetwork['name']} --region={region} "
+                hint=f"gcloud compute networks subnets update {closed[0]['name']} "
+                f"--region={last_segment(closed[0]['region'])} "
                 f"--project={settings.project} --enable-private-ip-google-access",
             )
         return fine(said)
@@ -249,7 +260,10 @@ class _Checks:
         """Where nodes are tried first, as far as that is known without asking."""
         # What is wrong with the machine type, its own check tells.
         try:
-            zones = candidates.zone_candidates(self._settings(), nodes=self._spec.nodes, zones=self._config.zones)
+            home = registry_region(self._repository or "")
+            zones = candidates.zone_candidates(
+                self._settings(), nodes=self._spec.nodes, zones=self._config.zones, home=home
+            )
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None

@@ -26,7 +26,7 @@ _COMPUTE = (
     *("instances.setTags", "disks.create", "disks.delete", "disks.list", "disks.setLabels"),
     *("projects.get", "regions.list", "zones.list", "machineTypes.list", "acceleratorTypes.list"),
     *("zoneOperations.get", "zoneOperations.list", "globalOperations.get", "globalOperations.list"),
-    *("networks.get", "subnetworks.get", "subnetworks.use"),
+    *("networks.get", "subnetworks.get", "subnetworks.list", "subnetworks.use"),
 )
 _FIREWALL = ("compute.firewalls.create", "compute.firewalls.delete", "compute.networks.updatePolicy")
 ROLES: Mapping[str, tuple[str, ...]] = {

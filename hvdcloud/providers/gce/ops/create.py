@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
+from hvdcloud.google.error_catalogue import ELSEWHERE
 from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
+from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
 from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
@@ -40,6 +41,9 @@ FIREWALL_SECONDS = 120.0
 TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 """What a bulkInsert may say although only the VMs' own operations know why."""
 LINE_LENGTH = 200
+
+_WITHOUT = {METADATA_SERIAL_LOG: "the boot log is not kept"}
+"""What VMs lack without a metadata item."""
 
 # Of several errors, the one that rules most out decides.
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
@@ -100,6 +104,8 @@ class Creation:
         """Where something was asked for."""
         self._instances: list[dict[str, Any]] = []
         self._taken = False
+        self._refused_metadata: set[str] = set()
+        """Items that a policy forbids, and that are left out."""
 
     def run(self) -> list[dict[str, Any]]:
         """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
@@ -164,7 +170,7 @@ class Creation:
             failed[zone] = error
             if error.action is Action.NEXT_REGION:
                 full[region] = error
-            self._report(zone, f"{_in_a_word(error)}: {error.metric or error.label}")
+            self._report(zone, _last_said(error))
         raise self._nowhere(failed)
 
     def _in_zone(self, zone: str) -> ApiError | None:
@@ -174,6 +180,11 @@ class Creation:
             error = self._attempt(zone)
             if error is None:
                 return None
+            dispensable = error.rule.without_metadata
+            if dispensable and dispensable not in self._refused_metadata:
+                self._clear(zone)
+                self._leave_out(dispensable, error)
+                continue
             if error.action is Action.STOP:
                 raise self._final(error, zone)
             self._clear(zone)
@@ -187,10 +198,16 @@ class Creation:
             self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
 
+    def _leave_out(self, item: str, error: ApiError) -> None:
+        """Ask without a metadata item from now on, and say so in a line that stays."""
+        self._refused_metadata.add(item)
+        step = f"{_WITHOUT[item]} ({error.constraint})"
+        self._on_progress(NodeProgress(object="policy", step=step, stage=Stage.DONE))
+
     def _attempt(self, zone: str) -> ApiError | None:
         """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
         for body in self._plan.bodies(zone):
-            if error := self._insert(zone, body):
+            if error := self._insert(zone, without_metadata(body, self._refused_metadata)):
                 return error
         return self._confirm(zone)
 
@@ -269,11 +286,13 @@ class Creation:
         width = max(len("zone"), *map(len, failed))
         rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
         why = "no capacity or no quota" if full else cause.cause
-        return cause.rule.error(
-            f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}",
-            hint=cause.hint,
-            details="\n".join(" ".join(row.splitlines()) for row in rows),
-        )
+        message = f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}"
+        details = "\n".join(" ".join(row.splitlines()) for row in rows)
+        if not full or self._only is not None:
+            return cause.rule.error(message, hint=cause.hint, details=details)
+        hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
+        said = {zone: _last_said(error) for zone, error in failed.items()}
+        return NoRoomError(message, hint=hint, said=said, details=details)
 
     def _kinds(self) -> str:
         alike = groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
@@ -308,6 +327,11 @@ class Creation:
 def vms(count: int) -> str:
     """`1 VM`, `4 VMs`."""
     return f"{count} VM{'s' if count > 1 else ''}"
+
+
+def _last_said(error: ApiError) -> str:
+    """`no capacity: ZONE_RESOURCE_POOL_EXHAUSTED`."""
+    return f"{_in_a_word(error)}: {error.metric or error.label}"
 
 
 def _in_a_word(error: ApiError) -> str:

@@ -11,11 +11,10 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
-from hvdcloud.providers.gce.names import region_of
+from hvdcloud.providers.gce.names import region_of, some
 from hvdcloud.providers.gce.settings import Group, Settings, groups
 from hvdcloud.units import counted, dollars
 
-NAMED_ZONES = 8
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
 MIN_RUN_SECONDS = 30
 MAX_RUN_SECONDS = 120 * 86400
@@ -132,9 +131,9 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     first = offers[0]
     yield from _kinds(settings, first, nodes=nodes)
     if len(offers) > 1:
-        yield f"zones tried in this order: {_some([offer.zone for offer in offers])}"
+        yield f"zones tried in this order: {some([offer.zone for offer in offers])}"
     if unpaid:
-        yield f"left out, since limits.max_cost of ${settings.max_cost:.2f} pays for too little there: {_some(unpaid)}"
+        yield f"left out, since limits.max_cost of ${settings.max_cost:.2f} pays for too little there: {some(unpaid)}"
     if first.seconds < settings.max_run_seconds:
         yield (
             f"limits.max_cost of ${settings.max_cost:.2f} shortens limits.max_run_duration from "
@@ -142,7 +141,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
         )
     if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
         what = unpriced(settings, nodes=nodes, zone=unknown[0])
-        where = f" in {_some(unknown)}" if len(unknown) < len(offers) else ""
+        where = f" in {some(unknown)}" if len(unknown) < len(offers) else ""
         yield f"the price table does not know {what}{where}; what it costs is not counted"
     dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
     if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
@@ -158,7 +157,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
-            f"the price table has no prices of {_some(foreign)}; those of {prices.region()} are used instead "
+            f"the price table has no prices of {some(foreign)}; those of {prices.region()} are used instead "
             "and may be far off"
         )
 
@@ -173,8 +172,3 @@ def _kinds(settings: Settings, offer: PaidZone, *, nodes: int) -> Iterator[str]:
         price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
         who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_ZONES} more" if len(names) > NAMED_ZONES else ""
-    return f"{', '.join(names[:NAMED_ZONES])}{more}"

@@ -5,7 +5,7 @@ Bodies have the JSON form of the API's discovery document (compute.v1): camelCas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
@@ -23,6 +23,8 @@ METADATA_BUCKET = "hvdcloud-bucket"
 METADATA_AUTHORIZED_KEY = "hvdcloud-authorized-key"
 METADATA_IDLE = "hvdcloud-idle"
 """Seconds without a run and without an SSH session after which the nodes end themselves; absent: never."""
+METADATA_SERIAL_LOG = "serial-port-logging-enable"
+"""Cloud Logging keeps the boot log, which is else lost with the VM; a policy may forbid that."""
 METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
 """Where nodes ask for their own deletion; absent: Google's."""
 
@@ -157,8 +159,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
         # Only the holder of the cluster's own key gets in, by the container's own sshd. `enable-oslogin` is left out:
         # FALSE is refused under the policy compute.requireOsLogin.
         "block-project-ssh-keys": "TRUE",
-        # Without this the boot log is lost with the VM.
-        "serial-port-logging-enable": "TRUE",
+        METADATA_SERIAL_LOG: "TRUE",
         METADATA_IMAGE: spec.image,
         METADATA_BUCKET: spec.bucket,
         METADATA_AUTHORIZED_KEY: spec.authorized_key,
@@ -168,6 +169,13 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
     if settings.endpoint:
         items[METADATA_COMPUTE_ENDPOINT] = settings.endpoint
     return items
+
+
+def without_metadata(body: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The same bulkInsert without these metadata items."""
+    properties = body["instanceProperties"]
+    items = [item for item in properties["metadata"]["items"] if item["key"] not in keys]
+    return {**body, "instanceProperties": {**properties, "metadata": {"items": items}}}
 
 
 def cluster_tag(spec: ClusterSpec) -> str:

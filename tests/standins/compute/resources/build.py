@@ -126,7 +126,7 @@ def build(
         disk["users"] = [resource["selfLink"]]
         disks.append(disk)
         attached.append(_attached(asked, disk, index))
-    resource["disks"] = attached
+    resource["disks"] = [*attached, *_local_ssds(shape, first=len(attached))]
     return Vm(zone=zone, resource=resource, shape=shape), disks
 
 
@@ -160,6 +160,24 @@ def _disk(world: Workers, asked: Mapping[str, Any], kind: tuple[str, int], *, zo
         image = image_of(start["sourceImage"])
         disk["sourceImage"] = f"{HOST}/projects/{image.project}/global/images/{image.name}"
     return disk
+
+
+def _local_ssds(shape: Shape, *, first: int) -> list[dict[str, Any]]:
+    """Those that come with the machine type: no disk of their own, and gone with the VM."""
+    return [
+        {
+            "kind": "compute#attachedDisk",
+            "type": "SCRATCH",
+            "mode": "READ_WRITE",
+            "deviceName": f"local-ssd-{number}",
+            "index": first + number,
+            "boot": False,
+            "autoDelete": True,
+            "interface": "NVME",
+            "diskSizeGb": "375",
+        }
+        for number in range(shape.machine.local_ssds)
+    ]
 
 
 def _attached(asked: Mapping[str, Any], disk: Mapping[str, Any], index: int) -> dict[str, Any]:

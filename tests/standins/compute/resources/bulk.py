@@ -23,6 +23,7 @@ from tests.standins.compute.state import Vm
 
 _IGNORED = {"instanceFlexibilityPolicy", "locationPolicy", "sourceInstanceTemplate"}
 _HTTP = {
+    "CONDITION_NOT_MET": 412,
     "EXTERNAL_RESOURCE_NOT_FOUND": 404,
     "QUOTA_EXCEEDED": 403,
     "RESOURCE_ALREADY_EXISTS": 409,
@@ -147,6 +148,9 @@ class _Bulk:
             if world.new_accounts.get(account.get("email"), 0.0) > time.monotonic():
                 text = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
                 room, error = 0, {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": text}
+        path = f"projects/{world.project}/zones/{zone}/instances/{self.names[0][0]}"
+        if refused := world.policies.refusals(path, self.properties, zone=zone, project=world.number):
+            room, error = 0, {"code": "CONDITION_NOT_MET", "message": refused[0]}
         if "operation_error" in self.fault and not self.fault.get("effect"):
             room, error = 0, scripted(self.fault["operation_error"])
         return room, error
@@ -240,6 +244,7 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     # What became of a URL in place of the bare name, according to those who tried.
     shape = None if "/" in properties.get("machineType", "") else shape_of(properties, zone=zone)
     interfaces_of(world, properties, zone)
+    _check_policies(call, names[0][0], properties)
     if len(names) > 1 and any("diskName" in one.get("initializeParams", {}) for one in properties["disks"]):
         raise invalid("initializeParams.diskName can't be set for several VMs.")
     operation = call.operation(
@@ -251,6 +256,13 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     bulk = _Bulk(call, operation, properties, shape, names, minimum, call.fault())
     world.clock.after(world.delays.start, bulk.begin)
     return operation.resource
+
+
+def _check_policies(call: Call, name: str, properties: Mapping[str, Any]) -> None:
+    path = f"projects/{call.world.project}/zones/{call.zone}/instances/{name}"
+    policies, project = call.world.policies, call.world.number
+    if refused := policies.refusals(path, properties, zone=call.zone, project=project, at_once=True):
+        raise ApiError(412, "conditionNotMet", refused[0])
 
 
 def _names(call: Call) -> list[tuple[str, str | None]]:
@@ -293,6 +305,7 @@ def insert(call: Call) -> dict[str, Any]:
     properties = _bare(call, call.body)
     shape = shape_of(properties, zone=zone)
     interfaces_of(world, properties, zone)
+    _check_policies(call, name, properties)
     if name in world.vms[zone]:
         path = call.url(f"zones/{zone}/instances/{name}")
         raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")

@@ -89,9 +89,29 @@ def set_instance_labels(call: Call) -> dict[str, Any]:
     return set_labels(call, resource, f"zones/{call.zone}")
 
 
+@implements("instances.setDiskAutoDelete")
+def set_disk_auto_delete(call: Call) -> dict[str, Any]:
+    world, wanted = call.world, call.query["deviceName"]
+    if again := world.operations.of_request(call.request):
+        return again.resource
+    vm = world.vm(call.zone, call.path["instance"])
+    if wanted not in [disk["deviceName"] for disk in vm.resource["disks"]]:
+        raise invalid_field("deviceName", wanted, "No such device.")
+    operation = call.operation("setDiskAutoDelete", vm.resource, scope=f"zones/{vm.zone}")
+
+    def effect() -> None:
+        changed = {"autoDelete": call.query["autoDelete"]}
+        disks = vm.resource["disks"]
+        vm.update(disks=[{**disk, **(changed if disk["deviceName"] == wanted else {})} for disk in disks])
+
+    run_simple(call, operation, effect, fault=call.fault())
+    return operation.resource
+
+
 @implements("instances.getGuestAttributes")
 def get_guest_attributes(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
+    call.world.policies.check_guest_attributes(call.world.number)
     query, key = call.query.get("queryPath"), call.query.get("variableKey")
     if (query is None) == (key is None):
         raise invalid("Exactly one of queryPath and variableKey must be set.")

@@ -224,6 +224,23 @@ def get_image_from_family(call: Call) -> dict[str, Any]:
     raise not_found(f"projects/{project}/global/images/family/{family}")
 
 
+@implements("images.get")
+def get_image(call: Call) -> dict[str, Any]:
+    project, name = call.path["project"], call.path["image"]
+    for image in IMAGES:
+        if (image.project, image.name) == (project, name):
+            return _image(image)
+    raise not_found(f"projects/{project}/global/images/{name}")
+
+
+@implements("images.list")
+def list_images(call: Call) -> dict[str, Any]:
+    """A project's own: public images are in lists of the projects that publish them."""
+    project = call.path["project"]
+    items = [_image(image) for image in IMAGES if image.project == project]
+    return lists.plain(call.page("Image"), items, kind="compute#imageList", path=f"projects/{project}/global/images")
+
+
 def _image(image: Image) -> dict[str, Any]:
     return {
         "kind": "compute#image",

@@ -1,0 +1,97 @@
+"""`up --wait`: while no zone has room, a plan is tried again and again. Between two tries nothing of it exists."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from hvdcloud.cluster.model import Plan
+from hvdcloud.errors import CapacityError, InterruptedByUserError, NodeError
+from hvdcloud.providers.base import NoRoomError
+from hvdcloud.units import counted
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.confirm_cost import Consent
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.steps import Steps
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 300.0
+"""Between two tries; each pause is twice as long as the one before."""
+
+
+class RoomWait:
+    """The wait of one `up`; `limit_seconds` after which the last try is made, 0: no wait."""
+
+    def __init__(self, context: Context, consent: Consent, *, limit_seconds: float) -> None:
+        self._context = context
+        self._consent = consent
+        self._limit_seconds = limit_seconds
+        self._deadline: float | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+        self._said: Mapping[str, str] = {}
+
+    def show(self, steps: Steps) -> None:
+        """What each zone said last; in a log it is above already."""
+        if self._context.console.live:
+            for zone, said in self._said.items():
+                steps.update(zone, said)
+
+    def next_plan(self, plan: Plan, error: NoRoomError) -> Plan:
+        """The plan of the next try, after a pause.
+
+        What prices and quotas are is asked again. That Google does not answer, or that others hold the quota, ends no
+        wait.
+
+        Raises:
+            NoRoomError: `error`; the time is over.
+            InterruptedByUserError: Ctrl-C, or what it costs now was not agreed to.
+            HvdcloudError: it can no longer be made.
+        """
+        self._said = error.said
+        said = no_room(len(error.said))
+        while (left := self._left()) > 0:
+            pause = min(self._pause, left)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            try:
+                with self._context.console.steps() as steps:
+                    steps.update(self._context.name, f"{said}; next try in {pause:.0f} s")
+                    self.show(steps)
+                    time.sleep(pause)
+                    steps.update(self._context.name, "trying again")
+                    spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
+                    found = self._context.provider.plan(spec)
+            except KeyboardInterrupt:
+                raise InterruptedByUserError(
+                    f"up of {self._context.name} was interrupted while waiting for room; nothing of it is left",
+                    hint="hvdcloud up --wait 6h starts again",
+                ) from None
+            except (CapacityError, NodeError) as passing:
+                said = passing.message
+                continue
+            ask_above = self._context.config.limits.ask_above
+            self._consent.confirm_cost(found, console=self._context.console, ask_above=ask_above)
+            return found
+        raise error
+
+    def _left(self) -> float:
+        """Seconds; the wait begins with the first call."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit_seconds
+            if self._limit_seconds:
+                ends = datetime.now() + timedelta(seconds=self._limit_seconds)
+                self._context.console.say(wait_line(ends))
+        return self._deadline - time.monotonic()
+
+
+def no_room(zones: int) -> str:
+    """`no room in 3 zones`."""
+    return f"no room in {counted(zones, 'zone')}"
+
+
+def wait_line(ends: datetime) -> str:
+    """What is said when the wait begins."""
+    return f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"

@@ -1,0 +1,182 @@
+"""What organizations forbid, and machines that are unlike others: each is named, got around where that is possible, and
+leaves nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.config.model import SshConfig
+from hvdcloud.errors import CredentialsError
+from hvdcloud.google.errors import Action, ApiError
+from hvdcloud.providers.gce.names import request_id
+from hvdcloud.providers.gce.resource_mapper import metadata_of
+from hvdcloud.steps import Row, draw
+from tests.standins.compute import Emulator, Records
+from tests.support.gce_bench import BULK_INSERT, A, B, Bench, W
+
+SERIAL_LOG = "compute.disableSerialPortLogging"
+LOCATIONS = "gcp.resourceLocations"
+ITEM = "serial-port-logging-enable"
+LINE = f"the boot log is not kept ({SERIAL_LOG})"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Emulator(backing=Records()) as emulator:
+        yield (bench := Bench(emulator, tmp_path))
+        assert bench.left == []
+
+
+def metadata(bench: Bench) -> list[set[str]]:
+    """The keys of each VM's metadata."""
+    return [set(metadata_of(vm)) for vm in bench.emulator.state.instances()]
+
+
+# --- a metadata item that VMs can do without --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
+def test_where_serial_port_logging_is_forbidden_vms_are_asked_for_without_it(bench: Bench, in_operation: bool) -> None:
+    bench.emulator.enforce(SERIAL_LOG, in_operation=in_operation)
+    spec = bench.spec()
+    bench.wait(bench.create(spec))
+    assert bench.zones_asked() == [A, A]
+    assert all(ITEM not in keys and "enable-guest-attributes" in keys for keys in metadata(bench))
+    assert bench.said.count(("policy", LINE)) == 1
+    assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_line_that_says_so_is_whole_on_a_narrow_terminal(width: int) -> None:
+    rows = [Row(key="policy", since=0, step=LINE, ended=0), Row(key=A, since=0, step="created", ended=2)]
+    assert draw(rows, now=3, width=width, most=9)[0].plain.rstrip() == f"✓ policy         {LINE}"
+
+
+def test_it_is_refused_once_and_left_out_of_every_later_request(bench: Bench) -> None:
+    bench.emulator.enforce(SERIAL_LOG)
+    bench.fail({"stockout": {}}, method=BULK_INSERT, zone=A)
+    spec = bench.spec(nodes=3)
+    bench.create(spec, bench.another(spot="workers"))
+    # Refused in A, no room there without it; then workers and head in B.
+    assert bench.zones_asked() == [A, A, B, B]
+    assert all(ITEM not in keys for keys in metadata(bench))
+    assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_nodes_that_the_head_makes_again_are_asked_for_as_the_others_were(bench: Bench, forbidden: bool) -> None:
+    if forbidden:
+        bench.emulator.enforce(SERIAL_LOG)
+    spec = bench.spec()
+    bench.create(spec)
+    found = bench.provider.cluster(spec.name)
+    assert found is not None
+    templates = bench.provider.vm_templates(spec, found, [1])
+    assert templates is not None
+    keys = {item["key"] for item in templates["bodies"][0]["instanceProperties"]["metadata"]["items"]}
+    assert (ITEM in keys) is not forbidden
+    assert bench.provider.destroy(spec.name) == []
+
+
+# --- what no other request would change -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
+def test_a_region_that_is_not_allowed_is_left_for_the_next(bench: Bench, in_operation: bool) -> None:
+    bench.emulator.enforce(LOCATIONS, allowed=["us-west1"], in_operation=in_operation)
+    spec = bench.spec()
+    nodes = bench.create(spec)
+    assert {node.id.partition("/")[0] for node in nodes} == {W}
+    assert bench.zones_asked() == [A, W]
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_no_region_that_is_allowed_is_one_error_with_the_policy_and_how_to_see_it(bench: Bench) -> None:
+    bench.emulator.enforce(LOCATIONS, allowed=["europe-west4"])
+    with pytest.raises(CredentialsError) as caught:
+        bench.create(bench.spec())
+    assert f"the organization's policy {LOCATIONS} does not allow zone {A}" in caught.value.message
+    assert f"gcloud org-policies describe {LOCATIONS} --effective --project=test-project" in caught.value.hint
+    assert bench.zones_asked() == [A, W]
+
+
+@pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
+def test_external_addresses_that_are_forbidden_end_up_with_the_way_without_them(
+    bench: Bench, in_operation: bool
+) -> None:
+    bench.emulator.enforce("compute.vmExternalIpAccess", in_operation=in_operation)
+    with pytest.raises(CredentialsError, match=r"policy compute\.vmExternalIpAccess forbids external") as caught:
+        bench.create(bench.spec())
+    assert "gce.ssh.source: iap" in caught.value.hint
+    assert bench.zones_asked() == [A]
+    assert bench.left == []
+    spec = bench.spec()
+    assert len(bench.create(spec, bench.another(ssh=SshConfig(source="iap")))) == 2
+    assert bench.provider.destroy(spec.name) == []
+
+
+def test_guest_attributes_that_are_forbidden_end_the_wait_at_once(bench: Bench) -> None:
+    bench.emulator.enforce("compute.disableGuestAttributesAccess")
+    spec = bench.spec()
+    nodes = bench.create(spec)
+    begun = time.monotonic()
+    with pytest.raises(CredentialsError, match=r"policy compute\.disableGuestAttributesAccess forbids") as caught:
+        bench.wait(nodes, seconds=60)
+    assert time.monotonic() - begun < 3
+    assert "gcloud org-policies describe compute.disableGuestAttributesAccess" in caught.value.hint
+    assert bench.provider.destroy(spec.name) == []
+
+
+# --- machines that are unlike others ----------------------------------------------------------------------------------
+
+
+def test_an_a3_with_fewer_than_eight_gpus_is_made_as_a_spot_vm_only(bench: Bench) -> None:
+    kind = {"machine_type": "a3-highgpu-2g", "gpu": None, "zones": ["us-central1-a"]}
+    (problem,) = bench.another(**kind).preflight(bench.spec())
+    assert problem.message == "a3-highgpu-2g is available as a Spot VM only"
+    bench.emulator.set_quota("PREEMPTIBLE_NVIDIA_H100_GPUS", 16, region="us-central1")
+    spot, spec = bench.another(**kind, spot="all"), bench.spec()
+    assert spot.preflight(spec) == []
+    assert len(bench.create(spec, spot)) == 2
+    assert spot.destroy(spec.name) == []
+    body = spot.plan(spec).bodies(A)[0]
+    on_demand = {**body["instanceProperties"]["scheduling"], "provisioningModel": "STANDARD"}
+    body = {**body, "instanceProperties": {**body["instanceProperties"], "scheduling": on_demand}}
+    with pytest.raises(ApiError, match="SPOT or FLEX_START") as caught:
+        bench.client().bulk_insert(A, body, request_id(spec.name, spec.id))
+    assert caught.value.action is Action.STOP
+
+
+def test_local_ssds_that_come_by_themselves_are_paid_for_once_and_go_with_their_vm(bench: Bench) -> None:
+    provider = bench.another(machine_type="a2-ultragpu-2g", gpu=None, zones=["us-central1-a"])
+    spec = bench.spec()
+    plan = provider.plan(spec)
+    bench.create(spec, provider)
+    kinds = [[disk["type"] for disk in vm["disks"]] for vm in bench.emulator.state.instances()]
+    assert kinds == [["PERSISTENT", "SCRATCH", "SCRATCH"]] * 2
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
+    assert provider.destroy(spec.name) == []
+
+
+def test_a_vm_that_stopped_stays_until_down_and_its_disk_is_said_to_cost(bench: Bench) -> None:
+    spec = bench.spec()
+    nodes = bench.create(spec)
+    bench.wait(nodes)
+    bench.emulator.kill(A, spec.node_name(1))
+    deadline = time.monotonic() + 10
+    while (found := bench.provider.cluster(spec.name)) and found.nodes[1].state is not NodeState.STOPPED:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert found is not None
+    [stopped] = [vm for vm in bench.emulator.state.instances() if vm["status"] == "TERMINATED"]
+    assert stopped["resourceStatus"] == {}
+    assert not found.whole
+    assert found.dollars_per_hour > 0
+    assert bench.provider.destroy(spec.name) == []
