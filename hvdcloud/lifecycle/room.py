@@ -24,12 +24,17 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 300.0
 
 
 class RoomWait:
-    """The wait of one `up`; `limit_seconds` after which the last try is made, 0: no wait."""
+    """The wait of one `up`; `limit_seconds` after which the last try is made, 0: no wait.
 
-    def __init__(self, context: Context, consent: Consent, *, limit_seconds: float) -> None:
+    Args:
+        command: what the user has typed, and types again after Ctrl-C.
+    """
+
+    def __init__(self, context: Context, consent: Consent, *, limit_seconds: float, command: str = "up") -> None:
         self._context = context
         self._consent = consent
         self._limit_seconds = limit_seconds
+        self._command = command
         self._deadline: float | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._said: Mapping[str, str] = {}
@@ -66,8 +71,8 @@ class RoomWait:
                     found = self._context.provider.plan(spec)
             except KeyboardInterrupt:
                 raise InterruptedByUserError(
-                    f"up of {self._context.name} was interrupted while waiting for room; nothing of it is left",
-                    hint="hvdcloud up --wait 6h starts again",
+                    f"{self._command} of {self._context.name} was interrupted while waiting for room; nothing of it is left",
+                    hint=f"hvdcloud {self._command} --wait 6h starts again",
                 ) from None
             except (CapacityError, NodeError) as passing:
                 said = passing.message

@@ -139,7 +139,7 @@ def up(
         plan = _confirmed_plan(context, spec, consent)
         early.finish()
         with interrupted_once():
-            room = RoomWait(context, consent, limit_seconds=wait)
+            room = RoomWait(context, consent, limit_seconds=wait, command=command)
             nodes = None
             while nodes is None:
                 try:

@@ -159,13 +159,14 @@ def test_what_became_dearer_has_to_be_agreed_to(experiment: Experiment, clock: C
         waiting(experiment, 600).next_plan(PLAN, no_room())
 
 
-def test_ctrl_c_is_one_line(experiment: Experiment, clock: Clock) -> None:
+@pytest.mark.parametrize("command", ["up", "launch"])
+def test_ctrl_c_is_one_line(experiment: Experiment, clock: Clock, command: str) -> None:
     clock.interrupted_at = 40.0
-    wait = waiting(experiment, 600)
+    wait = room.RoomWait(experiment, Consent(), limit_seconds=600, command=command)
     wait.next_plan(PLAN, no_room())
     with pytest.raises(InterruptedByUserError) as caught:
         wait.next_plan(PLAN, no_room())
-    assert caught.value.message == "up of digits was interrupted while waiting for room; nothing of it is left"
+    assert caught.value.message == f"{command} of digits was interrupted while waiting for room; nothing of it is left"
     assert caught.value.hint == "hvdcloud up --wait 6h starts again"
 
 
