@@ -88,8 +88,8 @@ def experiment(err: io.StringIO) -> Experiment:
     return Experiment(console=Console(err=err))
 
 
-def waiting(experiment: Any, seconds: float) -> room.RoomWait:
-    return room.RoomWait(experiment, Consent(), limit_seconds=seconds)
+def waiting(experiment: Any, seconds: float, command: str = "up") -> room.RoomWait:
+    return room.RoomWait(experiment, Consent(), limit_seconds=seconds, command=command)
 
 
 def no_room() -> NoRoomError:
@@ -162,12 +162,12 @@ def test_what_became_dearer_has_to_be_agreed_to(experiment: Experiment, clock: C
 @pytest.mark.parametrize("command", ["up", "launch"])
 def test_ctrl_c_is_one_line(experiment: Experiment, clock: Clock, command: str) -> None:
     clock.interrupted_at = 40.0
-    wait = room.RoomWait(experiment, Consent(), limit_seconds=600, command=command)
+    wait = waiting(experiment, 600, command)
     wait.next_plan(PLAN, no_room())
     with pytest.raises(InterruptedByUserError) as caught:
         wait.next_plan(PLAN, no_room())
     assert caught.value.message == f"{command} of digits was interrupted while waiting for room; nothing of it is left"
-    assert caught.value.hint == "hvdcloud up --wait 6h starts again"
+    assert caught.value.hint == f"hvdcloud {command} --wait 6h starts again"
 
 
 def test_a_terminal_shows_what_each_zone_said_last_below_the_next_try(
