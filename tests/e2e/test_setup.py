@@ -45,6 +45,7 @@ KEYS = {
     ("gce", "network"): NETWORK,
     ("gce", "subnetwork"): SUBNETWORK,
     ("gce", "service_account"): f"hvdcloud@{LAB}.iam.gserviceaccount.com",
+    ("image", "remote", "service_account"): f"hvdcloud-build@{LAB}.iam.gserviceaccount.com",
     ("image", "repository"): f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/digits",
     ("checkpoints", "bucket"): f"gs://{LAB}-hvdcloud/digits",
 }
