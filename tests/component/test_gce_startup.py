@@ -293,7 +293,9 @@ def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> No
     assert vm.called("docker run") == []
 
 
-DENIED = 'denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource (or it may not exist).'
+DENIED = (
+    'denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource (or it may not exist).'
+)
 
 
 def test_a_pull_that_is_refused_after_setup_is_tried_again_with_a_new_login(vm: Vm) -> None:

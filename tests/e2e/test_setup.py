@@ -231,7 +231,8 @@ def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(la
     assert "= bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.err
     assert "left: bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.out
     assert "1.0 kB, less than $0.01 a month\n  deleted by hand with: gcloud storage rm --recursive gs://" in gone.out
-    assert "still names what is gone: gce.network, gce.subnetwork, gce.service_account, image.repository" in gone.out
+    dead = "gce.network, gce.subnetwork, gce.service_account, image.remote.service_account, image.repository"
+    assert f"still names what is gone: {dead}" in gone.out
     assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
     assert lab.keys == KEYS
 
