@@ -41,7 +41,7 @@ def check_project(context: Context, command: Sequence[str], *, only_warn: bool =
 
 
 class EarlyChecks:
-    """Credentials, the bucket, this machine's room and the nodes' rights, asked on threads beside a command's own questions.
+    """Credentials, bucket, this machine's room and the nodes' rights, asked on threads while the command asks its own.
 
     Args:
         spec: what is up, or will be made; its image and its key do not count.

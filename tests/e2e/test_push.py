@@ -199,7 +199,7 @@ def test_a_registry_that_still_refuses_when_every_grant_holds_is_a_matter_of_rol
 ) -> None:
     monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.3)
     tokens.tokens[:] = ["wrong"]
-    with pytest.raises(CredentialsError, match="unauthorized|denied"):
+    with pytest.raises(CredentialsError, match=r"unauthorized|denied"):
         push(reference, f"{google_registry}/hvdcloud/never", progress=ignore, settled_at=time.time() + 1)
     assert len(tokens.issued) > 3
 

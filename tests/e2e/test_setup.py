@@ -166,9 +166,14 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     # The cluster commands work from there: nothing more has to be typed.
     assert lab.project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
 
+    # Only what was granted just now is young.
+    granted = lab.project.state / "_setup" / LAB / "granted"
+    os.utime(granted, (0, 0))
+
     text, state = lab.file.read_text(), lab.resources
     assert "nothing to do" in lab.setup().out  # No question is needed.
     assert (lab.file.read_text(), lab.resources) == (text, state)
+    assert granted.stat().st_mtime == 0
 
     folder = lab.project.state / "_setup" / LAB
     for each in (folder, folder.parent):
