@@ -30,6 +30,11 @@ output "service_account" {
   value       = google_service_account.node.email
 }
 
+output "build_service_account" {
+  description = "image.remote.service_account"
+  value       = google_service_account.build.email
+}
+
 output "bucket" {
   description = "checkpoints.bucket, without the cluster's folder"
   value       = "gs://${google_storage_bucket.checkpoints.name}"

@@ -130,7 +130,8 @@ class RemoteBuildConfig(Section):
         default="E2_HIGHCPU_8", description="what it builds on; compiling Horovod uses every core"
     )
     service_account: Text | None = Field(
-        default=None, description="e-mail address of the account that runs it; default: Cloud Build's own"
+        default=None,
+        description="e-mail address of the account that runs it; a terraform output; default: the project's",
     )
     endpoint: str | None = Field(default=None, description="another Cloud Build API endpoint")
 

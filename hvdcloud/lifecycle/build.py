@@ -276,6 +276,7 @@ def ensure_image(context: Context) -> BuildOutcome:
 
 
 def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
+    from hvdcloud.google.grants import settled_at
     from hvdcloud.image.plan.steps import ARCHITECTURES
     from hvdcloud.image.publish.push import push as push_image
     from hvdcloud.image.publish.registry import target_of
@@ -286,6 +287,9 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
         arrived: set[str] = set()
 
         def progress(event: BuildEvent) -> None:
+            if event.kind != "layer":
+                steps.update("push", event.text)
+                return
             layer, _, status = event.text.partition(": ")
             layers[layer] = (event.step or 0.0, event.steps or 0.0) if event.steps else layers.get(layer, (0.0, 0.0))
             if status in ("Pushed", "Layer already exists"):
@@ -296,9 +300,13 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             what = f"{len(arrived)} of {len(layers)} layers"
             steps.update("push", what, done=done, total=total or None, in_bytes=True)
 
-        processor = context.platform.processor or ""
-        architecture = ARCHITECTURES.get(processor, "")
-        digest = push_image(built.reference, repository, progress=progress, architecture=architecture)
+        digest = push_image(
+            built.reference,
+            repository,
+            progress=progress,
+            architecture=ARCHITECTURES.get(context.platform.processor or "", ""),
+            settled_at=settled_at(context.config.gce.project),
+        )
         steps.finish("push")
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
 

@@ -35,6 +35,7 @@ def build_remote(
         InterruptedByUserError: Ctrl-C; the build is cancelled.
     """
     from hvdcloud.doctor.gpus import check_gpus, needs_of
+    from hvdcloud.google.grants import settled_at
     from hvdcloud.image.cloudbuild.build import RemoteBuilder
     from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan.provenance import source_labels
@@ -63,6 +64,7 @@ def build_remote(
             log_bucket=_bucket(context, retry_seconds=LOG_RETRY_SECONDS),
             config=config.image,
             progress=shown_on(context.console, steps),
+            settled_at=settled_at(config.gce.project),
         )
         result = builder.build(plan, repository=repository)
         steps.finish("image", "ready")

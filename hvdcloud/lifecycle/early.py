@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.5
 """How long a command waits for answers that its own questions did not outlast; then it continues without."""
 _LIMIT_SECONDS = 60.0
-_ROOM = "machine"
+_OF_NEW_NODES = ("machine", "node rights")
 _KINDS = {kind.code: kind for kind in (UsageError, CredentialsError, CapacityError, NodeError, ImageError)}
 
 
@@ -41,15 +41,17 @@ def check_project(context: Context, command: Sequence[str], *, only_warn: bool =
 
 
 class EarlyChecks:
-    """Credentials, the bucket and this machine's room, asked on threads while the command asks its own questions.
+    """Credentials, bucket, this machine's room and the nodes' rights, asked on threads while the command asks its own.
 
     Args:
         spec: what is up, or will be made; its image and its key do not count.
-        nodes: they will be made, which needs room.
+        nodes: they will be made, which needs room and rights.
     """
 
     def __init__(self, context: Context, spec: ClusterSpec, *, nodes: bool = True) -> None:
-        checks = [each for each in context.platform.checks(spec) if each.early and (nodes or each.name != _ROOM)]
+        checks = [
+            each for each in context.platform.checks(spec) if each.early and (nodes or each.name not in _OF_NEW_NODES)
+        ]
         names = {check.name for check in checks}
         asked = [replace(each, needs=tuple(names & {*each.needs}), explained_by=(), moot_without=()) for each in checks]
         self._console = context.console
@@ -77,5 +79,5 @@ class EarlyChecks:
         for check in found:
             if check.status is Status.FAILED and check.exit_code is not ExitCode.BUG:
                 raise _KINDS[check.exit_code](check.message, hint=check.hint, details=check.details)
-            if check.status is Status.WARNING and check.name == _ROOM:
+            if check.status is Status.WARNING and check.name in _OF_NEW_NODES:
                 self._console.warn(f"{check.message}; {check.hint}")

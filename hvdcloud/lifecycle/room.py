@@ -70,8 +70,9 @@ class RoomWait:
                     spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
                     found = self._context.provider.plan(spec)
             except KeyboardInterrupt:
+                what = f"{self._command} of {self._context.name}"
                 raise InterruptedByUserError(
-                    f"{self._command} of {self._context.name} was interrupted while waiting for room; nothing of it is left",
+                    f"{what} was interrupted while waiting for room; nothing of it is left",
                     hint=f"hvdcloud {self._command} --wait 6h starts again",
                 ) from None
             except (CapacityError, NodeError) as passing:

@@ -169,6 +169,7 @@ def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> S
         "gce.network": "google_compute_network",
         "gce.subnetwork": "google_compute_subnetwork",
         "gce.service_account": "google_service_account",
+        "image.remote.service_account": "google_service_account",
         "image.repository": "google_artifact_registry_repository",
         "checkpoints.bucket": BUCKET,
     }

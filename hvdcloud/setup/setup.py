@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.files import state_root
 from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
+from hvdcloud.google.grants import remember_grants
 from hvdcloud.interrupts import interrupted_once
 from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_choices
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
@@ -39,6 +40,7 @@ Confirm = Callable[[str], bool]
 _KEYS = {
     **{name: f"gce.{name}" for name in ("project", "network", "subnetwork", "service_account")},
     "repository": "image.repository",
+    "build_service_account": "image.remote.service_account",
     "bucket": "checkpoints.bucket",
 }
 
@@ -132,7 +134,11 @@ def setup(
             if not plan.empty or plan.outputs_change:
                 begun = {*work.choices().get("begun", ()), *terraform.begun()}
                 work.remember(begun=sorted(begun))
-                _apply_all(terraform, plan, console, may_adopt=None if adopt else begun, confirm=confirm)
+                try:
+                    _apply_all(terraform, plan, console, may_adopt=None if adopt else begun, confirm=confirm)
+                finally:
+                    if any("_iam_" in change.type for change in plan.changes):
+                        remember_grants(project)
                 work.remember(begun=[])
             outputs = terraform.outputs()
     values = yaml_values(outputs, config.name)

@@ -171,6 +171,7 @@ run "operators" {
   assert {
     condition = toset([for each in google_project_iam_member.operator : "${each.member} ${each.role}"]) == toset(flatten([
       for who in ["user:ada@example.com", "group:ci@example.com"] : [
+        "${who} roles/cloudbuild.builds.editor",
         "${who} roles/compute.instanceAdmin.v1",
         "${who} roles/compute.securityAdmin",
         "${who} roles/iap.tunnelResourceAccessor",
@@ -198,6 +199,11 @@ run "operators" {
   assert {
     condition     = alltrue([for each in google_service_account_iam_member.operator : each.service_account_id == google_service_account.node.name])
     error_message = "operators may act as another account than the nodes'"
+  }
+
+  assert {
+    condition     = { for who, each in google_service_account_iam_member.operator_build : who => "${each.member} ${each.role} ${each.service_account_id}" } == { for who in var.operators : who => "${who} roles/iam.serviceAccountUser ${google_service_account.build.name}" }
+    error_message = "operators can't start builds that run as the builds' account, or may do more than that"
   }
 }
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,6 +291,36 @@ def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> No
     assert vm.statuses[-1]["step"] == "pull"
     assert error in vm.statuses[-1]["error"]
     assert vm.called("docker run") == []
+
+
+DENIED = (
+    'denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource (or it may not exist).'
+)
+
+
+def test_a_pull_that_is_refused_after_setup_is_tried_again_with_a_new_login(vm: Vm) -> None:
+    vm.put("pull", f"if (($1 < 3)); then echo '{DENIED}' >&2; exit 1; fi\n")
+    done = vm.boot(settled_at=time.time() + 60)
+    assert done.returncode == 0, done.stdout
+    assert len(vm.called("docker pull")) == len(vm.called("docker login")) == 3
+    assert [status["status"] for status in vm.statuses].count("not allowed to pull yet") == 2
+    assert vm.statuses[-1] == {"status": "starting"}
+    assert "what hvdcloud setup grants takes minutes to hold" in done.stdout
+
+
+def test_a_pull_that_stays_refused_ends_when_every_grant_holds(vm: Vm) -> None:
+    vm.put("pull", f"echo '{DENIED}' >&2; exit 1\n")
+    settled_at = time.time() + 2
+    assert vm.boot(settled_at=settled_at).returncode == 1
+    assert time.time() >= settled_at - 1
+    assert len(vm.called("docker pull")) > 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "pull", "error": DENIED}
+
+
+def test_an_image_that_is_missing_is_not_waited_for_after_setup_either(vm: Vm) -> None:
+    vm.put("pull", "echo 'manifest unknown' >&2; exit 1\n")
+    assert vm.boot(settled_at=time.time() + 60).returncode == 1
+    assert len(vm.called("docker pull")) == 1
 
 
 def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:

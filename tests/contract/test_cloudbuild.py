@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config.model import ImageConfig
+from hvdcloud.config.model import ImageConfig, RemoteBuildConfig
 from hvdcloud.errors import (
     CapacityError,
     CredentialsError,
@@ -22,7 +23,7 @@ from hvdcloud.errors import (
     InterruptedByUserError,
     UsageError,
 )
-from hvdcloud.google import http
+from hvdcloud.google import grants, http
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.cloudbuild.build import RemoteBuilder, RemoteResult
 from hvdcloud.image.cloudbuild.client import CloudBuild
@@ -55,6 +56,7 @@ class Laptop:
     config: ImageConfig = field(default_factory=ImageConfig)
     events: list[BuildEvent] = field(default_factory=list)
     on_event: Callable[[BuildEvent], None] = lambda _: None
+    settled_at: float = 0.0
 
     def build(self, plan: ImagePlan, *, repository: str | None = None) -> RemoteResult:
         return self.builder().build(plan, repository=repository or self.repository)
@@ -83,6 +85,7 @@ class Laptop:
             config=self.config,
             progress=progress,
             poll_seconds=0.05,
+            settled_at=self.settled_at,
         )
 
     def bucket(self, seconds: float = 10.0) -> GcsBucket:
@@ -260,7 +263,7 @@ def test_a_log_that_cannot_be_read_for_a_while_is_shown_once_and_whole(laptop: L
 def test_a_log_that_may_not_be_read_is_no_reason_to_fail(laptop: Laptop) -> None:
     laptop.place.storage.fault(path="log-", method="GET", action={"status": 403}, times=1000)
     assert laptop.build(tiny_plan("1")).digest
-    (warning,) = laptop.said("warning")
+    (_, warning) = laptop.said("warning")
     assert "roles/storage.objectAdmin" in warning
 
 
@@ -430,7 +433,28 @@ def test_an_account_that_may_not_use_the_bucket_needs_a_role_there(laptop: Lapto
     laptop.place.storage.authorize = lambda token: not token
     error = laptop.failure(tiny_plan("1"), CredentialsError)
     assert "could not resolve source" in error.message
-    assert "roles/storage.admin on the bucket" in error.hint
+    assert error.hint == "hvdcloud setup makes an account that may build, and sets image.remote.service_account"
+    warned = [event.text for event in laptop.events if event.kind == "warning"]
+    assert [text.partition(":")[0] for text in warned] == ["image.remote.service_account is not set"]
+    # With an account, it is this one that needs a role.
+    laptop.config = ImageConfig(remote=RemoteBuildConfig(service_account="mine@test-project.iam.gserviceaccount.com"))
+    laptop.events.clear()
+    assert "roles/storage.admin on the bucket" in laptop.failure(tiny_plan("1"), CredentialsError).hint
+    assert [event for event in laptop.events if event.kind == "warning"] == []
+
+
+def test_an_account_that_setup_has_just_made_is_waited_for(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.1)
+    laptop.place.storage.authorize = lambda token: not token
+    laptop.settled_at = time.time() + 60
+
+    def arrive(event: BuildEvent) -> None:
+        if event.text.startswith("not allowed yet"):
+            laptop.place.storage.authorize = None
+
+    laptop.on_event = arrive
+    assert laptop.build(tiny_plan("1")).digest.startswith("sha256:")
+    assert "not allowed yet: what setup grants takes minutes to hold; trying again for 1 min" in laptop.said("image")
 
 
 def test_an_account_that_may_not_push_needs_a_role_at_the_registry(
@@ -451,4 +475,4 @@ def test_an_account_that_may_not_push_needs_a_role_at_the_registry(
         for plan in (tiny_plan("1"), tiny_plan("1", builder="FROM scratch AS builder\nCOPY compiled /\n")):
             error = laptop.failure(plan, CredentialsError)
             assert "may not push the image: " in error.message
-            assert "roles/artifactregistry.writer" in error.hint
+            assert "hvdcloud setup makes an account that may build" in error.hint

@@ -19,6 +19,7 @@ from tests.standins.terraform import MODULE, ROOT, VENV, change, fail, heal, mis
 from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
+BUILDS = "serviceAccount:hvdcloud-build@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
     "other_regions": '{us-east1 = "10.10.16.0/20"}',
@@ -134,14 +135,28 @@ def test_nothing_is_open_to_the_internet(everything: Workplace) -> None:
     assert all(rule["target_tags"] == ["hvdcloud"] for rule in rules)
 
 
-def test_nodes_may_only_write_checkpoints_read_images_and_log(place: Workplace) -> None:
+def test_nodes_and_builds_may_only_do_their_work(place: Workplace) -> None:
     applied = place.apply()
     assert applied.returncode == 0, applied.stderr
     assert {(who, role) for who, role, _ in _bindings(place.folder)} == {
         (NODES, "roles/storage.objectUser"),
         (NODES, "roles/artifactregistry.reader"),
         (NODES, "roles/logging.logWriter"),
+        (BUILDS, "roles/storage.admin"),
+        (BUILDS, "roles/artifactregistry.writer"),
     }
+
+
+def test_operators_may_start_builds_as_the_builds_account(everything: Workplace) -> None:
+    who = {"user:ada@example.com", "group:ci@example.com"}
+    given = {(role, member) for member, role, _ in _bindings(everything.folder)}
+    assert {member for role, member in given if role == "roles/cloudbuild.builds.editor"} == who
+    acting = [
+        binding["member"]
+        for binding in resources(everything.folder)["google_service_account_iam_member"].values()
+        if "hvdcloud-build@" in binding["service_account_id"]
+    ]
+    assert set(acting) == who
 
 
 def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplace) -> None:
@@ -177,7 +192,8 @@ def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(ever
     assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
     # It acts as itself, and as no other account.
     users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
-    assert sorted(users) == sorted([NODES, "user:ada@example.com", "group:ci@example.com"])
+    operators = ["user:ada@example.com", "group:ci@example.com"]
+    assert sorted(users) == sorted([NODES, *operators, *operators])
 
 
 class _Text(str):
@@ -215,6 +231,7 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "regions": ["us-central1", "us-east1"],
         "subnetwork": "hvdcloud",
         "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
+        "build_service_account": "hvdcloud-build@test-project.iam.gserviceaccount.com",
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
     }

@@ -105,7 +105,7 @@ def test_a_project_without_problems_is_reported_as_such_and_nothing_changes(
     changed = [
         entry.method
         for entry in cloud.cloud.emulator.log.entries()
-        if entry.http != "GET" and not entry.method.endswith("testIamPermissions")
+        if entry.http != "GET" and not entry.method.endswith(("testIamPermissions", "getIamPolicy"))
     ]
     assert changed == []
     assert {method for method, *_ in cloud.cloud.storage.requests} <= {"GET"}
@@ -204,6 +204,49 @@ def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, 
     emulator.access.clear()
     emulator.google.gone.add(NODES_ACCOUNT)
     examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
+
+
+def test_nodes_that_no_policy_lets_pull_or_write_are_warned_of(
+    cloud: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
+    google, storage = cloud.cloud.emulator.google, cloud.cloud.storage
+    repository = "projects/test-project/locations/us-central1/repositories/hvdcloud"
+    image = {"repository": "us-central1-docker.pkg.dev/test-project/hvdcloud/t", "requirements": None, "device": "cuda"}
+    named = well(cloud, tmp_path / "more", image=image)
+    reader = {"role": "roles/artifactregistry.reader", "members": [f"serviceAccount:{NODES_ACCOUNT}"]}
+    google.policies[repository] = [reader]
+    assert examine(named).checks["node rights"]["status"] == "ok"
+
+    google.policies.clear()
+    found = examine(named).checks["node rights"]
+    assert found["status"] == "warning"
+    assert found["message"] == (
+        f"no role lets {NODES_ACCOUNT}, which nodes run as, pull from us-central1-docker.pkg.dev/test-project/hvdcloud"
+    )
+    assert found["hint"] == (
+        "gcloud artifacts repositories add-iam-policy-binding hvdcloud --location=us-central1 --project=test-project "
+        f"--member=serviceAccount:{NODES_ACCOUNT} --role=roles/artifactregistry.reader"
+    )
+    with bucket_policy(storage, []):
+        assert " or use the bucket gs://bucket" in examine(named).checks["node rights"]["message"]
+    with bucket_policy(storage, None):
+        report = examine(project)
+        assert (report.exit_code, report.names("unknown")) == (0, ["node rights"])
+
+
+@contextlib.contextmanager
+def bucket_policy(storage: Any, bindings: Any) -> Iterator[None]:
+    """The buckets' IAM policy."""
+    before, storage.bindings = storage.bindings, bindings
+    yield
+    storage.bindings = before
+
+
+def test_up_warns_of_nodes_that_could_not_write_before_it_makes_them(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.access.deny(cloud.cloud.emulator.keys.email, "compute.instances.create")
+    with bucket_policy(cloud.cloud.storage, []):
+        said = project.hvdcloud("up", "--yes", expect=3).err
+    assert f"warning: no role lets {NODES_ACCOUNT}, which nodes run as, use the bucket gs://bucket; gcloud" in said
 
 
 def test_a_project_that_is_not_there_is_reported_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:

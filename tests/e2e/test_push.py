@@ -7,6 +7,7 @@ import io
 import json
 import secrets
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import requests
 
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.publish.push import push
@@ -198,6 +200,29 @@ def test_a_token_that_the_registry_never_takes_is_a_matter_of_roles(
             call()
         assert "roles/artifactregistry.writer" in raised.value.hint
     assert tokens.issued == ["wrong"] * 3
+
+
+def test_a_registry_that_refuses_right_after_setup_is_asked_again(
+    google_registry: str, reference: str, tokens: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.1)
+    tokens.tokens[:] = ["early", "early", "early", TOKEN]
+    events: list[BuildEvent] = []
+    settled_at = time.time() + 60
+    digest = push(reference, f"{google_registry}/hvdcloud/young", progress=events.append, settled_at=settled_at)
+    assert digest.startswith("sha256:")
+    waits = [event.text for event in events if event.kind == "image"]
+    assert waits == ["not allowed yet: what setup grants takes minutes to hold; trying again for 1 min"] * 2
+
+
+def test_a_registry_that_still_refuses_when_every_grant_holds_is_a_matter_of_roles(
+    google_registry: str, reference: str, tokens: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.3)
+    tokens.tokens[:] = ["wrong"]
+    with pytest.raises(CredentialsError, match=r"unauthorized|denied"):
+        push(reference, f"{google_registry}/hvdcloud/never", progress=ignore, settled_at=time.time() + 1)
+    assert len(tokens.issued) > 3
 
 
 def test_a_tag_that_is_not_there_has_no_digest(registry: str, google_registry: str, tokens: Account) -> None:

@@ -45,6 +45,7 @@ KEYS = {
     ("gce", "network"): NETWORK,
     ("gce", "subnetwork"): SUBNETWORK,
     ("gce", "service_account"): f"hvdcloud@{LAB}.iam.gserviceaccount.com",
+    ("image", "remote", "service_account"): f"hvdcloud-build@{LAB}.iam.gserviceaccount.com",
     ("image", "repository"): f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/digits",
     ("checkpoints", "bucket"): f"gs://{LAB}-hvdcloud/digits",
 }
@@ -165,9 +166,14 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     # The cluster commands work from there: nothing more has to be typed.
     assert lab.project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
 
+    # Only what was granted just now is young.
+    granted = lab.project.state / "_setup" / LAB / "granted"
+    os.utime(granted, (0, 0))
+
     text, state = lab.file.read_text(), lab.resources
     assert "nothing to do" in lab.setup().out  # No question is needed.
     assert (lab.file.read_text(), lab.resources) == (text, state)
+    assert granted.stat().st_mtime == 0
 
     folder = lab.project.state / "_setup" / LAB
     for each in (folder, folder.parent):
@@ -252,7 +258,8 @@ def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(la
     assert "= bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.err
     assert "left: bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.out
     assert "1.0 kB, less than $0.01 a month\n  deleted by hand with: gcloud storage rm --recursive gs://" in gone.out
-    assert "still names what is gone: gce.network, gce.subnetwork, gce.service_account, image.repository" in gone.out
+    dead = "gce.network, gce.subnetwork, gce.service_account, image.remote.service_account, image.repository"
+    assert f"still names what is gone: {dead}" in gone.out
     assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
     assert lab.keys == KEYS
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 IMAGE=us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 REGISTRY=us-central1-docker.pkg.dev
+SETTLED_AT=0
 GPU=no
 DRIVER=R580
 
@@ -19,6 +20,7 @@ LEVEL=0             # of subshells, where a command's failure is the job's
 HOPELESS=100        # exit status: trying again is no use
 IDLE_SECONDS=1800   # where the metadata server does not say: the default of limits.idle
 READY_SECONDS=600   # of a container that takes seconds
+SETTLING_PAUSE=15   # between two pulls that are refused
 DELETED_SECONDS=300 # how long a deletion that was granted may take
 SERIAL=/dev/ttyS0
 
@@ -445,12 +447,29 @@ gpu_flags() {
 
 # The steps, at every boot: after a reboot the container is there and only has to be started.
 image() {
+    local status
+    until log_in_and_pull; do
+        status=$?
+        refused_for_now || return "$status"
+        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in $SETTLING_PAUSE s"
+        report "{\"status\": \"not allowed to pull yet\"$(beside)}"
+        sleep "$SETTLING_PAUSE"
+    done
+}
+
+# A new login each time. In a condition, where a command's failure ends nothing by itself.
+log_in_and_pull() {
     if [[ -n $REGISTRY ]]; then
         step login '{"status": "login"}'
-        retry 4 log_in
+        retry 4 log_in || return
     fi
     step pull "{\"status\": \"pulling\", \"percent\": 0$(beside)}"
     retry 5 pull
+}
+
+# https://cloud.google.com/iam/docs/access-change-propagation
+refused_for_now() {
+    ((EPOCHSECONDS < SETTLED_AT)) && grep -qiE 'denied|unauthorized|forbidden' "$ERRORS"
 }
 
 step host '{"status": "host"}'

@@ -23,6 +23,8 @@ NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 """The VMs' service account: may read images and use the bucket, and nothing else unless `emulator.access` allows it."""
 SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
 """The one that `hvdcloud setup` makes, likewise."""
+BUILD_ACCOUNT = f"hvdcloud-build@{PROJECT}.iam.gserviceaccount.com"
+"""The one that `hvdcloud setup` makes for builds: may push images and use the bucket."""
 
 
 @dataclass
@@ -138,11 +140,16 @@ def running_cloud(
             roles = {
                 emulator.keys.email: ("pull", "push"),
                 BUILDER: ("pull", "push"),
+                BUILD_ACCOUNT: ("pull", "push"),
                 NODES_ACCOUNT: ("pull",),
                 SETUP_ACCOUNT: ("pull",),
                 "": None,
             }
-            return roles.get(account(token), ())
+            return roles.get(account(token), ()) if emulator.access.settled(account(token)) else ()
+
+        def may_use_bucket(email: str) -> bool:
+            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, BUILDER, BUILD_ACCOUNT)
+            return known and emulator.access.settled(email)
 
         addresses = tuple({"127.0.0.1", here})
         tokens = stack.enter_context(
@@ -155,7 +162,7 @@ def running_cloud(
                 folder / "bucket",
                 host=here,
                 # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
-                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, SETUP_ACCOUNT, BUILDER),
+                authorize=lambda token: not token or may_use_bucket(account(token)),
             )
         )
         builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))

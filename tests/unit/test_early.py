@@ -109,7 +109,9 @@ def test_too_many_nodes_for_this_machine_are_warned_of_where_they_are_made(
     assert err.getvalue() == said
 
 
-@pytest.mark.parametrize(("provider", "names"), [("local", {"machine", "bucket"}), ("gce", {"credentials", "bucket"})])
+@pytest.mark.parametrize(
+    ("provider", "names"), [("local", {"machine", "bucket"}), ("gce", {"credentials", "bucket", "node rights"})]
+)
 def test_what_is_asked_of_each_platform(tmp_path: Path, provider: str, names: set[str]) -> None:
     context, _ = context_of(tmp_path, provider=provider)
     asked = providers.platform(context.config).checks(make_spec(context))

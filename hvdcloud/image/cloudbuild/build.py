@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, InterruptedByUserError
+from hvdcloud.google import grants
 from hvdcloud.image import engine_stream
 from hvdcloud.image.cloudbuild.client import RUNNING, CloudBuild
-from hvdcloud.image.cloudbuild.error_catalogue import BUCKET_ROLE, PUSH_ROLE, READ_LOG_ROLE
+from hvdcloud.image.cloudbuild.error_catalogue import BUCKET_ROLE, MAKE_ACCOUNT, NO_ACCOUNT, PUSH_ROLE, READ_LOG_ROLE
 from hvdcloud.image.cloudbuild.log import BuildLog
 from hvdcloud.image.cloudbuild.request import Names, Source, build_request, content_tag, names_of
 from hvdcloud.image.cloudbuild.source import FOLDER, merged, send
@@ -53,6 +54,7 @@ class RemoteBuilder:
         config: the `image` section of hvdcloud.yaml.
         progress: called for every step and every line of output; `image` events are for people who wait.
         poll_seconds: between two questions about the build.
+        settled_at: until then (seconds of `time.time()`) Cloud Build may refuse what is granted already.
     """
 
     client: CloudBuild
@@ -61,6 +63,7 @@ class RemoteBuilder:
     config: ImageConfig
     progress: Progress
     poll_seconds: float = POLL_SECONDS
+    settled_at: float = 0.0
     _attempt: str = ""
     """Tag of the build that this command has asked for."""
 
@@ -82,6 +85,10 @@ class RemoteBuilder:
             build = self._running(plan, names) or self._started(plan, todo, names)
             self._say(f"build {build['id']}: {build.get('logUrl', '')}")
             ended = self._followed(build, {names.ids[step.reference]: step for step in plan.steps})
+        except CredentialsError as error:
+            if error.hint in (BUCKET_ROLE, PUSH_ROLE) and self.config.remote.service_account is None:
+                error.hint = MAKE_ACCOUNT
+            raise
         except KeyboardInterrupt:
             raise self._interrupted(plan) from None
         return self._result(ended, names)
@@ -131,7 +138,16 @@ class RemoteBuilder:
             machine_type=self.config.remote.machine_type,
             service_account=self.config.remote.service_account,
         )
-        return self.client.create(request)
+        if self.config.remote.service_account is None:
+            self.progress(BuildEvent(kind="warning", text=NO_ACCOUNT))
+        while True:
+            try:
+                return self.client.create(request)
+            except CredentialsError:
+                if time.time() >= self.settled_at:
+                    raise
+            self._say(grants.waiting(self.settled_at))
+            time.sleep(grants.PAUSE_SECONDS)
 
     @property
     def _logs(self) -> str:

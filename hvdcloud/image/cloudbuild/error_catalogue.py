@@ -9,11 +9,16 @@ from hvdcloud.google.error_catalogue import PROJECT_WIDE, Action, Rule
 
 _IAM = "https://console.cloud.google.com/iam-admin/iam?project={project}"
 _AGAIN = "run hvdcloud build --remote again; https://status.cloud.google.com shows outages"
-_ACCOUNT = "the account that builds run as (image.remote.service_account, else Cloud Build's own)"
+_ACCOUNT = "the account that builds run as (image.remote.service_account)"
 _ROLES = "https://cloud.google.com/build/docs/iam-roles-permissions"
 
 BUCKET_ROLE = f"give {_ACCOUNT} roles/storage.admin on the bucket: it reads the source and writes the log there"
 PUSH_ROLE = f"give {_ACCOUNT} roles/artifactregistry.writer on image.repository, and see that the repository exists"
+MAKE_ACCOUNT = "hvdcloud setup makes an account that may build, and sets image.remote.service_account"
+NO_ACCOUNT = (
+    "image.remote.service_account is not set: the build runs as the project's default account, which in many "
+    f"organizations may do nothing; {MAKE_ACCOUNT}"
+)
 READ_LOG_ROLE = "roles/storage.objectAdmin on the bucket lets you send the source and read the log"
 
 _DENIED = partial(Rule, action=Action.STOP, error=CredentialsError)

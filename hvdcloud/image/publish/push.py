@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image import engine_stream
-from hvdcloud.image.engine_stream import Progress
+from hvdcloud.image.engine_stream import BuildEvent, Progress
 from hvdcloud.image.publish import registry
 
 # A registry that takes in a layer of gigabytes may say nothing while it looks it through.
 SILENCE_SECONDS = 600
 
 
-def push(reference: str, repository: str, *, progress: Progress, architecture: str = "") -> str:
+def push(
+    reference: str, repository: str, *, progress: Progress, architecture: str = "", settled_at: float = 0.0
+) -> str:
     """Pushes `reference` and returns the digest (`sha256:…`) that the registry gave it: what nodes are to run.
 
     Credentials are those of `docker login`, credential helpers included; for Google's registries a new access token of
@@ -26,6 +31,7 @@ def push(reference: str, repository: str, *, progress: Progress, architecture: s
         reference: the image in the engine, with a tag.
         repository: `HOST/PATH`; a tag of its own (`HOST/PATH:TAG`) is used instead of the reference's.
         architecture: of the nodes, in the engine's words: `amd64`; "": any.
+        settled_at: until then (seconds of `time.time()`) Google's registry may refuse what is granted already.
 
     Raises:
         UsageError: `repository` is not a repository name.
@@ -43,18 +49,20 @@ def push(reference: str, repository: str, *, progress: Progress, architecture: s
         host = registry.host_of(target)
         if not google_registry(host):
             return _send(client, target, credentials=None, progress=progress)
-        try:
-            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
-        except ImageError as error:
-            if not engine_stream.says_refused(error.message):
-                raise
-        # A token ends after an hour, maybe in the middle of a push; layers that have arrived are not sent twice.
-        try:
-            return _send(client, target, credentials=registry.auth_config(host), progress=progress)
-        except ImageError as error:
-            if not engine_stream.says_refused(error.message):
-                raise
-            raise CredentialsError(error.message, hint=registry.role_hint(host), details=error.details) from error
+        for attempt in itertools.count():
+            try:
+                return _send(client, target, credentials=registry.auth_config(host), progress=progress)
+            except ImageError as error:
+                if not engine_stream.says_refused(error.message):
+                    raise
+                # A token ends after an hour, maybe in the middle of a push; layers that arrived are not sent twice.
+                if attempt and time.time() >= settled_at:
+                    hint = registry.role_hint(host)
+                    raise CredentialsError(error.message, hint=hint, details=error.details) from error
+            if attempt:
+                progress(BuildEvent(kind="image", text=grants.waiting(settled_at)))
+                time.sleep(grants.PAUSE_SECONDS)
+        raise AssertionError("not reached")
 
 
 def _tag(client: Any, reference: str, repository: str, target: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import HvdcloudError, TeardownError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
@@ -258,7 +259,10 @@ class GceProvider:
     @cached_property
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
-        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
+        project = self._client.project
+        return settings_of(
+            self._config, self._limits, project=project, ssh_source=source, settled_at=settled_at(project)
+        )
 
     @cached_property
     def _firewall_rules(self) -> Sequence[Resource]:

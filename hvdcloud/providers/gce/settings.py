@@ -41,6 +41,8 @@ class Settings:
     """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
     endpoint: str | None = None
     """Another Compute API endpoint than Google's, for the nodes."""
+    settled_at: float = 0.0
+    """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
 
@@ -92,7 +94,9 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
-def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
+def settings_of(
+    config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str, settled_at: float = 0.0
+) -> Settings:
     """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
     gpu = config.gpu
     return Settings(
@@ -112,4 +116,5 @@ def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_so
         max_cost=limits.max_cost,
         idle_seconds=limits.idle,
         endpoint=config.endpoint,
+        settled_at=settled_at,
     )

@@ -83,6 +83,8 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
             emulator.google.billing = bool(value["on"])
         case ("POST", ["access", "deny"]):
             emulator.access.deny(value.get("email", emulator.keys.email), *value["permissions"])
+        case ("POST", ["access", "settle"]):
+            emulator.access.settle(value["email"], seconds=value["seconds"])
         case ("POST", ["tokens", "revoke"]):
             emulator.keys.revoke()
         case _:

@@ -37,6 +37,7 @@ class StorageServer:
         authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
 
     Attributes:
+        bindings: of every bucket's IAM policy; None: nobody may read it.
         denied: permissions that no account has, as `testPermissions` tells.
         settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
     """
@@ -53,6 +54,7 @@ class StorageServer:
         authorize: Callable[[str], bool] | None = None,
     ) -> None:
         self.authorize = authorize
+        self.bindings: list[dict[str, Any]] | None = [{"role": "roles/storage.objectUser", "members": ["allUsers"]}]
         self.denied: set[str] = set()
         self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
@@ -193,6 +195,14 @@ def _route(owner: StorageServer, request: Request) -> None:
             held = [each for each in request.permissions if each not in owner.denied]
             kind = {"kind": "storage#testIamPermissionsResponse"}
             request.answer({**kind, "permissions": held} if held else kind)
+        case ("GET", ["storage", "v1", "b", bucket, "iam"]):
+            request.allow("optionsRequestedPolicyVersion")
+            owner.store.bucket(bucket)
+            if owner.bindings is None:
+                message = "caller does not have storage.buckets.getIamPolicy access to the Google Cloud Storage bucket."
+                raise ApiError(403, "forbidden", message)
+            policy = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", "version": 1}
+            request.answer({**policy, "etag": "CAE=", "bindings": owner.bindings})
         case ("DELETE", ["storage", "v1", "b", bucket]):
             request.allow()
             owner.store.delete_bucket(bucket)

@@ -66,6 +66,12 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
     return fine(f"{url} can be written") if isinstance(bucket, ApiError) else _settings(url, bucket, region=region)
 
 
+def bucket_policy(login: Login, name: str) -> dict[str, Any]:
+    """Who may do what in a bucket. Raises ApiError: it cannot be read."""
+    found: dict[str, Any] = _storage(login).read(f"b/{name}/iam", {"optionsRequestedPolicyVersion": 3})
+    return found
+
+
 def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Finding:
     name = url.removeprefix("gs://").partition("/")[0]
     location = str(bucket.get("location", "")).upper()

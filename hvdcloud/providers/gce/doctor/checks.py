@@ -16,6 +16,7 @@ from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
+from hvdcloud.providers.gce.doctor.node_rights import check_node_rights
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -60,6 +61,7 @@ class _Checks:
         yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
         yield Check(name="permissions", run=self._permissions, **of_project)
         yield Check(name="service account", run=self._service_account, **of_compute)
+        yield Check(name="node rights", run=self._node_rights, **of_compute, early=True)
         # The first of them needs no answer, and without it the others make no sense.
         yield Check(name="machine", run=self._machine)
         of_machine = {**of_compute, "needs": ("credentials", "machine")}
@@ -87,6 +89,15 @@ class _Checks:
     def _service_account(self) -> Finding:
         account = self._config.service_account
         return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
+
+    def _node_rights(self) -> Finding:
+        return check_node_rights(
+            self._login(),
+            account=self._config.service_account,
+            repository=self._repository,
+            bucket=self._spec.bucket,
+            setup=setup_hint(),
+        )
 
     # --- machines -------------------------------------------------------------------------------------------------
 

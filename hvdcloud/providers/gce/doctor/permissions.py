@@ -228,12 +228,7 @@ def check_service_account(login: Login, *, account: str | None, setup: str) -> F
         account: None: the project's default.
         setup: how to get one.
     """
-    email = account
-    if email is None:
-        try:
-            email = str(login.client().get_project().get("defaultServiceAccount", ""))
-        except ApiError as error:
-            raise error.as_user_error(doing=f"find the default service account of {login.project}") from error
+    email = account or default_account(login)
     if not email:
         return failed(
             f"project {login.project} has no default service account, and gce.service_account is not set",
@@ -257,8 +252,17 @@ def check_service_account(login: Login, *, account: str | None, setup: str) -> F
             error=CredentialsError,
         )
     if account is None:
-        return warning(f"nodes run as {email}, the project's default, which may do more than nodes need", hint=setup)
+        said = "which the organization may allow more than nodes need, or nothing at all"
+        return warning(f"nodes run as {email}, the project's default, {said}", hint=setup)
     return fine(f"nodes run as {email}")
+
+
+def default_account(login: Login) -> str:
+    """The service account of VMs that name none; "": there is none."""
+    try:
+        return str(login.client().get_project().get("defaultServiceAccount", ""))
+    except ApiError as error:
+        raise error.as_user_error(doing=f"find the default service account of {login.project}") from error
 
 
 def _switched_off(error: ApiError) -> bool:

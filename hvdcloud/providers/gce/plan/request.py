@@ -153,6 +153,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
             registry_login=google_registry(spec.image.partition("/")[0]),
             gpu=gpu_count > 0,
             driver=DRIVER,
+            settled_at=settings.settled_at,
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",

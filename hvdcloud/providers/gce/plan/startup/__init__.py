@@ -1,9 +1,9 @@
 """The scripts of a VM: at every boot host, driver and image side by side, container; and at its end. Pure.
 
 The guest attribute `hvdcloud/status` says how it fares, as a JSON object: `{"status": S}`, where S is host, login,
-pulling (with `percent`, and `"beside": "driver"` while the driver is being installed), driver or starting, or
-`{"status": "failed", "step": …, "error": …}`. From starting on the container's entrypoint writes it too. The serial
-port has more, in lines that begin with `hvdcloud: `.
+pulling (with `percent`), not allowed to pull yet (both with `"beside": "driver"` while the driver is being installed),
+driver or starting, or `{"status": "failed", "step": …, "error": …}`. From starting on the container's entrypoint writes
+it too. The serial port has more, in lines that begin with `hvdcloud: `.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ _SHEBANG = "#!/bin/bash\n"
 
 
 def render(
-    *, profile: Literal["cos", "dlvm"], image: str, registry_login: bool, gpu: bool, driver: str = "default"
+    *,
+    profile: Literal["cos", "dlvm"],
+    image: str,
+    registry_login: bool,
+    gpu: bool,
+    driver: str = "default",
+    settled_at: float = 0.0,
 ) -> str:
     """The script's text.
 
@@ -28,10 +34,12 @@ def render(
         gpu: the VM has GPUs.
         driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version; Deep Learning VM
             images have theirs built in.
+        settled_at: until then, in seconds since 1970, a registry that refuses the pull is asked again.
     """
     values = {
         "IMAGE": image,
         "REGISTRY": image.partition("/")[0] if registry_login else "",
+        "SETTLED_AT": str(int(settled_at)),
         "GPU": "yes" if gpu else "no",
     }
     if profile == "cos":

@@ -1,12 +1,29 @@
 #!/bin/bash
 # The steps, at every boot: after a reboot the container is there and only has to be started.
 image() {
+    local status
+    until log_in_and_pull; do
+        status=$?
+        refused_for_now || return "$status"
+        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in $SETTLING_PAUSE s"
+        report "{\"status\": \"not allowed to pull yet\"$(beside)}"
+        sleep "$SETTLING_PAUSE"
+    done
+}
+
+# A new login each time. In a condition, where a command's failure ends nothing by itself.
+log_in_and_pull() {
     if [[ -n $REGISTRY ]]; then
         step login '{"status": "login"}'
-        retry 4 log_in
+        retry 4 log_in || return
     fi
     step pull "{\"status\": \"pulling\", \"percent\": 0$(beside)}"
     retry 5 pull
+}
+
+# https://cloud.google.com/iam/docs/access-change-propagation
+refused_for_now() {
+    ((EPOCHSECONDS < SETTLED_AT)) && grep -qiE 'denied|unauthorized|forbidden' "$ERRORS"
 }
 
 step host '{"status": "host"}'

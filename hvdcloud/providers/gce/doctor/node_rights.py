@@ -1,0 +1,141 @@
+"""What `hvdcloud doctor` says of the nodes' own rights: by the IAM policies of the image's repository and the bucket.
+
+An account may get a role from a folder or from the organization too, whose policies are not read: what no policy here
+grants is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from hvdcloud.checks import Finding, fine, unknown, warning
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce.doctor.bucket import bucket_policy
+from hvdcloud.providers.gce.doctor.permissions import Login, default_account
+
+Bindings = Sequence[Mapping[str, Any]]
+"""`[{"role": "roles/editor", "members": ["serviceAccount:…"]}]`, https://cloud.google.com/iam/docs/reference/rest/v1/Policy"""
+
+_BASIC = ("roles/owner", "roles/editor")
+# https://cloud.google.com/artifact-registry/docs/access-control#roles
+PULL_ROLES = frozenset(
+    (
+        *_BASIC,
+        "roles/viewer",
+        *(f"roles/artifactregistry.{each}" for each in ("reader", "writer", "repoAdmin", "admin")),
+    )
+)
+# https://cloud.google.com/storage/docs/access-control/iam-roles; the legacy ones are what editors of the project have.
+_WRITERS = ("objectUser", "objectAdmin", "admin", "legacyBucketOwner", "legacyBucketWriter")
+WRITE_ROLES = frozenset(f"roles/storage.{each}" for each in _WRITERS)
+_REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
+
+
+def check_node_rights(login: Login, *, account: str | None, repository: str | None, bucket: str, setup: str) -> Finding:
+    """Whether nodes may pull the image and write checkpoints.
+
+    Args:
+        account: e-mail address; None: the project's default.
+        repository: `image.repository`; None, or not of Artifact Registry: pulling is not looked at.
+        bucket: `gs://BUCKET[/PREFIX]`.
+        setup: how to get an account that may.
+    """
+    email = account or default_account(login)
+    if not email or not bucket.startswith("gs://"):
+        return unknown("not checked: see service account and bucket")
+    found = _REPOSITORY.match(repository or "")
+    name = bucket.removeprefix("gs://").partition("/")[0]
+    location, project, images = found.groups() if found else ("", login.project, "")
+    questions: list[Callable[[], Bindings]] = [
+        lambda: _bindings(login.api("cloudresourcemanager").post(f"projects/{project}:getIamPolicy", _VERSION)),
+        lambda: _bindings(bucket_policy(login, name)),
+        lambda: (
+            _bindings(login.api("artifactregistry").read(_path(project, location, images), _QUERY)) if found else ()
+        ),
+    ]
+    of_project, of_bucket, of_images = side_by_side(_answer, questions, only_reads=True)
+    grants: list[tuple[bool | None, str, str]] = [
+        (
+            granted(
+                email,
+                WRITE_ROLES,
+                project=project,
+                policies=(of_bucket, of_project if project == login.project else None),
+            ),
+            f"use the bucket gs://{name}",
+            f"gcloud storage buckets add-iam-policy-binding gs://{name} --member=serviceAccount:{email} "
+            "--role=roles/storage.objectUser",
+        )
+    ]
+    if found:
+        may_pull = granted(email, PULL_ROLES, project=project, policies=(of_images, of_project))
+        command = (
+            f"gcloud artifacts repositories add-iam-policy-binding {images} --location={location} --project={project} "
+            f"--member=serviceAccount:{email} --role=roles/artifactregistry.reader"
+        )
+        grants.insert(0, (may_pull, f"pull from {found.group()}", command))
+    lacking = [(what, command) for may, what, command in grants if may is False]
+    if lacking:
+        return warning(
+            f"no role lets {email}, which nodes run as, {' or '.join(what for what, _ in lacking)}",
+            hint=" && ".join(command for _, command in lacking) if account else setup,
+        )
+    if unclear := [what for may, what, _ in grants if may is None]:
+        return unknown(
+            f"the IAM policies, as far as they may be read, do not tell whether nodes may {' and '.join(unclear)}"
+        )
+    return fine(f"nodes may {' and '.join(what for _, what, _ in grants)}")
+
+
+def granted(email: str, roles: Collection[str], *, project: str, policies: Sequence[Bindings | None]) -> bool | None:
+    """Whether one of the policies gives the account one of the roles.
+
+    Args:
+        policies: the resource's, then its project's; None: it cannot be read.
+
+    Returns:
+        False if none does; None if that cannot be told: groups, conditions, custom roles, policies that are not read.
+    """
+    members = {f"serviceAccount:{email}", "allUsers", "allAuthenticatedUsers"}
+    basic = {each["role"] for each in policies[-1] or () if members & {*each.get("members", ())}}
+    # https://cloud.google.com/storage/docs/access-control/iam#convenience-values
+    members |= {f"project{role.rpartition('/')[2].capitalize()}:{project}" for role in basic}
+    answers = [None if policy is None else False for policy in policies]
+    answers += [_gives(binding, members, roles) for policy in policies for binding in policy or ()]
+    return True if True in answers else None if None in answers else False
+
+
+def _gives(binding: Mapping[str, Any], members: Collection[str], roles: Collection[str]) -> bool | None:
+    role, given = str(binding["role"]), binding.get("members", ())
+    custom = not role.startswith("roles/")
+    if role not in roles and not custom:
+        return False
+    if any(member in members for member in given):
+        return None if custom or "condition" in binding else True
+    others = ("group:", "domain:", "principal:", "principalSet:")
+    return None if any(member.startswith(others) for member in given) else False
+
+
+def _answer(ask: Callable[[], Bindings]) -> Bindings | None:
+    try:
+        return ask()
+    except ApiError:
+        # Whoever may run jobs need not be allowed to read policies.
+        return None
+
+
+def _bindings(policy: Mapping[str, Any]) -> Bindings:
+    found: Bindings = policy.get("bindings", ())
+    return found
+
+
+def _path(project: str, location: str, repository: str) -> str:
+    return f"projects/{project}/locations/{location}/repositories/{repository}:getIamPolicy"
+
+
+# An older version leaves conditions out: https://cloud.google.com/iam/docs/policies#versions
+_VERSION = {"options": {"requestedPolicyVersion": 3}}
+_QUERY = {"options.requestedPolicyVersion": 3}

@@ -1,0 +1,65 @@
+"""`up` while what `setup` has granted does not hold everywhere yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cloud import NODES_ACCOUNT, PROJECT, Cloud, Earlier, running_cloud
+from tests.support.harness import Project, Screen
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
+        yield cloud
+        assert cloud.left() == []
+
+
+@pytest.fixture(autouse=True)
+def access(cloud: Cloud) -> Iterator[None]:
+    yield
+    cloud.emulator.access.clear()
+
+
+def set_up_just_now(project: Project) -> None:
+    """What `setup` leaves when it has granted something."""
+    granted = project.state / "_setup" / PROJECT / "granted"
+    granted.parent.mkdir(parents=True)
+    granted.touch()
+
+
+def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-young")
+    set_up_just_now(project)
+    cloud.emulator.access.settle(NODES_ACCOUNT, seconds=600)
+    with project.started("up") as process:
+        screen = Screen(process)
+        screen.wait_for("not allowed to pull yet", seconds=150)
+        cloud.emulator.access.settle(NODES_ACCOUNT, seconds=0)
+        assert process.wait(timeout=200) == 0, screen.text
+    project.hvdcloud("down")
+
+
+def test_a_refusal_long_after_setup_ends_up_at_once_and_nothing_is_left(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-refused")
+    cloud.emulator.access.settle(NODES_ACCOUNT, seconds=600)
+    said = project.hvdcloud("up", expect=5, timeout=300).err
+    assert "failed at step pull" in said
+    assert "not allowed to pull yet" not in said
+    assert cloud.left() == []
+
+
+def test_an_operator_whose_grants_are_too_young_is_told_which_permission_is_missing(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    project = cloud.project(tmp_path, "t-operator")
+    project.hvdcloud("build", "--push")
+    cloud.emulator.access.settle(cloud.emulator.keys.email, seconds=600)
+    said = project.hvdcloud("up", expect=3, timeout=300).err
+    assert "→ ask for a role that holds compute." in said or "registry" in said, said
+    assert cloud.left() == []
