@@ -11,6 +11,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
+from hvdcloud.providers.gce.money.price_table import HOURS_PER_MONTH
 from hvdcloud.providers.gce.names import region_of, some
 from hvdcloud.providers.gce.settings import Group, Settings, groups
 from hvdcloud.units import counted, dollars
@@ -149,6 +150,13 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
         yield (
             f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
             f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
+        )
+    if settings.service_account is None:
+        # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: a VM that is off has no time limit.
+        disk = prices.disk_dollars_per_hour(disk_gb=settings.disk_gb, region=region_of(first.zone))
+        yield (
+            "the nodes' account, the project's default one, may not be allowed to delete VMs; a VM that ends is then "
+            f"switched off, and its disk costs {dollars(disk * HOURS_PER_MONTH)} a month until hvdcloud down"
         )
     if first.dollars_per_hour is None:
         return
