@@ -102,9 +102,9 @@ class Discovery:
                 return method
             return walk(node.parameter, path[1:]) if node.parameter is not None and path[0] else None
 
-        method = walk(self._root, segments)
-        if method is None and ":" in segments[-1]:
-            method = walk(self._root, _segments("/".join(segments)))
+        # A verb first: to `get`, a name may end in one (`repositories/hvdcloud:getIamPolicy`).
+        method = walk(self._root, _segments("/".join(segments))) if ":" in segments[-1] else None
+        method = method or walk(self._root, segments)
         if method is None:
             return None
         values = re.fullmatch(_template(method.path), "/".join(segment.replace("/", "%2F") for segment in segments))
