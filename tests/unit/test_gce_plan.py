@@ -348,6 +348,17 @@ def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_co
             assert 0 <= cost - budget.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
+def test_what_a_vm_costs_that_may_not_delete_itself_is_said(known_prices: Settings) -> None:
+    def said(settings: Settings) -> list[str]:
+        zones, _ = budget.paid_zones(settings, ["us-central1-a"], nodes=2)
+        return [notice for notice in budget.notices(settings, zones, [], nodes=2) if "switched off" in notice]
+
+    # 0.010 x 730
+    [notice] = said(dataclasses.replace(known_prices, service_account=None))
+    assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
+    assert said(dataclasses.replace(known_prices, service_account="nodes@p.iam.gserviceaccount.com")) == []
+
+
 def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settings) -> None:
     workers = dataclasses.replace(known_prices, spot="workers")
     # A Spot worker: 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 (disk) + 0.005 = 0.15; three of them and a head of 0.46.
