@@ -32,6 +32,8 @@ UP = {
     "compute.images.getFromFamily": 1,
     "compute.machineTypes.aggregatedList": 1,
     "compute.acceleratorTypes.aggregatedList": 1,
+    # What may the nodes do?
+    "cloudresourcemanager.projects.getIamPolicy": 1,
     # Both before and after; these also when VMs were made and when they are ready.
     "compute.firewalls.list": 2,
     "compute.instances.aggregatedList": 4,
