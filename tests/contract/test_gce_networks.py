@@ -155,6 +155,7 @@ def test_a_nat_for_other_subnetworks_leads_nowhere(bench: Bench) -> None:
 
 
 def test_a_deep_learning_vm_has_no_external_address_either_where_there_is_a_nat(bench: Bench) -> None:
+    bench.emulator.enforce("compute.vmExternalIpAccess")
     bench.emulator.add_network("mine", RANGES)
     mine = {"network": "mine", "subnetwork": "mine", "vm_image": "dlvm", "zones": [A], **PRIVATE}
     problem = problem_of(bench, bench.another(**mine))
@@ -180,14 +181,12 @@ def test_nats_that_may_not_be_seen_may_be_there(bench: Bench) -> None:
 
 
 def test_a_policy_that_demands_secure_boot_is_named_with_the_image_that_has_it(bench: Bench) -> None:
-    message = (
-        "Constraint constraints/compute.requireShieldedVm violated for project projects/test-project. Secure Boot is "
-        "not enabled in the 'shielded_instance_config' field."
-    )
-    bench.fail({"status": 412, "reason": "conditionNotMet", "message": message}, method=BULK_INSERT)
+    bench.emulator.enforce("compute.requireShieldedVm")
     with pytest.raises(CredentialsError) as raised:
         bench.create(bench.spec(), bench.another(vm_image="dlvm"))
-    assert "compute.requireShieldedVm demands Secure Boot, with which gce.vm_image: dlvm has no driver" in str(
-        raised.value.message
-    )
+    said = "compute.requireShieldedVm demands Secure Boot, with which gce.vm_image: dlvm has no driver"
+    assert said in raised.value.message
     assert raised.value.hint.startswith("set gce.vm_image: cos, whose VMs have Secure Boot; ")
+    spec = bench.spec()
+    assert len(bench.create(spec)) == 2
+    bench.provider.destroy(spec.name)

@@ -53,6 +53,11 @@ class WayOut:
         return Problem(message=message, hint=command)
 
 
+def needed(settings: Settings) -> str:
+    """What nodes without an external address need of their subnetwork."""
+    return "a NAT" if settings.vm_image_profile == "dlvm" else "Private Google Access"
+
+
 def subnetworks(client: ComputeClient, settings: Settings) -> Sequence[Subnetwork]:
     """The subnetworks that nodes may be in, at most one for each region.
 

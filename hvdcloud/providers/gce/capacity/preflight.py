@@ -262,8 +262,7 @@ def _with_way_out(
     if problem := way.closed_in(dict.fromkeys(map(region_of, zones)), settings):
         return [], [problem], []
     closed = [region for region in dict.fromkeys(map(region_of, zones)) if region in way.closed]
-    what = "a NAT" if settings.vm_image_profile == "dlvm" else "Private Google Access"
-    left_out = [f"left out for lack of {what}: {_some(closed)}"] if closed else []
+    left_out = [f"left out for lack of {networks.needed(settings)}: {_some(closed)}"] if closed else []
     return [zone for zone in zones if region_of(zone) not in closed], [], left_out
 
 

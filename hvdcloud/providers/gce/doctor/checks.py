@@ -182,7 +182,9 @@ class _Checks:
         settings, compute, client = self._settings(), self._login().compute(), self._login().client()
         path = request.network_path(settings)
         name = path.rpartition("/")[2]
-        network = _there(compute.read, path, f"network {name}", "network")
+        # Who may use a host project's subnetwork need not be allowed to look at its network.
+        known = not settings.shared_vpc or settings.subnetwork is None
+        network = _there(compute.read, path, f"network {name}", "network") if known else {}
         if settings.subnetwork is None:
             if network.get("autoCreateSubnetworks") is False:
                 hint = "name one of its subnetworks in gce.subnetwork"
@@ -212,14 +214,13 @@ class _Checks:
             way = networks.way_out(self._login().client(), settings)
         except ApiError as error:
             raise error.as_user_error(doing="look for a way out of the nodes' subnetworks") from error
-        regions = dict.fromkeys(map(region_of, self._config.zones)) or dict.fromkeys(
-            sorted(way.open | way.closed.keys())
-        )
-        if problem := way.closed_in(regions, settings):
-            if way.sure:
-                return _problem([problem])
-            return warning(f"{problem.message}, unless it has a NAT", hint=problem.hint)
-        return fine(f"{said}; without an external address nodes get out in {_listed(sorted(way.open))}")
+        everywhere = sorted({*way.open, *way.closed})
+        problem = way.closed_in(list(dict.fromkeys(map(region_of, self._config.zones))) or everywhere, settings)
+        if problem and way.sure:
+            return _problem([problem])
+        if problem:
+            return warning(f"{problem.message} (unless there is a NAT)", hint=problem.hint)
+        return fine(f"{said}; {networks.needed(settings)} in {_listed(sorted(way.open))}" if way.closed else said)
 
     def _ssh(self) -> Finding:
         login, by_tunnel = self._login(), self._config.ssh.source == ssh_access.IAP
@@ -232,13 +233,14 @@ class _Checks:
         ]
         try:
             source, existing, refused, tunnel = side_by_side(lambda ask: ask(), asked, only_reads=True)
-            settings = self._settings(ssh_source=source)
-            if settings.shared_vpc:
-                return self._shared_vpc(settings) or tunnel or fine("the Shared VPC's firewall lets it in")
         except ApiError as error:
             raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
-        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
+        settings = self._settings(ssh_source=source)
         way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
+        if settings.shared_vpc:
+            host = settings.network_project
+            return self._shared_vpc(settings) or tunnel or fine(f"{way}; the firewall of project {host} lets it in")
+        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
         if trouble := (missing and refused) or tunnel:
             assert isinstance(trouble, Finding)
             return trouble
@@ -252,7 +254,7 @@ class _Checks:
             problem = networks.missing_rules(self._login().client(), settings)
         except ApiError as error:
             if error.rule.error is not CredentialsError:
-                raise
+                raise error.as_user_error(doing=f"read the firewall rules of {settings.network_project}") from error
             unseen = firewall.unseen_in_shared_vpc(settings)
             return warning(unseen.message, hint=unseen.hint)
         return _problem([problem]) if problem else None
