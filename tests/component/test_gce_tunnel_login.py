@@ -88,7 +88,7 @@ def test_gclouds_account_counts_and_not_the_one_that_makes_vms(
 
 def test_a_gcloud_without_a_login_says_how_to_get_one(login: Login, gcloud: Gcloud) -> None:
     gcloud(f"cat >&2 <<'END'\n{NO_LOGIN}\nEND\nexit 1")
-    with pytest.raises(CredentialsError, match="gcloud has none that works") as raised:
+    with pytest.raises(CredentialsError, match="gcloud has no login that works") as raised:
         check_tunnel(login)
     assert raised.value.hint == "gcloud auth login"
     assert raised.value.details == NO_LOGIN

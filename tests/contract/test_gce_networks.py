@@ -115,8 +115,8 @@ def test_the_default_networks_subnetworks_lead_nowhere_without_an_external_addre
     provider = bench.another(**PRIVATE)
     problem = problem_of(bench, provider)
     assert problem.message == (
-        "nodes have no external address, and subnetwork default in us-central1, us-west1 has no Private Google Access: "
-        "no driver and no image"
+        "without an external address nodes cannot fetch their driver and image: subnetwork default in us-central1, "
+        "us-west1 has no Private Google Access"
     )
     assert problem.hint == (
         "gcloud compute networks subnets update default --region=us-central1 --project=test-project "
@@ -160,8 +160,7 @@ def test_a_deep_learning_vm_has_no_external_address_either_where_there_is_a_nat(
     mine = {"network": "mine", "subnetwork": "mine", "vm_image": "dlvm", "zones": [A], **PRIVATE}
     problem = problem_of(bench, bench.another(**mine))
     assert problem.message == (
-        "nodes have no external address, and subnetwork mine in us-central1 has no NAT, without which they install no "
-        "packages"
+        "without an external address nodes cannot install packages: subnetwork mine in us-central1 has no NAT"
     )
     assert problem.hint == "hvdcloud setup --nat makes one; or set gce.vm_image: cos"
     bench.emulator.add_nat("mine", "us-central1", subnetworks=["mine"])

@@ -374,7 +374,7 @@ def test_what_keeps_nodes_from_their_image_or_from_being_reached_is_reported(
     (folder / "gcloud").chmod(0o755)
     tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
     tunnel.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
-    examine(tunnel).failed("SSH", "gcloud has none that works", "gcloud auth login", exit_code=3)
+    examine(tunnel).failed("SSH", "gcloud has no login that works", "gcloud auth login", exit_code=3)
     token, _ = emulator.keys.issue("ada@example.com")
     (folder / "gcloud").write_text(f"#!/bin/sh\necho {token}\n")
     report = examine(tunnel)

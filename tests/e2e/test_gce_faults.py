@@ -853,7 +853,7 @@ def test_iap_with_a_gcloud_that_has_no_login(cloud: RecordsCloud, emulator: Emul
     network = {"network": "mine", "subnetwork": "mine", "zones": [A]}
     project = cloud.project(tmp_path, gce={"ssh": {"source": "iap"}, **network})
     project.environ["PATH"] = gcloud_that(tmp_path, "echo 'no active account selected' >&2; exit 1")
-    says(project.hvdcloud("up", expect=3), "gcloud has none that works", "→ gcloud auth login")
+    says(project.hvdcloud("up", expect=3), "gcloud has no login that works", "→ gcloud auth login")
     assert zones_asked(emulator) == []
 
 

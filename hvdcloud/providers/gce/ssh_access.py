@@ -144,5 +144,5 @@ def gcloud_token() -> str | None:
         return None
     if done.returncode == 0:
         return done.stdout.strip()
-    message = "gce.ssh.source is iap, whose tunnel gcloud opens with a login of its own, and gcloud has none that works"
+    message = "gcloud has no login that works, and its tunnel (gce.ssh.source is iap) uses no other credentials"
     raise CredentialsError(message, hint="gcloud auth login", details=done.stderr.strip())

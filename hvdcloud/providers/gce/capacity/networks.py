@@ -43,9 +43,10 @@ class WayOut:
         subnetwork = self.closed[region]
         where = f"subnetwork {subnetwork['name']} in {some(list(regions), most=4)}"
         if settings.vm_image_profile == "dlvm":
-            message = f"nodes have no external address, and {where} has no NAT, without which they install no packages"
+            message = f"without an external address nodes cannot install packages: {where} has no NAT"
             return Problem(message=message, hint="hvdcloud setup --nat makes one; or set gce.vm_image: cos")
-        message = f"nodes have no external address, and {where} has no Private Google Access: no driver and no image"
+        message = "without an external address nodes cannot fetch their driver and image: "
+        message += f"{where} has no Private Google Access"
         command = (
             f"gcloud compute networks subnets update {subnetwork['name']} --region={region} "
             f"--project={settings.network_project} --enable-private-ip-google-access"
