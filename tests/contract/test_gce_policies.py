@@ -116,7 +116,9 @@ def test_external_addresses_that_are_forbidden_end_up_with_the_way_without_them(
     assert bench.zones_asked() == [A]
     assert bench.left == []
     spec = bench.spec()
-    assert len(bench.create(spec, bench.another(ssh=SshConfig(source="iap")))) == 2
+    bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
+    without = bench.another(ssh=SshConfig(source="iap"), network="mine", subnetwork="mine")
+    assert len(bench.create(spec, without)) == 2
     assert bench.provider.destroy(spec.name) == []
 
 

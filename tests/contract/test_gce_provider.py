@@ -264,7 +264,8 @@ def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Be
 
 
 def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
-    provider = bench.another(ssh=SshConfig(source="iap"))
+    bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
+    provider = bench.another(ssh=SshConfig(source="iap"), network="mine", subnetwork="mine")
     spec = bench.spec(nodes=1)
     (node,) = bench.create(spec, provider)
     (ready,) = provider.wait_ready([node], deadline=time.monotonic() + 20)
@@ -276,7 +277,8 @@ def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: B
 
 
 def test_nodes_in_a_private_range_are_reached_by_their_internal_address(bench: Bench) -> None:
-    provider = bench.another(ssh=SshConfig(source="10.0.0.0/8"))
+    bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
+    provider = bench.another(ssh=SshConfig(source="10.0.0.0/8"), network="mine", subnetwork="mine")
     spec = bench.spec(nodes=1)
     (node,) = bench.create(spec, provider)
     assert (node.address or "").startswith("10.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -353,6 +354,44 @@ def test_a_network_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: 
     assert report.checks["network"]["status"] == "ok", report.text
     report = examine(well(cloud, tmp_path / "last", gce={"network": "mine"}))
     report.failed("network", "gce.subnetwork", exit_code=2)
+
+
+def test_what_keeps_nodes_from_their_image_or_from_being_reached_is_reported(
+    cloud: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
+    emulator = cloud.cloud.emulator
+    report = examine(well(cloud, tmp_path / "dark", gce={"ssh": {"source": "10.0.0.0/8"}}))
+    command = "gcloud compute networks subnets update default --region=us-central1 --project=test-project"
+    report.failed("network", "no Private Google Access", command, exit_code=2)
+    emulator.add_nat("default", "us-central1")
+    report = examine(well(cloud, tmp_path / "nat", gce={"ssh": {"source": "10.0.0.0/8"}}))
+    assert report.checks["network"]["message"] == (
+        "default, with a subnetwork in every region; Private Google Access in us-central1"
+    )
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "gcloud").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "gcloud").chmod(0o755)
+    tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
+    tunnel.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    examine(tunnel).failed("SSH", "gcloud has no login that works", "gcloud auth login", exit_code=3)
+    token, _ = emulator.keys.issue("ada@example.com")
+    (folder / "gcloud").write_text(f"#!/bin/sh\necho {token}\n")
+    report = examine(tunnel)
+    assert report.names("warning", "failed") == ["SSH"], report.text
+    assert "lacks iap.tunnelInstances.accessViaIAP" in report.checks["SSH"]["message"]
+    emulator.access.allow("ada@example.com", "iap.*")
+    assert examine(tunnel).checks["SSH"]["status"] == "ok"
+
+
+def test_a_shared_vpc_is_looked_at_where_it_is(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    cloud.cloud.emulator.add_network("shared", {"us-central1": "10.10.0.0/20"}, project="host")
+    network = {"network": "projects/host/global/networks/shared", "subnetwork": "shared"}
+    report = examine(well(cloud, tmp_path / "shared", gce=network))
+    report.failed("SSH", "the Shared VPC of project host lacks", "an administrator of host can: gcloud", exit_code=3)
+    assert report.checks["network"]["message"] == (
+        "shared, subnetwork shared in us-central1 10.10.0.0/20, of project host"
+    )
 
 
 def test_a_cluster_of_this_name_is_no_obstacle_and_a_strangers_vm_is(cloud: RecordsCloud, project: Project) -> None:

@@ -393,6 +393,7 @@ def test_a_container_that_does_not_start_says_so_with_the_boot_log(
 # The tunnel's far end is in Google's network; here it is in the machine itself, which sees a connection from within.
 GCLOUD = r"""#!/bin/bash
 set -eu
+[[ "$*" != "auth print-access-token" ]] || exec cat "$(dirname "$0")/token"
 echo "$*" >>"$(dirname "$0")/calls"
 [[ "$1 $2 $4 $5 $6" == "compute start-iap-tunnel 2222 --listen-on-stdin --project=test-project" ]]
 [[ $7 == --zone=us-central1-a ]]
@@ -407,6 +408,8 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     gcloud.parent.mkdir()
     gcloud.write_text(GCLOUD)
     gcloud.chmod(0o755)
+    keys = cloud.emulator.keys
+    gcloud.with_name("token").write_text(keys.issue(keys.email)[0])
     settings = {"ssh": {"source": "iap"}, "zones": ["us-central1-a"]}
     project = cloud.project(tmp_path / "p", "t-gce-iap", nodes=2, gce=settings)
     project.environ["PATH"] = f"{gcloud.parent}:{os.environ['PATH']}"

@@ -127,7 +127,9 @@ def running_cloud(
         backing = Machines(loopback_ports=ports, layers=layers, driver_seconds=driver_seconds) if machines else None
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
-        emulator = stack.enter_context(Emulator(project=PROJECT, **{"backing": backing, **served, **options}))
+        # Machines are reached from this one's private address, so they have no external one.
+        options = {"backing": backing, "google_access": machines, **served, **options}
+        emulator = stack.enter_context(Emulator(project=PROJECT, **options))
         here = backing.gateway if backing else "127.0.0.1"
 
         def account(token: str) -> str:

@@ -17,7 +17,7 @@ from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import budget, request
-from hvdcloud.providers.gce.plan.firewall import firewall_bodies
+from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc
 from hvdcloud.providers.gce.settings import Settings
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
@@ -205,7 +205,8 @@ def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
         ({"ssh_source": "10.1.0.0/16"}, False),
         ({"ssh_source": "172.18.0.1/32"}, False),
         ({"ssh_source": "9.0.0.0/7"}, True),
-        ({"ssh_source": "iap", "vm_image_profile": "dlvm"}, True),
+        ({"ssh_source": "iap", "vm_image_profile": "dlvm"}, False),
+        ({"vm_image_profile": "dlvm"}, True),
     ],
 )
 def test_an_external_address_only_where_one_is_needed(changes: Any, external: bool) -> None:
@@ -225,6 +226,23 @@ def test_the_network_may_be_a_name_or_what_terraform_prints() -> None:
         "network": "projects/p/global/networks/hvdcloud",
         "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
     }
+
+
+SHARED = {"network": "projects/host/global/networks/shared"}
+
+
+def test_a_shared_vpc_is_the_host_projects() -> None:
+    def interface(**changes: Any) -> dict[str, Any]:
+        [found] = properties(ssh_source="iap", **changes)["networkInterfaces"]
+        return {key: value for key, value in found.items() if key != "nicType"}
+
+    path = "projects/host/regions/us-central1/subnetworks/nodes"
+    assert interface(**SHARED, subnetwork="nodes") == {**SHARED, "subnetwork": path}
+    assert interface(subnetwork=path) == {"subnetwork": path}
+    assert settings(subnetwork=path).network_project == settings(**SHARED).network_project == "host"
+    assert settings(**SHARED).shared_vpc
+    assert not settings(**TERRAFORM).shared_vpc
+    assert not settings().shared_vpc
 
 
 def rule(**changes: Any) -> dict[str, Any]:
@@ -281,6 +299,34 @@ def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
     assert "hvdcloud-cluster=digits hvdcloud-owner=ada hvdcloud-id=a1b2c3" in ssh["description"]
+
+
+def lacking(*existing: dict[str, Any], **changes: Any) -> str:
+    """The hint about the rules that the host project lacks."""
+    ranges = ["10.10.0.0/20", "10.20.0.0/20"]
+    problem = missing_in_shared_vpc(settings(**SHARED, **changes), existing=existing, ranges=ranges)
+    return problem.hint if problem else ""
+
+
+def test_the_rules_that_a_shared_vpc_lacks_come_with_commands_for_its_administrator() -> None:
+    ssh = (
+        "gcloud compute firewall-rules create hvdcloud-ssh --project=host --network=shared --allow=tcp:2222 "
+        "--source-ranges=35.235.240.0/20 --target-tags=hvdcloud"
+    )
+    mesh = (
+        "gcloud compute firewall-rules create hvdcloud-mesh --project=host --network=shared --allow=all "
+        "--source-tags=hvdcloud --target-tags=hvdcloud"
+    )
+    assert lacking(ssh_source="iap") == f"an administrator of host can: {ssh} && {mesh}"
+    lets_ssh_in = rule(**SHARED, sourceRanges=["35.235.240.0/20"])
+    assert lacking(lets_ssh_in, ssh_source="iap") == f"an administrator of host can: {mesh}"
+    assert lacking(lets_ssh_in, {**MESH, **SHARED}, ssh_source="iap") == ""
+
+
+@pytest.mark.parametrize(("source", "enough"), [("10.0.0.0/8", True), ("10.10.0.0/16", False)])
+def test_a_rule_for_the_subnetworks_ranges_lets_the_nodes_of_a_shared_vpc_talk(source: str, enough: bool) -> None:
+    inside = rule(**SHARED, sourceRanges=[source], targetTags=[], allowed=[{"IPProtocol": "all"}])
+    assert ("hvdcloud-mesh" not in lacking(rule(**SHARED), inside)) is enough
 
 
 def test_names_fit_however_long_the_cluster_s_name_is() -> None:

@@ -48,8 +48,19 @@ class Settings:
 
     @property
     def needs_external_ip(self) -> bool:
-        """The laptop comes over the internet, or the VM installs packages from there (Deep Learning VM)."""
-        return self.vm_image_profile == "dlvm" or (self.ssh_source != IAP and is_public(self.ssh_source))
+        """The laptop comes over the internet."""
+        return self.ssh_source != IAP and is_public(self.ssh_source)
+
+    @property
+    def network_project(self) -> str:
+        """The project that the network and its firewall rules belong to: of a Shared VPC, the host project."""
+        path = next((path for path in (self.network, self.subnetwork) if path and "projects/" in path), None)
+        return path.partition("projects/")[2].partition("/")[0] if path else self.project
+
+    @property
+    def shared_vpc(self) -> bool:
+        """The network is another project's, whose administrator makes its firewall rules."""
+        return self.network_project != self.project
 
     @property
     def subnetwork_region(self) -> str | None:

@@ -7,12 +7,12 @@ import os
 import queue
 import shlex
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from hvdcloud.errors import UsageError
-from hvdcloud.providers.base import Problem
+from hvdcloud.errors import CredentialsError, UsageError
 
 AUTO = "auto"
 IAP = "iap"
@@ -22,6 +22,8 @@ ADDRESS_URL_VARIABLE = "HVDCLOUD_ADDRESS_URL"
 ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https://ipv4.icanhazip.com")
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
+TOKEN_SECONDS = 10.0
+"""gcloud takes 1 to 2 seconds for a token."""
 
 # Not `is_private`, which counts documentation's ranges and others that no network uses.
 _PRIVATE = tuple(
@@ -114,8 +116,33 @@ def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
     )
 
 
-def check_iap() -> list[Problem]:
-    """What is missing here for reaching nodes through Identity-Aware Proxy."""
-    message = "gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine"
-    hint = "install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source"
-    return [] if shutil.which("gcloud") else [Problem(message=message, hint=hint)]
+def gcloud_token() -> str | None:
+    """An access token of the account that gcloud's tunnels use: gcloud's own login, whatever other credentials exist.
+
+    None: gcloud did not answer within TOKEN_SECONDS.
+
+    Raises:
+        UsageError: there is no gcloud here.
+        CredentialsError: it has no login, or one that Google no longer accepts.
+    """
+    program = shutil.which("gcloud")
+    if program is None:
+        message = "gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine"
+        hint = "install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source"
+        raise UsageError(message, hint=hint)
+    try:
+        done = subprocess.run(
+            [program, "auth", "print-access-token"],
+            env={**os.environ, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TOKEN_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode == 0:
+        return done.stdout.strip()
+    message = "gcloud has no login that works, and its tunnel (gce.ssh.source is iap) uses no other credentials"
+    raise CredentialsError(message, hint="gcloud auth login", details=done.stderr.strip())

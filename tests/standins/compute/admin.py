@@ -56,7 +56,10 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
         case ("POST", ["quota", region]):
             emulator.set_quota_unavailable(region, value["unavailable"])
         case ("POST", ["networks", name]):
-            emulator.add_network(name, value)
+            options = {key: value.pop(key) for key in ("project", "google_access") if key in value}
+            emulator.add_network(name, value, **options)
+        case ("POST", ["nats", network, region]):
+            emulator.add_nat(network, region, **value)
         case ("DELETE", ["networks", name]):
             with emulator.state.lock:
                 emulator.state.networks.pop(name, None)
@@ -65,7 +68,8 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
         case ("POST", ["firewalls"]):
             with emulator.state.lock:
                 rule = firewall_of(emulator.state, value)
-                emulator.state.firewalls[rule["name"]] = rule
+                project = rule["selfLink"].partition("/projects/")[2].partition("/")[0]
+                emulator.state.vpc(project).firewalls[rule["name"]] = rule
                 emulator.lifecycle.firewalls_changed()
         case ("DELETE", ["firewalls", name]):
             with emulator.state.lock:

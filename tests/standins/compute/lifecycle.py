@@ -204,6 +204,8 @@ class Lifecycle:
 
     def firewalls_changed(self) -> None:
         rules: list[Mapping[str, Any]] = self.world.all_firewalls()
+        with self.world.lock:
+            rules += [rule for host in self.world.hosts.values() for rule in host.firewalls.values()]
         self._firewall_worker.submit(self.world.clock.guarded, self.backing.firewalls_changed, rules)
 
     def _ask(self, vm: Vm, action: Callable[[], None]) -> None:

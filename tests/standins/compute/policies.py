@@ -15,6 +15,7 @@ from tests.standins.compute.errors import ApiError, invalid
 EXTERNAL = "compute.vmExternalIpAccess"
 GUEST_ATTRIBUTES = "compute.disableGuestAttributesAccess"
 LOCATIONS = "gcp.resourceLocations"
+SHIELDED = "compute.requireShieldedVm"
 # Metadata that the policy forbids to switch on or off, in lower case.
 _METADATA = {
     "compute.disableSerialPortLogging": ("serial-port-logging-enable", "true"),
@@ -32,7 +33,7 @@ class Policies:
 
     def enforce(self, constraint: str, *, allowed: Collection[str] = (), in_operation: bool = False) -> None:
         """`allowed`: regions, of gcp.resourceLocations."""
-        if constraint not in {EXTERNAL, GUEST_ATTRIBUTES, LOCATIONS, *_METADATA}:
+        if constraint not in {EXTERNAL, GUEST_ATTRIBUTES, LOCATIONS, SHIELDED, *_METADATA}:
             raise invalid(f"this emulator has no policy {constraint}")
         self._allowed[constraint] = frozenset(allowed)
         if in_operation:
@@ -64,6 +65,9 @@ class Policies:
                 found.append(violated)
             elif constraint == EXTERNAL and external:
                 found.append(f"{violated} Add instance {path} to the constraint to use external IP with it.")
+            elif constraint == SHIELDED and not properties.get("shieldedInstanceConfig", {}).get("enableSecureBoot"):
+                violated = violated.replace(project, f"projects/{project}")
+                found.append(f"{violated} Secure Boot is not enabled in the 'shielded_instance_config' field.")
             elif constraint == LOCATIONS and REGION_OF[zone] not in allowed:
                 found.append(
                     f"Location ZONE:{zone} violates constraint constraints/{LOCATIONS} on the resource {path}."

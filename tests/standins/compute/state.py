@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +91,19 @@ class Vm:
             self.serial_start += extra
 
 
+@dataclass(kw_only=True)
+class Host:
+    """The host project of a Shared VPC: its networks take our project's VMs, and others make its firewall rules.
+
+    https://cloud.google.com/vpc/docs/shared-vpc
+    """
+
+    networks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    subnetworks: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {region: {} for region in ZONES})
+    firewalls: dict[str, dict[str, Any]] = field(default_factory=dict)
+    routers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
 class Workers:
     """Everything there is in one project.
 
@@ -99,10 +112,17 @@ class Workers:
         networks: name → region → CIDR of its subnetwork, beside `default`.
         delays: of operations.
         time_scale: by which maxRunDuration is multiplied.
+        google_access: of `default`.
     """
 
     def __init__(
-        self, *, project: str, networks: Mapping[str, Mapping[str, str]], delays: Delays, time_scale: float
+        self,
+        *,
+        project: str,
+        networks: Mapping[str, Mapping[str, str]],
+        delays: Delays,
+        time_scale: float,
+        google_access: bool,
     ) -> None:
         self.project = project
         self.number = "123456789012"
@@ -114,6 +134,7 @@ class Workers:
         self.faults = Faults()
         self.quotas = Quotas()
         self.policies = Policies()
+        self._google_access = google_access
         self._networks = {"default": _default_subnetworks(), **networks}
         self._ids = itertools.count((int(time.time()) << 30) | secrets.randbits(20))
         self._clear()
@@ -129,6 +150,9 @@ class Workers:
         self.unreachable: dict[str, frozenset[str]] = {}
         # Names of VMs that no list shows yet.
         self.unlisted: set[str] = set()
+        self.hosts: dict[str, Host] = {}
+        # With NATs; region/name.
+        self.routers: dict[str, dict[str, Any]] = {}
         self.networks: dict[str, dict[str, Any]] = {}
         self.subnetworks: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
         for name, ranges in self._networks.items():
@@ -145,37 +169,70 @@ class Workers:
 
     # -- making resources ------------------------------------------------------------------------------------------
 
-    def base(self, kind: str, path: str, name: str) -> dict[str, Any]:
+    def vpc(self, project: str | None) -> Host | Workers:
+        """What holds the networks of a project; None: of ours."""
+        return self.hosts.get(project or self.project, self)
+
+    def base(self, kind: str, path: str, name: str, *, project: str | None = None) -> dict[str, Any]:
         """What every resource has; `path` as in "zones/us-central1-a/disks"."""
         return {
             "kind": f"compute#{kind}",
             "id": str(next(self._ids)),
             "creationTimestamp": timestamp(),
             "name": name,
-            "selfLink": f"{self.root}/{path}/{name}",
+            "selfLink": f"{HOST}/projects/{project or self.project}/{path}/{name}",
         }
 
-    def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
-        """A VPC network with one subnetwork of its name per region."""
-        link = f"{self.root}/global/networks/{name}"
+    def add_network(
+        self, name: str, ranges: Mapping[str, str], *, project: str | None = None, google_access: bool = True
+    ) -> None:
+        """A VPC network with one subnetwork of its name per region.
+
+        Args:
+            project: a host project that shares it with ours; None: ours.
+            google_access: Private Google Access. Off in the subnetworks of auto mode, whatever this says, unless it was
+                switched on later (https://cloud.google.com/vpc/docs/configure-private-google-access).
+        """
+        vpc = self.hosts.setdefault(project, Host()) if project else self
+        google_access = google_access and (name != "default" or self._google_access)
+        root = f"{HOST}/projects/{project or self.project}"
+        link = f"{root}/global/networks/{name}"
         for region, cidr in ranges.items():
             subnetwork = {
-                **self.base("subnetwork", f"regions/{region}/subnetworks", name),
+                **self.base("subnetwork", f"regions/{region}/subnetworks", name, project=project),
                 "network": link,
                 "ipCidrRange": cidr,
-                "region": f"{self.root}/regions/{region}",
-                "privateIpGoogleAccess": True,
+                "region": f"{root}/regions/{region}",
+                "privateIpGoogleAccess": google_access,
                 "purpose": "PRIVATE",
                 "stackType": "IPV4_ONLY",
             }
-            self.subnetworks[region][name] = subnetwork
-        links = [found[name]["selfLink"] for found in self.subnetworks.values() if name in found]
-        self.networks[name] = {
-            **self.base("network", "global/networks", name),
+            vpc.subnetworks[region][name] = subnetwork
+        links = [found[name]["selfLink"] for found in vpc.subnetworks.values() if name in found]
+        vpc.networks[name] = {
+            **self.base("network", "global/networks", name, project=project),
             "autoCreateSubnetworks": name == "default",
             "mtu": 1460,
             "routingConfig": {"routingMode": "REGIONAL"},
             "subnetworks": links,
+        }
+
+    def add_nat(
+        self, network: str, region: str, *, subnetworks: Sequence[str] = (), project: str | None = None
+    ) -> None:
+        """A Cloud Router with a NAT. `subnetworks`: only for these; none: for all."""
+        vpc = self.vpc(project)
+        only = [{"name": vpc.subnetworks[region][name]["selfLink"]} for name in subnetworks]
+        nat: dict[str, Any] = {"name": "nat", "type": "PUBLIC", "natIpAllocateOption": "AUTO_ONLY"}
+        if only:
+            nat |= {"sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS", "subnetworks": only}
+        else:
+            nat["sourceSubnetworkIpRangesToNat"] = "ALL_SUBNETWORKS_ALL_IP_RANGES"
+        vpc.routers[f"{region}/{network}"] = {
+            **self.base("router", f"regions/{region}/routers", network, project=project),
+            "region": f"{HOST}/projects/{project or self.project}/regions/{region}",
+            "network": vpc.networks[network]["selfLink"],
+            "nats": [nat],
         }
 
     # -- looking at them -------------------------------------------------------------------------------------------

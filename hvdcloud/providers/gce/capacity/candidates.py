@@ -88,7 +88,7 @@ def questions(
     if gpus:
         asked["gpu_types"] = lambda: client.accelerator_types(gpus)
     if name := settings.subnetwork_name:
-        asked["subnetworks"] = lambda: client.subnetworks(name)
+        asked["subnetworks"] = lambda: client.subnetworks(name, project=settings.network_project)
     return asked
 
 

@@ -6,7 +6,7 @@ leaves out, a zone that does not answer) is assumed to be fine: `up` finds out b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from hvdcloud.google.error_catalogue import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.capacity import candidates, quota
+from hvdcloud.providers.gce.capacity import candidates, networks, quota
 from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
+from hvdcloud.providers.gce.capacity.networks import WayOut
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
@@ -79,6 +80,8 @@ class Outlook:
     """What was left out of them for lack of quota, for the user."""
     namesakes: list[NameTaken]
     image: list[Problem]
+    cut_off: list[Problem]
+    """Why nodes would get neither their driver nor their image."""
 
 
 def preflight(
@@ -95,7 +98,7 @@ def preflight(
         return Preflight(problems, [], [], "")
     found = look_ahead(client, spec, settings, zones=zones)
     problems, notices = _failures(found.failures)
-    problems += [*found.namesakes, *found.missing, *found.short, *found.image]
+    problems += [*found.namesakes, *found.missing, *found.cut_off, *found.short, *found.image]
     notices += found.closed + found.scarce
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
@@ -109,19 +112,23 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     machines, gpus = _asked_for(settings, spec)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
     family = IMAGE_FAMILIES[settings.vm_image_profile]
+    asked: dict[str, Callable[[], Any]] = {
+        **candidates.questions(client, settings, machines=machines, gpus=gpus),
+        "zones": client.zones,
+        "image": lambda: client.image_from_family(*family),
+        "namesakes": lambda: client.instances_named(names),
+    }
+    if not settings.needs_external_ip:
+        asked["way_out"] = lambda: networks.way_out(client, settings)
     answers, failures = candidates.ask_all(
-        {
-            **candidates.questions(client, settings, machines=machines, gpus=gpus),
-            "zones": client.zones,
-            "image": lambda: client.image_from_family(*family),
-            "namesakes": lambda: client.instances_named(names),
-        },
+        asked,
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
     )
     available = candidates.availability(answers, settings, machines=machines, gpus=gpus)
     home = registry_region(spec.image)
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
+    here, cut_off, left_out = _with_way_out(answers.get("way_out"), settings, here)
     roomy, short, scarce = _quotas(available, spec, settings, here)
     return Outlook(
         available=available,
@@ -129,12 +136,13 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
         failures=failures,
         here=here,
         missing=missing,
-        closed=closed,
+        closed=closed + left_out,
         roomy=roomy,
         short=short,
         scarce=scarce,
         namesakes=_namesakes(answers["namesakes"], spec, here),
         image=_image(answers["image"], settings),
+        cut_off=cut_off,
     )
 
 
@@ -243,6 +251,19 @@ def _zones(
     message = f"no zone{where} has {needed_of_zone(settings, spec)}"
     hint = "take another GPU or machine type"
     return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+
+
+def _with_way_out(
+    way: WayOut | None, settings: Settings, zones: Sequence[str]
+) -> tuple[list[str], list[Problem], list[str]]:
+    """The zones from which nodes get their driver and their image; why none is; what was left out."""
+    if way is None or not way.sure:
+        return [*zones], [], []
+    if problem := way.closed_in(dict.fromkeys(map(region_of, zones)), settings):
+        return [], [problem], []
+    closed = [region for region in dict.fromkeys(map(region_of, zones)) if region in way.closed]
+    left_out = [f"left out for lack of {networks.needed(settings)}: {_some(closed)}"] if closed else []
+    return [zone for zone in zones if region_of(zone) not in closed], [], left_out
 
 
 def _quotas(

@@ -12,7 +12,7 @@ from hvdcloud.google.errors import ApiError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
-from hvdcloud.providers.gce.capacity import candidates, quota
+from hvdcloud.providers.gce.capacity import candidates, networks, quota
 from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
@@ -179,64 +179,85 @@ class _Checks:
     # --- networks -------------------------------------------------------------------------------------------------
 
     def _network(self) -> Finding:
-        settings, compute = self._settings(), self._login().compute()
+        settings, compute, client = self._settings(), self._login().compute(), self._login().client()
         path = request.network_path(settings)
         name = path.rpartition("/")[2]
-        network = _there(compute.read, path, f"network {name}", "network")
+        # Who may use a host project's subnetwork need not be allowed to look at its network.
+        known = not settings.shared_vpc or settings.subnetwork is None
+        network = _there(compute.read, path, f"network {name}", "network") if known else {}
         if settings.subnetwork is None:
             if network.get("autoCreateSubnetworks") is False:
                 hint = "name one of its subnetworks in gce.subnetwork"
                 return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
-            return fine(f"{name}, with a subnetwork in every region")
-        if own_name := settings.subnetwork_name:
+            said = f"{name}, with a subnetwork in every region"
+        elif own_name := settings.subnetwork_name:
             try:
-                listed = self._login().client().subnetworks(own_name).items
+                found = networks.subnetworks(client, settings)
             except ApiError as error:
                 raise error.as_user_error(doing=f"look for the subnetworks {own_name}") from error
-            found: Sequence[Mapping[str, Any]] = candidates.in_network(listed, settings)
             if not found:
                 hint = f"{setup_hint()}; or correct gce.subnetwork"
                 raise UsageError(f"network {name} has no subnetwork {own_name} in any region", hint=hint)
             regions = [f"{last_segment(each['region'])} {each.get('ipCidrRange', '')}".rstrip() for each in found]
             said = f"{name}, subnetwork {own_name} in {_listed(sorted(regions))}"
         else:
-            path = settings.subnetwork
-            path = path[path.index("projects/") :] if "projects/" in path else path
-            found = [_there(compute.read, path, f"subnetwork {path.rpartition('/')[2]}", "subnetwork")]
-            said = f"{name}, subnetwork {found[0]['name']} {found[0].get('ipCidrRange', '')}".rstrip()
-        closed = [each for each in found if not each.get("privateIpGoogleAccess", False)]
-        if not settings.needs_external_ip and closed:
-            return warning(
-                f"{said}; nodes have no external address, and without Private Google Access or a NAT no image",
-                hint=f"gcloud compute networks subnets update {closed[0]['name']} "
-                f"--region={last_segment(closed[0]['region'])} "
-                f"--project={settings.project} --enable-private-ip-google-access",
-            )
-        return fine(said)
+            path = request.subnetwork_path(settings, settings.subnetwork_region or "")
+            one = _there(compute.read, path, f"subnetwork {last_segment(path)}", "subnetwork")
+            said = f"{name}, subnetwork {one['name']} {one.get('ipCidrRange', '')}".rstrip()
+        if settings.shared_vpc:
+            said += f", of project {settings.network_project}"
+        return fine(said) if settings.needs_external_ip else self._way_out(settings, said)
+
+    def _way_out(self, settings: Settings, said: str) -> Finding:
+        """Whether nodes without an external address get their driver and their image."""
+        try:
+            way = networks.way_out(self._login().client(), settings)
+        except ApiError as error:
+            raise error.as_user_error(doing="look for a way out of the nodes' subnetworks") from error
+        everywhere = sorted({*way.open, *way.closed})
+        problem = way.closed_in(list(dict.fromkeys(map(region_of, self._config.zones))) or everywhere, settings)
+        if problem and way.sure:
+            return _problem([problem])
+        if problem:
+            return warning(f"{problem.message} (unless there is a NAT)", hint=problem.hint)
+        return fine(f"{said}; {networks.needed(settings)} in {_listed(sorted(way.open))}" if way.closed else said)
 
     def _ssh(self) -> Finding:
-        if self._config.ssh.source == ssh_access.IAP and (problems := ssh_access.check_iap()):
-            return _problem(problems)
-        login = self._login()
+        login, by_tunnel = self._login(), self._config.ssh.source == ssh_access.IAP
         asked: list[Callable[[], Any]] = [
             lambda: ssh_access.caller_source(self._config.ssh.source),
             login.client().firewalls,
             # Asked in case that some have to be added: to ask later would take as long again.
             lambda: permissions.check_firewall_rights(login),
+            lambda: permissions.check_tunnel(login) if by_tunnel else None,
         ]
         try:
-            source, existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
+            source, existing, refused, tunnel = side_by_side(lambda ask: ask(), asked, only_reads=True)
         except ApiError as error:
             raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
         settings = self._settings(ssh_source=source)
+        way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
+        if settings.shared_vpc:
+            host = settings.network_project
+            return self._shared_vpc(settings) or tunnel or fine(f"{way}; the firewall of project {host} lets it in")
         missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        way = "through Identity-Aware Proxy" if source == ssh_access.IAP else f"from {source}"
+        if trouble := (missing and refused) or tunnel:
+            assert isinstance(trouble, Finding)
+            return trouble
         if not missing:
             return fine(f"{way}; the firewall lets it in")
-        if refused is not None:
-            assert isinstance(refused, Finding)
-            return refused
         return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")
+
+    def _shared_vpc(self, settings: Settings) -> Finding | None:
+        """What the host project's firewall rules lack; None: nothing."""
+        try:
+            problem = networks.missing_rules(self._login().client(), settings)
+        except ApiError as error:
+            if error.rule.error is not CredentialsError:
+                raise error.as_user_error(doing=f"read the firewall rules of {settings.network_project}") from error
+            unseen = firewall.unseen_in_shared_vpc(settings)
+            return warning(unseen.message, hint=unseen.hint)
+        return _problem([problem]) if problem else None
 
     # --- what is stored -------------------------------------------------------------------------------------------
 

@@ -106,7 +106,8 @@ def _instance_properties(
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
         "shieldedInstanceConfig": {
             # COS gets Google's signatures for the driver's modules (https://cos.googlesource.com/cos/tools/+/a19a377b
-            # shows the download); nothing says so of the driver in Deep Learning VM images.
+            # shows the download). Nothing says so of the driver in Deep Learning VM images, and with Secure Boot a
+            # kernel loads no unsigned one: https://github.com/GoogleCloudDataproc/initialization-actions/issues/1043.
             "enableSecureBoot": settings.vm_image_profile == "cos",
             "enableVtpm": True,
             "enableIntegrityMonitoring": True,
@@ -124,8 +125,7 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     if settings.network or not settings.subnetwork:
         interface["network"] = network_path(settings)
     if settings.subnetwork:
-        collection = f"projects/{settings.project}/regions/{region_of(zone)}/subnetworks"
-        interface["subnetwork"] = _path(settings.subnetwork, collection)
+        interface["subnetwork"] = subnetwork_path(settings, region_of(zone))
     if settings.needs_external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return interface
@@ -186,7 +186,12 @@ def cluster_tag(spec: ClusterSpec) -> str:
 
 def network_path(settings: Settings) -> str:
     """The VPC network in the form that `Firewall.network` takes: `projects/P/global/networks/NAME`."""
-    return _path(settings.network or "default", f"projects/{settings.project}/global/networks")
+    return _path(settings.network or "default", f"projects/{settings.network_project}/global/networks")
+
+
+def subnetwork_path(settings: Settings, region: str) -> str:
+    """`gce.subnetwork`, of this region where it is a name: `projects/P/regions/R/subnetworks/NAME`."""
+    return _path(settings.subnetwork or "", f"projects/{settings.network_project}/regions/{region}/subnetworks")
 
 
 def _path(name: str, collection: str) -> str:

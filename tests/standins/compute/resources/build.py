@@ -45,7 +45,7 @@ def interfaces_of(world: Workers, properties: Mapping[str, Any], zone: str) -> l
             raise invalid_field(
                 "resource.networkInterfaces[0].subnetwork", "", "Subnetwork should be specified for custom subnetmode."
             )
-        subnetwork = world.subnetworks[region][network["name"]]
+        subnetwork = world.vpc(_project(network)).subnetworks[region][network["name"]]
     if interface.get("accessConfigs"):
         first = interface["accessConfigs"][0]
         defaults = {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "networkTier": "PREMIUM"}
@@ -61,6 +61,10 @@ def interfaces_of(world: Workers, properties: Mapping[str, Any], zone: str) -> l
     return [interface]
 
 
+def _project(resource: Mapping[str, Any]) -> str:
+    return str(resource["selfLink"]).partition("/projects/")[2].partition("/")[0]
+
+
 def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
     match = re.fullmatch(
         r"(?:(?:https://(?:www|compute)\.googleapis\.com/compute/v1/)?projects/([^/]+)/)?regions/([^/]+)/subnetworks/([^/]+)",
@@ -70,9 +74,10 @@ def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
         raise invalid_field("resource.networkInterfaces[0].subnetwork", url, "The URL is malformed.")
     if match[2] != region:
         raise invalid_field("resource.networkInterfaces[0].subnetwork", url, f"The region must be {region}.")
-    if match[1] not in (None, world.project) or match[3] not in world.subnetworks[region]:
+    vpc = world.vpc(match[1])
+    if match[1] not in (None, world.project, *world.hosts) or match[3] not in vpc.subnetworks[region]:
         raise not_found(f"projects/{match[1] or world.project}/regions/{region}/subnetworks/{match[3]}")
-    return world.subnetworks[region][match[3]]
+    return vpc.subnetworks[region][match[3]]
 
 
 def build(
