@@ -20,7 +20,6 @@ LEVEL=0             # of subshells, where a command's failure is the job's
 HOPELESS=100        # exit status: trying again is no use
 IDLE_SECONDS=1800   # where the metadata server does not say: the default of limits.idle
 READY_SECONDS=600   # of a container that takes seconds
-SETTLING_PAUSE=15   # between two pulls that are refused
 DELETED_SECONDS=300 # how long a deletion that was granted may take
 SERIAL=/dev/ttyS0
 
@@ -451,9 +450,9 @@ image() {
     until log_in_and_pull; do
         status=$?
         refused_for_now || return "$status"
-        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in $SETTLING_PAUSE s"
+        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in 15 s"
         report "{\"status\": \"not allowed to pull yet\"$(beside)}"
-        sleep "$SETTLING_PAUSE"
+        sleep 15
     done
 }
 

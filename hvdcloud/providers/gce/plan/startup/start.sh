@@ -5,9 +5,9 @@ image() {
     until log_in_and_pull; do
         status=$?
         refused_for_now || return "$status"
-        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in $SETTLING_PAUSE s"
+        say "not allowed to pull yet: what hvdcloud setup grants takes minutes to hold; again in 15 s"
         report "{\"status\": \"not allowed to pull yet\"$(beside)}"
-        sleep "$SETTLING_PAUSE"
+        sleep 15
     done
 }
 
