@@ -109,6 +109,8 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     All are built before the first of these tests: none has to be in time while Horovod is compiled for another one.
     """
     used = {name for item in request.session.items for name in getattr(item, "fixturenames", ())} & _FRAMEWORKS.keys()
+    # Made here: two threads that ask for it first would each make one, and pytest keeps the last.
+    tmp_path_factory.getbasetemp()
     with ThreadPoolExecutor() as pool:
         built = pool.map(lambda name: _built(_FRAMEWORKS[name], tmp_path_factory), used)
         return dict(zip(used, built, strict=True))
