@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -27,6 +27,9 @@ setup: .venv/.complete ## .venv/ with hvdcloud and its development tools
 
 lock: .cache/lock/.complete ## tools/locks/, after pyproject.toml; newer versions: make lock LOCK_ARGS=--upgrade
 	@tools/lock.sh $(LOCK_ARGS)
+
+lock-images: setup engine ## dockerfiles/base-images.txt: the digests that the registries have now
+	@$(BIN)/python -m tools.lock_images dockerfiles/base-images.txt
 
 engine: ## a Docker engine that answers: installed and started if need be
 	@tools/engine.sh

@@ -119,9 +119,8 @@ def build(
             repository=image_config.repository,
             labels=lambda: source_labels(project_dir, os.environ),
         )
-    if base is not None and base.digest not in ("", base.identity) and not built.cached:
-        text = f"image.base {base.reference} is a tag, which its owner may move: this image is built on {base.digest}"
-        progress(BuildEvent(kind="warning", text=f"{text}; {base.reference}@{base.digest} is always that one"))
+    if base is not None and base.may_move and not built.cached:
+        progress(BuildEvent(kind="warning", text=base.may_move))
     if own is not None:
         built = replace(built, cached=built.cached and own.cached, steps=built.steps + own.steps)
     return replace(built, seconds=time.monotonic() - started)

@@ -49,6 +49,14 @@ class Base:
         """It in words, for messages."""
         return f"image.dockerfile {self.dockerfile}" if self.dockerfile else f"image.base {self.reference}"
 
+    @property
+    def may_move(self) -> str:
+        """For a tag of a registry: what it is now, and how to stay with that; "": it is by digest, or made here."""
+        if not self.digest or is_pinned(self.reference):
+            return ""
+        stays = f"image.base: {self.reference}@{self.digest}"
+        return f"{self.what} is a tag, which its owner may move; this image is built on what it is now: {stays}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
