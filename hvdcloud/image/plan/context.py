@@ -150,7 +150,7 @@ def dockerfiles() -> Path:
         if (folder / "builder.Dockerfile").is_file():
             return folder
     message = f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}"
-    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
+    raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
 def builder_context(row: Row, sources: Sources, *, base_image: str) -> Context:
