@@ -82,7 +82,7 @@ test-images: setup base-image ## the images for GPUs and newer TensorFlow, reall
 test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
 	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict, which room imports which, declared dependencies, shellcheck and terraform fmt
+lint: setup ## ruff, mypy --strict, which room imports which, declared dependencies, shellcheck, terraform fmt and zizmor
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
@@ -90,6 +90,7 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 	@$(BIN)/deptry .
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
+	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/*
 
