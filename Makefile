@@ -7,7 +7,7 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
-# What `witnesses` installs.
+# What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
 WITNESS_skypilot := 0.14.1
 WITNESS_dstack := 0.22.5
 BIN := $(CURDIR)/.venv/bin
@@ -59,6 +59,7 @@ test: setup base-image registry .cache/terraform/.complete ## every test; some: 
 check: lint ## while you work: lint, and the tests that need no engine
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
 
+# The lowest versions are no lock's: what uv finds is installed without hashes.
 test-lowest: .cache/lock/.complete ## unit tests with the lowest versions that pyproject.toml allows
 	@rm -rf .cache/lowest && $(PYTHON) -m venv .cache/lowest
 	@.cache/lock/bin/uv pip install --quiet --python .cache/lowest --resolution lowest-direct --group dev --editable .

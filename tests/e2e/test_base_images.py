@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,13 +51,13 @@ class Published:
         (digest,) = (each.partition("@")[2] for each in digests if each.startswith(self.name.rpartition(":")[0]))
         return str(digest)
 
-    def make(self, whose: str) -> None:
-        """On this engine alone, as tools/base-image.sh does."""
+    def make(self, whose: str, *, changes: str | None = None) -> None:
+        """On this engine alone."""
         container = self.engine.containers.create(DEBIAN, ["sh", "-c", f"echo {whose} > /whose"])
         try:
             container.start()
             container.wait()
-            container.commit(*self.name.rsplit(":", 1))
+            container.commit(*self.name.rsplit(":", 1), changes=changes)
         finally:
             container.remove(force=True)
 
@@ -111,6 +112,21 @@ def test_what_was_made_on_this_machine_takes_its_place_and_the_labels_say_so(eng
     assert labels[base_images.DIGEST_LABEL] == ""
     said = [event.text for event in events if "was made on this machine" in event.text]
     assert said == [f"{published.name} was made on this machine and is taken in place of {pinned}"]
+
+
+def test_what_base_image_sh_made_is_known_by_its_label_where_the_engine_has_a_digest_of_everything(
+    engine: Any, published: Published
+) -> None:
+    (label,) = re.findall(r"--change '(LABEL .+?)'", Path("tools/base-image.sh").read_text())
+    published.make("this machine", changes=label)
+    # So that the engine has a digest of it, as one with containerd's image store has at once.
+    engine.images.push(published.name)
+    pinned = f"{published.name}@sha256:{'1' * 64}"
+    assert base_images.here(engine.api, pinned) == published.name
+    assert base_images.here(engine.api, pinned, architecture="arm64") == pinned
+    published.make("another machine")
+    engine.images.push(published.name)
+    assert base_images.here(engine.api, pinned) == pinned
 
 
 def test_an_image_of_ones_own_by_tag_has_the_digest_that_it_was_pulled_by(engine: Any, published: Published) -> None:
