@@ -15,13 +15,19 @@ security_mirror=${DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
 docker=(docker)
 docker info >/dev/null 2>&1 || docker=(as_root docker)
 
-if "${docker[@]}" image inspect "$image" >/dev/null 2>&1; then
+pinned=$(grep "^$image@" "$(dirname "$0")/../dockerfiles/base-images.txt")
+
+# has REFERENCE [TEMPLATE]: the engine has the image, and the template is not empty for it.
+has() {
+    [ -n "$("${docker[@]}" image inspect --format "${2:-yes}" "$1" 2>/dev/null)" ]
+}
+
+# As hvdcloud/image/plan/base_images.py has it: the tag of what no registry has a digest of was made on this machine.
+if has "$image" '{{if or (not .RepoDigests) (index .Config.Labels "hvdcloud-base-image")}}yes{{end}}'; then
     exit 0
 fi
-pinned=$(grep "^$image@" "$(dirname "$0")/../dockerfiles/base-images.txt")
-say "pulling $pinned"
-if timeout 300 "${docker[@]}" pull --quiet "$pinned" >&2; then
-    "${docker[@]}" tag "$pinned" "$image"
+if has "$pinned" || { say "pulling $pinned" && timeout 300 "${docker[@]}" pull --quiet "$pinned" >&2; }; then
+    has "$image" || "${docker[@]}" tag "$pinned" "$image"
     exit 0
 fi
 
