@@ -311,7 +311,7 @@ class _Work:
             self._say_what_does_not_start(step)
 
     def _as_here(self, step: Step) -> Step:
-        """The step with the images to start from that this engine has, and a label without a digest that it has not."""
+        """The step with base images that were made on this machine in place of a digest, and a label that says so."""
         arguments = base_images.arguments_here(self.api, step.arguments, architecture=self.plan.architecture)
         labels = dict(step.labels)
         for key in (key for key, value in arguments.items() if value != step.arguments[key]):
