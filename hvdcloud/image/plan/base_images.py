@@ -1,7 +1,7 @@
 """The images that hvdcloud's own start from, each by the digest of its content: dockerfiles/base-images.txt.
 
-A tag may be moved, by its owner or by an intruder at the registry. An engine that reaches no registry has no image of that
-digest: where it has one under the tag that was made on the machine itself, and from no registry, that one is taken.
+A tag may be moved, by its owner or by an intruder at the registry. An engine that reaches no registry has no image of
+that digest: where it has one under the tag that was made on the machine itself, and is from no registry, it is taken.
 """
 
 from __future__ import annotations
