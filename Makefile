@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -7,7 +7,7 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
-# What `witnesses` installs.
+# What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
 WITNESS_skypilot := 0.14.1
 WITNESS_dstack := 0.22.5
 BIN := $(CURDIR)/.venv/bin
@@ -27,6 +27,9 @@ setup: .venv/.complete ## .venv/ with hvdcloud and its development tools
 
 lock: .cache/lock/.complete ## tools/locks/, after pyproject.toml; newer versions: make lock LOCK_ARGS=--upgrade
 	@tools/lock.sh $(LOCK_ARGS)
+
+lock-images: setup engine ## dockerfiles/base-images.txt: the digests that the registries have now
+	@$(BIN)/python -m tools.lock_images dockerfiles/base-images.txt
 
 engine: ## a Docker engine that answers: installed and started if need be
 	@tools/engine.sh
@@ -56,6 +59,7 @@ test: setup base-image registry .cache/terraform/.complete ## every test; some: 
 check: lint ## while you work: lint, and the tests that need no engine
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
 
+# The lowest versions are no lock's: what uv finds is installed without hashes.
 test-lowest: .cache/lock/.complete ## unit tests with the lowest versions that pyproject.toml allows
 	@rm -rf .cache/lowest && $(PYTHON) -m venv .cache/lowest
 	@.cache/lock/bin/uv pip install --quiet --python .cache/lowest --resolution lowest-direct --group dev --editable .
@@ -79,7 +83,7 @@ test-images: setup base-image ## the images for GPUs and newer TensorFlow, reall
 test-gpu: setup ## Horovod with NCCL on this machine's GPU, compiled by the images' recipe; no Docker needed
 	@$(BIN)/python -m pytest tests/gpu -s $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict, which room imports which, declared dependencies, shellcheck and terraform fmt
+lint: setup ## ruff, mypy --strict, which room imports which, declared dependencies, shellcheck, terraform fmt and zizmor
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict hvdcloud
@@ -87,6 +91,7 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 	@$(BIN)/deptry .
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* $$(find dockerfiles/own -name '*.sh')
+	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/*
 

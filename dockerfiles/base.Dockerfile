@@ -4,7 +4,8 @@
 # From the builder by its name, not as a stage of one Dockerfile: a change of the node program or a pruned build cache
 # does not compile Horovod again.
 ARG BUILDER
-ARG BASE_IMAGE=debian:bookworm-slim
+# As in builder.Dockerfile, by the digest in base-images.txt.
+ARG BASE_IMAGE
 
 FROM ${BUILDER} AS builder
 

@@ -4,7 +4,9 @@
 #
 # hvdcloud/image/plan/context.py makes the build context: dockerfiles/ as it stands in the repository, wheels/ with the local
 # wheels that the locks name, and ca-bundle.crt (empty where none is needed).
-ARG BASE_IMAGE=debian:bookworm-slim
+#
+# Images to start from have no default here: base-images.txt has their digests.
+ARG BASE_IMAGE
 # The image with the CUDA toolkit that compiles Horovod, in /usr/local/cuda; without CUDA the stage below, which has none.
 ARG CUDA_DONOR=tools
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes sure that the Docker engine has debian:bookworm-slim, which every image of hvdcloud starts from:
-# pulls it, or builds it with debootstrap where no registry can be reached. Nothing to do: nothing done.
+# Makes sure that the Docker engine has debian:bookworm-slim, which every image of hvdcloud starts from: pulls it by the
+# digest in dockerfiles/base-images.txt, or builds it with debootstrap where no registry can be reached. Nothing to do:
+# nothing done.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,11 +15,19 @@ security_mirror=${DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
 docker=(docker)
 docker info >/dev/null 2>&1 || docker=(as_root docker)
 
-if "${docker[@]}" image inspect "$image" >/dev/null 2>&1; then
+pinned=$(grep "^$image@" "$(dirname "$0")/../dockerfiles/base-images.txt")
+
+# has REFERENCE [TEMPLATE]: the engine has the image, and the template is not empty for it.
+has() {
+    [ -n "$("${docker[@]}" image inspect --format "${2:-yes}" "$1" 2>/dev/null)" ]
+}
+
+# As hvdcloud/image/plan/base_images.py has it: the tag of what no registry has a digest of was made on this machine.
+if has "$image" '{{if or (not .RepoDigests) (index .Config.Labels "hvdcloud-base-image")}}yes{{end}}'; then
     exit 0
 fi
-say "pulling $image"
-if timeout 300 "${docker[@]}" pull --quiet "$image" >&2; then
+if has "$pinned" || { say "pulling $pinned" && timeout 300 "${docker[@]}" pull --quiet "$pinned" >&2; }; then
+    has "$image" || "${docker[@]}" tag "$pinned" "$image"
     exit 0
 fi
 
@@ -56,5 +65,5 @@ as_root find "$root/usr/share/doc" -type f ! -name copyright -delete
 as_root rm -rf "$root"/usr/share/{groff,info,locale,man}/* "$root"/var/lib/apt/lists/* \
     "$root"/var/cache/apt/* "$root"/var/log/* "$root"/etc/hostname "$root"/etc/resolv.conf
 as_root tar --one-file-system --numeric-owner --sort=name --directory "$root" --create . |
-    "${docker[@]}" import --change 'CMD ["bash"]' --message "debootstrap $suite, slimmed" - "$image" >/dev/null
+    "${docker[@]}" import --change 'CMD ["bash"]' --change 'LABEL hvdcloud-base-image=debootstrap' --message "debootstrap $suite, slimmed" - "$image" >/dev/null
 say "made $image"

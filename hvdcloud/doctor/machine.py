@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hvdcloud.providers.base import Platform
 
 _ENGINE_SECONDS = 10
-_DEBIAN = "debian:bookworm-slim"  # What our images are built on (dockerfiles/).
 # From nothing, on two cores: minutes, and GB while it is built (tests/bench/results/images.md; README).
 _EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
 _LAYER = (1, 2)
@@ -189,11 +188,12 @@ def _unreachable(api: Any, found: _Image) -> str:
     from docker.errors import APIError, DockerException
 
     from hvdcloud.image.engine_stream import inspected
+    from hvdcloud.image.plan import base_images
     from hvdcloud.image.publish import registry
 
     donors = [step.arguments["CUDA_DONOR"] for step in found.missing if "CUDA_DONOR" in step.arguments]
-    for reference in dict.fromkeys([found.base or _DEBIAN, *donors]):
-        if inspected(api, reference):
+    for reference in dict.fromkeys([found.base or base_images.pinned(base_images.DEBIAN), *donors]):
+        if inspected(api, base_images.here(api, reference)):
             continue
         try:
             api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))

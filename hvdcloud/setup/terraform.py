@@ -58,7 +58,7 @@ def module_folder() -> Path:
         if next(folder.glob("*.tf"), None) is not None:
             return folder
     message = f"this installation of hvdcloud has no terraform/ beside {PACKAGE}"
-    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
+    raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
 class WorkFolder:

@@ -50,6 +50,14 @@ def test_a_local_wheel_is_installed_in_place_of_the_indexs_file(opt: Path, pin: 
     assert [path.name.lower() for path in (opt / "installed").glob("*.dist-info")] == ["my_pack.age-1.0.dist-info"]
 
 
+def test_a_lock_without_hashes_is_refused(opt: Path, tmp_path: Path) -> None:
+    make_wheel(tmp_path, project="mine", content="")
+    refused = install(opt, "mine==1.0\n", "--find-links", str(tmp_path))
+    assert refused.returncode != 0
+    assert "Hashes are required in --require-hashes mode" in refused.stderr
+    assert not (opt / "installed").exists()
+
+
 def test_a_file_that_is_neither_the_locks_nor_the_users_is_refused(opt: Path, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, project="mine", content="")
     refused = install(opt, pinned("mine==1.0"), "--find-links", str(tmp_path))

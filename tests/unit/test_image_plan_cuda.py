@@ -21,7 +21,7 @@ def plan(folder: Path, **config: object) -> ImagePlan:
 
 def test_the_default_donor_is_nvidias_own_image_of_the_rows_cuda(tmp_path: Path) -> None:
     builder, _ = plan(tmp_path, device="cuda").steps
-    assert builder.arguments["CUDA_DONOR"] == "nvidia/cuda:12.6.3-devel-ubuntu22.04"
+    assert re.fullmatch(r"nvidia/cuda:12\.6\.3-devel-ubuntu22\.04@sha256:[0-9a-f]{64}", builder.arguments["CUDA_DONOR"])
     assert builder.arguments["CAPABILITIES"] == "5.0 6.0 7.0 7.5 8.0 8.6 9.0"
     assert "TOOLKIT_LOCK" not in builder.arguments
 

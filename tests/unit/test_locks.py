@@ -11,6 +11,8 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hvdcloud.image.plan.versions import ROWS
+
 try:
     import tomllib
 except ImportError:  # Python 3.10
@@ -32,7 +34,12 @@ SYSTEMS = [
 
 def pins(group: str) -> list[tuple[Requirement, list[str]]]:
     """The lock's requirements, each with its files' hashes."""
-    text = "\n".join(line for line in (LOCKS / f"{group}.txt").read_text().splitlines() if "#" not in line)
+    return pins_of(LOCKS / f"{group}.txt")
+
+
+def pins_of(file: Path) -> list[tuple[Requirement, list[str]]]:
+    """The same, of any lock."""
+    text = "\n".join(line for line in file.read_text().splitlines() if "#" not in line)
     entries = [entry.split() for entry in re.split(r"(?<!\\)\n", text) if entry]
     found = []
     for words in entries:
@@ -50,6 +57,23 @@ def test_a_lock_pins_every_project_by_hash_and_names_no_index(group: str) -> Non
     text = (LOCKS / f"{group}.txt").read_text()
     assert "://" not in text
     assert set(re.findall(r"(?:^|\s)(-[-\w]*)", text)) == {"--hash"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "dockerfiles/locks").glob("*.txt")), ids=lambda file: file.name)
+def test_a_lock_of_the_images_pins_every_project_by_hash(file: Path) -> None:
+    pinned = pins_of(file)
+    assert pinned
+    assert [str(pin) for pin, hashes in pinned if not re.fullmatch(r"==[^*,]+", str(pin.specifier)) or not hashes] == []
+
+
+def test_what_no_lock_has_is_torch_for_cpus_and_the_readme_says_why() -> None:
+    locked = {
+        canonicalize_name(pin.name) for file in (ROOT / "dockerfiles/locks").glob("*.txt") for pin, _ in pins_of(file)
+    }
+    of_no_lock = {row.label for row in ROWS if row.index}
+    assert {row.label for row in ROWS if row.project not in locked or row.index} == of_no_lock == {"torch-2.13.0-cpu"}
+    said = " ".join((ROOT / "dockerfiles/README.md").read_text().split())
+    assert "torch for CPUs alone has none: it is not PyPI's, but its own index's or the user's" in said
 
 
 @pytest.mark.parametrize(("group", "python", "system"), SYSTEMS)

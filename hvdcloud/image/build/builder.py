@@ -20,7 +20,7 @@ from hvdcloud.image.build import registry_cache
 from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
 from hvdcloud.image.build.classic import ClassicBuilder
 from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
-from hvdcloud.image.plan import custom_base
+from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 from hvdcloud.image.stages import with_stages
@@ -119,6 +119,8 @@ def build(
             repository=image_config.repository,
             labels=lambda: source_labels(project_dir, os.environ),
         )
+    if base is not None and base.may_move and not built.cached:
+        progress(BuildEvent(kind="warning", text=base.may_move))
     if own is not None:
         built = replace(built, cached=built.cached and own.cached, steps=built.steps + own.steps)
     return replace(built, seconds=time.monotonic() - started)
@@ -285,6 +287,7 @@ class _Work:
             step = self.plan.labelled(self.labels()).last
         self.progress(BuildEvent(kind="image", text=step.what))
         wanted = self.plan.architecture
+        step = self._as_here(step)
         # Looked for when there is something to build, and once.
         if self._builder is None:
             self._builder = find_builder(self.api, architecture=wanted) or ClassicBuilder(self.api, wanted)
@@ -306,6 +309,17 @@ class _Work:
         self.built += 1
         if step.start_of:
             self._say_what_does_not_start(step)
+
+    def _as_here(self, step: Step) -> Step:
+        """The step with base images that were made on this machine in place of a digest, and a label that says so."""
+        arguments = base_images.arguments_here(self.api, step.arguments, architecture=self.plan.architecture)
+        labels = dict(step.labels)
+        for key in (key for key, value in arguments.items() if value != step.arguments[key]):
+            text = f"{arguments[key]} was made on this machine and is taken in place of {step.arguments[key]}"
+            self.progress(BuildEvent(kind="output", text=text))
+            if key == "BASE_IMAGE" and base_images.DIGEST_LABEL in labels:
+                labels |= base_images.labels(arguments[key])
+        return replace(step, arguments=arguments, labels=labels)
 
     def _say_what_does_not_start(self, step: Step) -> None:
         found, ours = (inspected(self.api, each) for each in (step.reference, step.start_of))

@@ -150,11 +150,11 @@ def dockerfiles() -> Path:
         if (folder / "builder.Dockerfile").is_file():
             return folder
     message = f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}"
-    raise UsageError(message, hint="install hvdcloud again: pip install --force-reinstall hvdcloud")
+    raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
-def builder_context(row: Row, sources: Sources) -> Context:
-    """For the image with compilers, pip, the framework and Horovod."""
+def builder_context(row: Row, sources: Sources, *, base_image: str) -> Context:
+    """For the image with compilers, pip, the framework and Horovod, which starts from `base_image`."""
     names = [BUILDER_DOCKERFILE, *(f"locks/{lock}" for lock in _locks(row))]
     names += [f"build/{script.name}" for script in (dockerfiles() / "build").iterdir()]
     names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
@@ -168,19 +168,19 @@ def builder_context(row: Row, sources: Sources) -> Context:
         hashed=dockerfile_entries(*names),
         unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(wheels)),
         salt=(
-            *(row.package, row.horovod, row.horovod_sha256, row.donor, sources.machine),
+            *(row.package, row.horovod, row.horovod_sha256, base_image, row.donor, sources.machine),
             *row.capabilities,
             *(f"{name}={value}" for name, value in row.environment),
         ),
     )
 
 
-def base_context(row: Row, sources: Sources, *, builder: str) -> Context:
-    """For the image that nodes run; the tag of `builder`, the builder image, stands for its content."""
+def base_context(row: Row, sources: Sources, *, base_image: str, builder: str) -> Context:
+    """For the image that nodes run, on `base_image`; the tag of `builder`, another image, stands for its content."""
     names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
     return Context(
         hashed=(*dockerfile_entries(BASE_DOCKERFILE, *names), *node_program()),
-        salt=(row.label, builder, sources.machine, row.cuda, row.nccl),
+        salt=(row.label, base_image, builder, sources.machine, row.cuda, row.nccl),
     )
 
 

@@ -7,6 +7,7 @@ it has Horovod and Open MPI) is found out inside the build: dockerfiles/own/.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,27 @@ class Base:
     Attributes:
         reference: as hvdcloud.yaml names it.
         identity: stands for its content: the digest in the reference, else the engine's id.
+        digest: at its registry; "": the engine has it from none, or has not got it yet.
         dockerfile: the user's Dockerfile that makes it; "": it is what `image.base` names.
     """
 
     reference: str
     identity: str
+    digest: str = ""
     dockerfile: str = ""
 
     @property
     def what(self) -> str:
         """It in words, for messages."""
         return f"image.dockerfile {self.dockerfile}" if self.dockerfile else f"image.base {self.reference}"
+
+    @property
+    def may_move(self) -> str:
+        """For a tag of a registry: what it is now, and how to stay with that; "": it is by digest, or made here."""
+        if not self.digest or is_pinned(self.reference):
+            return ""
+        stays = f"image.base: {self.reference}@{self.digest}"
+        return f"{self.what} is a tag, which its owner may move; this image is built on what it is now: {stays}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ def pinned(reference: str) -> Base:
     if digest is None:
         message = f"image.base is {reference}, a tag: only an engine that has the image knows what is in it"
         raise UsageError(message, hint=f"write it as NAME@sha256:…; `docker pull {reference}` prints the digest")
-    return Base(reference=reference, identity=digest[1])
+    return Base(reference=reference, identity=digest[1], digest=digest[1])
 
 
 def is_pinned(reference: str) -> bool:
@@ -85,7 +96,18 @@ def find(api: Any, reference: str) -> Base | None:
         raise ImageError(message, hint="correct image.base in hvdcloud.yaml") from error
     if found is None:
         return None
-    return pinned(reference) if is_pinned(reference) else Base(reference=reference, identity=str(found["Id"]))
+    if is_pinned(reference):
+        return pinned(reference)
+    return Base(reference=reference, identity=str(found["Id"]), digest=_digest_of(reference, found))
+
+
+def _digest_of(reference: str, found: Mapping[str, Any]) -> str:
+    """Under which the engine pulled an image by this reference, or pushed it; "": neither."""
+    from docker.utils import parse_repository_tag
+
+    repository = parse_repository_tag(reference)[0].removeprefix("docker.io/").removeprefix("library/")
+    known = (entry.partition("@") for entry in found.get("RepoDigests") or ())
+    return next((digest for name, _, digest in known if name == repository), "")
 
 
 def have(api: Any, reference: str, *, progress: Progress, architecture: str = "") -> Base:

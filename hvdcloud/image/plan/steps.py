@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan import context, custom_base, own_dockerfile, versions
+from hvdcloud.image.plan import base_images, context, custom_base, own_dockerfile, versions
 from hvdcloud.image.plan.provenance import version_labels
 from hvdcloud.image.plan.sources import Sources, find_sources
 
@@ -128,6 +128,7 @@ def plan_image(
         row = versions.find(image_config.framework, image_config.device, image_config.version)
         if row.cuda and image_config.cuda_donor:
             row = replace(row, donor=image_config.cuda_donor, toolkit="")
+        row = replace(row, donor=base_images.pinned(row.donor))
     sources = find_sources(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine
     )
@@ -167,8 +168,10 @@ def plan_image(
 
 def _builder(row: versions.Row, sources: Sources) -> Step:
     """The image with the compilers: with a name of its own it survives `docker image prune`."""
-    sent = context.builder_context(row, sources)
+    base_image = base_images.pinned(base_images.DEBIAN)
+    sent = context.builder_context(row, sources, base_image=base_image)
     arguments = {
+        "BASE_IMAGE": base_image,
         "FRAMEWORK": row.framework,
         "FRAMEWORK_PACKAGE": row.package,
         "FRAMEWORK_LOCK": row.lock,
@@ -196,22 +199,23 @@ def _builder(row: versions.Row, sources: Sources) -> Step:
 
 
 def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
-    sent = context.base_context(row, sources, builder=builder.reference)
+    base_image = base_images.pinned(base_images.DEBIAN)
+    sent = context.base_context(row, sources, base_image=base_image, builder=builder.reference)
     digest = sent.digest()
-    arguments = {"BUILDER": builder.reference}
+    arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference}
     if row.cuda:
         capabilities = " ".join(row.capabilities)
         arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
     # Of all that is built on it too.
     found = {row.framework: row.package.partition("==")[2], "horovod": row.horovod, "python": versions.PYTHON_VERSION}
-    found |= {"cuda": row.cuda, "nccl": row.nccl, "keras": row.keras}
+    found |= {"cuda": row.cuda, "nccl": row.nccl, "keras": row.keras, "cuda-donor": row.donor}
     return Step(
         reference=f"hvdcloud/base:{row.label}-{digest}",
         what="the base image",
         context=sent,
         dockerfile=f"dockerfiles/{context.BASE_DOCKERFILE}",
         arguments=arguments,
-        labels={LABEL: digest, **version_labels(found)},
+        labels={LABEL: digest, **version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
     )
 
@@ -268,6 +272,8 @@ def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageCo
 def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, needs: custom_base.Needs) -> Step:
     sent = custom_base.node_context(base, builder=builder.reference, needs=needs)
     digest = sent.digest()
+    # What the user's Dockerfile starts from is not ours to say.
+    on = {} if base.dockerfile else base_images.labels(base.reference, base.digest)
     return Step(
         reference=f"hvdcloud/own:{image_config.framework}-{image_config.device}-{digest}",
         what=base.what,
@@ -279,7 +285,7 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
             "CONTROLLER": needs.controller,
             "CAPABILITY": needs.capability,
         },
-        labels={LABEL: digest},
+        labels={LABEL: digest, **on},
         needs=(builder.reference,),
     )
 

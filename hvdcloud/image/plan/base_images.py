@@ -1,0 +1,86 @@
+"""The images that hvdcloud's own start from, each by the digest of its content: dockerfiles/base-images.txt.
+
+A tag may be moved, by its owner or by an intruder at the registry. An engine that reaches no registry has no image of
+that digest: where it has one under the tag that was made on the machine itself, and is from no registry, it is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.image.engine_stream import inspected, other_architecture
+from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.publish import registry
+
+FILE = "base-images.txt"
+DEBIAN = "debian:bookworm-slim"
+MADE_HERE = "hvdcloud-base-image"
+"""The label with which tools/base-image.sh marks what it makes where no registry can be reached."""
+# https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
+NAME_LABEL = "org.opencontainers.image.base.name"
+DIGEST_LABEL = "org.opencontainers.image.base.digest"
+_LINE = re.compile(r"(?P<name>[a-z0-9][\w./-]*(?::\d+/[\w./-]+)?:\w[\w.-]*)(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
+
+
+def parse(text: str) -> dict[str, str]:
+    """NAME:TAG → digest; "" for a tag alone. Raises UsageError: a line is something else, or names an image again."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        image = _LINE.fullmatch(line.strip())
+        if image is None or image["name"] in found:
+            message = f"{FILE}, line {number}: {line.strip()} is not a new NAME:TAG@sha256:…"
+            raise UsageError(message, hint=f"correct dockerfiles/{FILE}")
+        found[image["name"]] = image["digest"] or ""
+    return found
+
+
+def pinned(name: str) -> str:
+    """NAME:TAG@DIGEST of an image that the file has with a digest; any other name as it is."""
+    digest = parse((dockerfiles() / FILE).read_text(encoding="utf-8")).get(name)
+    return f"{name}@{digest}" if digest else name
+
+
+def here(api: Any, reference: str, *, architecture: str = "") -> str:
+    """What to start from on this engine: the reference, or its tag where the engine has that from no registry.
+
+    Args:
+        reference: NAME:TAG@DIGEST; one without a digest is returned as it is.
+        architecture: that it has to be for: `amd64`; "": any.
+    """
+    name, at, _ = reference.partition("@")
+    if not at or inspected(api, reference):
+        return reference
+    found = inspected(api, name)
+    if found is None or other_architecture(api, name, architecture):
+        return reference
+    # An engine with containerd's image store has a digest of everything, also of what no registry knows.
+    made_here = not found.get("RepoDigests") or MADE_HERE in (found.get("Config", {}).get("Labels") or {})
+    return name if made_here else reference
+
+
+def arguments_here(api: Any, arguments: Mapping[str, str], *, architecture: str = "") -> dict[str, str]:
+    """A Dockerfile's arguments, with the images to start from as this engine has them."""
+    ours = ("BASE_IMAGE", "CUDA_DONOR")
+    return {
+        key: here(api, value, architecture=architecture) if key in ours else value for key, value in arguments.items()
+    }
+
+
+def labels(reference: str, digest: str = "") -> dict[str, str]:
+    """Labels that say what an image was built on.
+
+    Args:
+        reference: NAME:TAG, with or without its digest.
+        digest: where the reference has none; "": not known. That is said too: an image inherits its base's labels.
+    """
+    name, _, known = reference.partition("@")
+    host = registry.host_of(name)
+    if host == "docker.io":
+        path = name.removeprefix("docker.io/").removeprefix("index.docker.io/")
+        name = f"docker.io/{path}" if "/" in path else f"docker.io/library/{path}"
+    return {NAME_LABEL: name, DIGEST_LABEL: known or digest}

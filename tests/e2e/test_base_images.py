@@ -1,0 +1,160 @@
+"""Images to start from, by digest: from a registry whose tag was moved, and on an engine that reaches none."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build.builder import carry_out
+from hvdcloud.image.engine_stream import BuildEvent, inspected
+from hvdcloud.image.plan import base_images, custom_base
+from hvdcloud.image.plan.steps import ImagePlan
+from hvdcloud.image.plan.versions import ROWS
+from tests.standins.registry import free_port, running_registry
+from tests.support.harness import tags_of
+from tests.support.small_image import small
+from tools.lock_images import renew
+
+pytestmark = pytest.mark.engine
+
+DEBIAN = base_images.DEBIAN
+ON_BASE = "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN cat /whose > /seen\n"
+TODAY = datetime.date(2026, 11, 23)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
+        yield host
+
+
+class Published:
+    """An image at a registry; its owner may move the tag."""
+
+    def __init__(self, engine: Any, name: str) -> None:
+        self.engine = engine
+        self.name = name
+
+    def publish(self, whose: str) -> str:
+        """Moves the tag to another image; returns its digest. The engine keeps neither."""
+        self.make(whose)
+        self.engine.images.push(self.name)
+        digests = self.engine.images.get(self.name).attrs["RepoDigests"]
+        self.engine.images.remove(self.name, force=True)
+        (digest,) = (each.partition("@")[2] for each in digests if each.startswith(self.name.rpartition(":")[0]))
+        return str(digest)
+
+    def make(self, whose: str, *, changes: str | None = None) -> None:
+        """On this engine alone."""
+        container = self.engine.containers.create(DEBIAN, ["sh", "-c", f"echo {whose} > /whose"])
+        try:
+            container.start()
+            container.wait()
+            container.commit(*self.name.rsplit(":", 1), changes=changes)
+        finally:
+            container.remove(force=True)
+
+
+@pytest.fixture
+def published(engine: Any, registry: str) -> Iterator[Published]:
+    found = Published(engine, f"{registry}/base/t{secrets.token_hex(4)}:slim")
+    yield found
+    repository = found.name.rpartition(":")[0]
+    for tag in tags_of(engine):
+        if tag.startswith((repository, "hvdcloud/t-base:")):
+            engine.images.remove(tag, force=True)
+    for image in engine.api.images():
+        if any(each.startswith(f"{repository}@") for each in image["RepoDigests"] or ()):
+            engine.images.remove(image["Id"], force=True)
+
+
+def build(engine: Any, base_image: str) -> tuple[str, dict[str, str], list[BuildEvent]]:
+    """What an image on `base_image` has seen of it, its labels, and what was said."""
+    step = small(
+        dockerfile=ON_BASE,
+        reference=f"hvdcloud/t-base:{secrets.token_hex(6)}",
+        arguments={"BASE_IMAGE": base_image},
+        labels=base_images.labels(base_image),
+    )
+    events: list[BuildEvent] = []
+    plan = ImagePlan(reference=step.reference, digest="x", row=ROWS[0], steps=(step,))
+    carry_out(engine.api, plan, progress=events.append)
+    seen = engine.containers.run(step.reference, ["-c", "cat /seen"], entrypoint="sh", remove=True)
+    return seen.decode().strip(), engine.images.get(step.reference).labels, events
+
+
+@pytest.mark.usefixtures("builder")
+def test_a_tag_that_was_moved_at_the_registry_changes_no_image(engine: Any, published: Published) -> None:
+    ours = published.publish("ours")
+    theirs = published.publish("theirs")
+    assert theirs != ours
+    seen, labels, _ = build(engine, f"{published.name}@{ours}")
+    assert seen == "ours"
+    assert labels[base_images.DIGEST_LABEL] == ours
+    # Nor does an engine that has pulled the moved tag.
+    engine.images.pull(published.name)
+    assert build(engine, f"{published.name}@{ours}")[0] == "ours"
+
+
+@pytest.mark.usefixtures("builder")
+def test_what_was_made_on_this_machine_takes_its_place_and_the_labels_say_so(engine: Any, published: Published) -> None:
+    published.make("this machine")
+    pinned = f"{published.name}@sha256:{'1' * 64}"
+    seen, labels, events = build(engine, pinned)
+    assert seen == "this machine"
+    assert labels[base_images.DIGEST_LABEL] == ""
+    said = [event.text for event in events if "was made on this machine" in event.text]
+    assert said == [f"{published.name} was made on this machine and is taken in place of {pinned}"]
+
+
+def test_what_base_image_sh_made_is_known_by_its_label_where_the_engine_has_a_digest_of_everything(
+    engine: Any, published: Published
+) -> None:
+    (label,) = re.findall(r"--change '(LABEL .+?)'", Path("tools/base-image.sh").read_text())
+    published.make("this machine", changes=label)
+    # So that the engine has a digest of it, as one with containerd's image store has at once.
+    engine.images.push(published.name)
+    pinned = f"{published.name}@sha256:{'1' * 64}"
+    assert base_images.here(engine.api, pinned) == published.name
+    assert base_images.here(engine.api, pinned, architecture="arm64") == pinned
+    published.make("another machine")
+    engine.images.push(published.name)
+    assert base_images.here(engine.api, pinned) == pinned
+
+
+def test_an_image_of_ones_own_by_tag_has_the_digest_that_it_was_pulled_by(engine: Any, published: Published) -> None:
+    digest = published.publish("ours")
+    engine.images.pull(published.name)
+    found = custom_base.find(engine.api, published.name)
+    assert found is not None
+    assert found.digest == digest
+    assert found.identity != digest
+
+
+def test_lock_images_writes_what_the_registry_has(engine: Any, published: Published, tmp_path: Path) -> None:
+    file = tmp_path / "base-images.txt"
+    old, new = published.publish("old"), published.publish("new")
+    file.write_text(f"# What this is.\n\n# Somewhere.\n{published.name}@{old}\n")
+    assert renew(file, today=TODAY) == [published.name]
+    host = published.name.partition("/")[0]
+    assert file.read_text() == f"# What this is.\n\n# {host}, 2026-11-23\n{published.name}@{new}\n"
+    assert renew(file, today=TODAY) == []
+    assert inspected(engine.api, published.name) is None, "asking pulls nothing"
+
+
+@pytest.mark.usefixtures("engine")
+def test_lock_images_without_a_registry_leaves_the_file(registry: str, tmp_path: Path) -> None:
+    file = tmp_path / "base-images.txt"
+    for name in (f"127.0.0.1:{free_port()}/base/x:1", f"{registry}/base/none:1"):
+        text = f"# By tag: nothing is known.\n{name}\n"
+        file.write_text(text)
+        with pytest.raises(ImageError, match=r"127\.0\.0\.1"):
+            renew(file, today=TODAY)
+        assert file.read_text() == text

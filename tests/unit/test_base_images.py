@@ -1,0 +1,133 @@
+"""The images that ours start from: which bytes, and what labels say of them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.errors import UsageError
+from hvdcloud.image.plan import base_images, custom_base, versions
+from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.steps import plan_image
+from tools.lock_images import renewed
+
+OLD, NEW = (f"sha256:{digit * 64}" for digit in "12")
+TEXT = f"""# What this is.
+
+# somewhere/repository: Dockerfile
+debian:bookworm-slim@{OLD}
+
+# By tag: nothing is known.
+nvidia/cuda:1
+"""
+TODAY = datetime.date(2026, 11, 23)
+# Nothing that another source confirms was found, and no registry could be asked: `make lock-images` adds it.
+BY_TAG = {"nvidia/cuda:12.5.1-devel-ubuntu22.04"}
+
+
+def test_every_image_that_ours_start_from_is_listed_by_digest_or_with_a_reason() -> None:
+    text = (dockerfiles() / base_images.FILE).read_text()
+    known = base_images.parse(text)
+    assert known.keys() == {base_images.DEBIAN, *(row.donor for row in versions.ROWS if row.donor)}
+    assert {name for name, digest in known.items() if not digest} == BY_TAG
+    for name in known:
+        assert re.search(rf"^# .+\n{re.escape(name)}(@|$)", text, re.MULTILINE), f"{name}: no comment says from where"
+    for name in BY_TAG:
+        assert re.search(rf"^# By tag: .+\n{re.escape(name)}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", sorted(dockerfiles().glob("*.Dockerfile")), ids=lambda file: file.name)
+def test_a_dockerfile_names_no_image_itself(file: Path) -> None:
+    text = file.read_text()
+    stages = {"scratch", *re.findall(r"^FROM .+ AS (\w+)$", text, re.MULTILINE)}
+    arguments = dict(re.findall(r"^ARG (\w+)(?:=(\S+))?$", text.partition("\nFROM ")[0], re.MULTILINE))
+    for image in re.findall(r"^FROM (\S+)", text, re.MULTILINE):
+        name = re.fullmatch(r"\$\{(\w+)\}", image)
+        if name is None:
+            assert image in stages
+        else:
+            assert arguments[name[1]] in ("", *stages), f"{name[1]} has a default that no digest stands for"
+
+
+def test_dockerfiles_of_the_tests_start_from_what_make_base_image_provides() -> None:
+    # By its tag: their images are used by tests alone, also on machines that have made it themselves.
+    root = dockerfiles().parent
+    files = {*(root / "tests").rglob("Dockerfile"), *(root / "tests").rglob("*.Dockerfile")}
+    assert len(files) >= 2
+    for file in files:
+        text = file.read_text()
+        arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
+        images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+        started = {arguments[image[2:-1]] if image.startswith("${") else image for image in images}
+        assert started <= {base_images.DEBIAN, "scratch", *re.findall(r"^FROM .+ AS (\w+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
+def test_builder_and_base_start_from_the_same_bytes_on_every_machine(row: versions.Row, tmp_path: Path) -> None:
+    config = ImageConfig(framework=row.framework, device=row.device, version=row.version, requirements=None)
+    builder, base = plan_image(config, project_dir=tmp_path).steps
+    debian = base_images.pinned(base_images.DEBIAN)
+    assert re.fullmatch(r"debian:bookworm-slim@sha256:[0-9a-f]{64}", debian)
+    assert builder.arguments["BASE_IMAGE"] == base.arguments["BASE_IMAGE"] == debian
+    for step in (builder, base):
+        assert debian in step.context.salt, "another digest would be taken for the same image"
+    assert base.labels[base_images.NAME_LABEL] == "docker.io/library/debian:bookworm-slim"
+    assert f"debian:bookworm-slim@{base.labels[base_images.DIGEST_LABEL]}" == debian
+    # By its tag, where that is all there is.
+    assert base.labels.get("hvdcloud-image-cuda-donor", "") == base_images.pinned(row.donor)
+
+
+def test_another_digest_is_another_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ImageConfig(requirements=None)
+    before = plan_image(config, project_dir=tmp_path)
+    monkeypatch.setattr(base_images, "pinned", lambda name: f"{name}@{NEW}" if name else "")
+    after = plan_image(config, project_dir=tmp_path)
+    assert {step.reference for step in before.steps}.isdisjoint(step.reference for step in after.steps)
+
+
+@pytest.mark.parametrize(
+    ("reference", "digest", "name", "known"),
+    [
+        ("ubuntu:24.04", OLD, "docker.io/library/ubuntu:24.04", OLD),
+        ("nvidia/cuda:1", "", "docker.io/nvidia/cuda:1", ""),
+        (f"us-docker.pkg.dev/lab/x:1@{NEW}", "", "us-docker.pkg.dev/lab/x:1", NEW),
+        ("docker.io/nvidia/cuda:1", OLD, "docker.io/nvidia/cuda:1", OLD),
+    ],
+)
+def test_labels_name_a_base_in_full_and_do_not_inherit_its_digest(
+    reference: str, digest: str, name: str, known: str
+) -> None:
+    assert base_images.labels(reference, digest) == {base_images.NAME_LABEL: name, base_images.DIGEST_LABEL: known}
+
+
+def test_an_image_of_ones_own_says_which_bytes_its_tag_was(tmp_path: Path) -> None:
+    base = custom_base.Base(reference="theirs:1", identity="sha256:a", digest=OLD)
+    node = plan_image(ImageConfig(base="theirs:1", requirements=None), project_dir=tmp_path, base=base).last
+    assert node.labels[base_images.NAME_LABEL] == "docker.io/library/theirs:1"
+    assert node.labels[base_images.DIGEST_LABEL] == OLD
+    assert base.may_move == (
+        "image.base theirs:1 is a tag, which its owner may move; this image is built on what it is now: "
+        f"image.base: theirs:1@{OLD}"
+    )
+    assert custom_base.pinned(f"theirs:1@{OLD}").may_move == ""
+    assert custom_base.Base(reference="theirs:1", identity="sha256:a").may_move == ""
+
+
+@pytest.mark.parametrize(
+    "line", ["debian", "debian@sha256:1", f"debian:1@{OLD}0", "FROM debian:1", f"debian:1@{OLD}\ndebian:1"]
+)
+def test_a_line_that_is_no_image_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match=r"base-images\.txt, line \d"):
+        base_images.parse(line)
+
+
+def test_renewing_keeps_what_has_not_changed_and_says_where_the_rest_is_from() -> None:
+    digests = {"debian:bookworm-slim": OLD, "nvidia/cuda:1": NEW}
+    assert renewed(TEXT, digests, today=TODAY) == TEXT.replace(
+        "# By tag: nothing is known.\nnvidia/cuda:1\n", f"# docker.io, 2026-11-23\nnvidia/cuda:1@{NEW}\n"
+    )
+    assert renewed(TEXT, {"debian:bookworm-slim": OLD, "nvidia/cuda:1": ""}, today=TODAY) == TEXT

@@ -1,0 +1,97 @@
+"""Where what runs in CI, and hvdcloud itself, come from: commits and hashes, never a name that anyone may take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+# `hvdcloud` as what a package manager is told to get from an index. Documentation may say "never" on that line.
+FROM_AN_INDEX = re.compile(
+    r"^(?!.*\bnever\b).*?(\b(?:pip3?|pipx|uv(?: tool| pip)?|uvx)\s+(?:install|run|add|inject)\b"
+    r"[^\n#;&|]*?[\s\"'`]hvdcloud(?![\w/.-]|\s*@))",
+    re.MULTILINE,
+)
+# Its own test cases.
+MAY_SAY_SO = {"tests/unit/test_workflows.py"}
+FOLDERS = (".ci", ".github", "dockerfiles", "docs", "hvdcloud", "terraform", "tests", "tools")
+
+each_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+
+
+def jobs(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(file.read_text())["jobs"]
+    return found
+
+
+@each_workflow
+def test_every_action_is_pinned_by_commit_and_says_its_version(file: Path) -> None:
+    used = re.findall(r"\buses: *(.*)", file.read_text())
+    assert len(used) == sum("uses" in step for job in jobs(file).values() for step in job["steps"]) > 0
+    assert [each for each in used if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
+def test_an_action_has_one_commit_in_all_workflows() -> None:
+    used = {each for file in WORKFLOWS for each in re.findall(r"\buses: *(.*)", file.read_text())}
+    assert len({each.partition("@")[0] for each in used}) == len(used)
+
+
+@each_workflow
+def test_no_checkout_leaves_its_token_behind(file: Path) -> None:
+    steps = [step for job in jobs(file).values() for step in job["steps"]]
+    checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert [step for step in checkouts if step["with"].get("persist-credentials") is not False] == []
+
+
+@each_workflow
+def test_no_job_may_write_to_the_repository(file: Path) -> None:
+    document = yaml.safe_load(file.read_text())
+    allowed = [document["permissions"], *(job["permissions"] for job in jobs(file).values() if "permissions" in job)]
+    for permissions in allowed:
+        assert permissions.get("contents", "none") in ("read", "none")
+        assert permissions.keys() <= {"contents", "id-token", "attestations"}
+    # A token of the cloud is for the workflow that pushes, and provenance for what signs.
+    vouched = [name for name, job in jobs(file).items() if "id-token" in job.get("permissions", {})]
+    assert vouched == (["image", "sign"] if file.name == "image.yml" else [])
+
+
+@each_workflow
+def test_no_script_has_an_expression_in_it(file: Path) -> None:
+    scripts = [step["run"] for job in jobs(file).values() for step in job["steps"] if "run" in step]
+    assert [script for script in scripts if "${{" in script] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("python -m pip install hvdcloud", True),
+        ('pip install "hvdcloud==1.0"', True),
+        ("pip install --force-reinstall hvdcloud", True),
+        ("pipx install hvdcloud", True),
+        ("uv tool install hvdcloud[x]", True),
+        ("pipx install .", False),
+        ("pipx install . and never `pip install hvdcloud`", False),
+        ("pip install --index-url u hvdcloud_cached", False),
+        ("pip install git+https://github.com/o/hvdcloud@1", False),
+        ("pip install hvdcloud/dist/x.whl", False),
+    ],
+)
+def test_what_would_install_a_strangers_hvdcloud_is_known(text: str, found: bool) -> None:
+    assert (FROM_AN_INDEX.search(text) is not None) is found
+
+
+def test_nothing_installs_hvdcloud_from_an_index_where_the_name_is_not_ours() -> None:
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.is_file()]
+    files += [file for file in ROOT.glob("*") if file.is_file()]
+    said = []
+    for file in files:
+        name = file.relative_to(ROOT).as_posix()
+        if name in MAY_SAY_SO or file.suffix in (".pyc", ".png"):
+            continue
+        said += [f"{name}: {each[1]}" for each in FROM_AN_INDEX.finditer(file.read_text(errors="replace"))]
+    assert said == []
