@@ -360,9 +360,7 @@ class RunState:
             value,
             ranks=[RankRecord.from_json(each) for each in mappings(value.get("ranks"))],
             checkpoints=UploadReport.from_json(value.get("checkpoints")),
-            about={
-                key: each for key, each in mapping(value.get("about")).items() if not isinstance(each, (dict, list))
-            },
+            about={key: known for key, known in about.items() if not isinstance(known, (dict, list))},
             elastic=elastic,
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
