@@ -1,10 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
 LIVE_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 # Two processes for the tests that use the engine, and one for the rest.
 PYTEST_PARALLEL ?= -n 3 --dist loadscope
 # What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
@@ -103,6 +105,9 @@ witnesses: .cache/witness/skypilot/.complete .cache/witness/dstack/.complete ## 
 .cache/witness/%/.complete: Makefile
 	@$(PYTHON) -m venv $(@D) && $(@D)/bin/pip install --quiet '$*[gcp]==$(WITNESS_$*)' && touch $@
 
+fuzz: setup .cache/fuzz/.complete ## hostile input for whatever a node, bucket or file can say: make fuzz FUZZ_SECONDS=600
+	@PYTHONPATH=$(CURDIR):$$(echo .cache/fuzz/lib/python3.*/site-packages) $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
 bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
 	@$(BIN)/python -m tests.bench
 
@@ -127,6 +132,10 @@ bench-images: setup base-image registry ## what images cost: bytes by layer, sec
 
 .cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs
+	@touch $@
+
+.cache/fuzz/.complete: tools/setup.sh tools/locks/fuzz.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/fuzz fuzz
 	@touch $@
 
 .cache/lock/.complete: tools/setup.sh tools/locks/lock.txt

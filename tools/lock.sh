@@ -23,8 +23,9 @@ lock bench 3.10 --group bench "$@"
 # tf needs 3.11.
 lock terraform 3.11 --group terraform "$@"
 # atheris has no wheel for 3.10.
-lock fuzz 3.11 --group fuzz "$@"
 lock docs 3.10 --group docs "$@"
+# atheris needs 3.11.
+lock fuzz 3.11 --group fuzz "$@"
 lock lock 3.10 --group lock "$@"
 lock pip 3.10 --group pip "$@"
 

@@ -223,7 +223,8 @@ def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool
     cpu = sample.get("cpu")
     line.append_text(_line(" " * (_bar_width(looks) + 7)) if cpu is None else _utilisation(cpu, looks))
     line.append(f"{_of(sample.get('memory'), sample.get('memory_total')):<14} ")
-    rates = f"{sample['received'] / 1e6:.1f}/{sample['sent'] / 1e6:.1f} MB/s" if "received" in sample else ""
+    received, sent = sample.get("received"), sample.get("sent")
+    rates = "" if received is None or sent is None else f"{received / 1e6:.1f}/{sent / 1e6:.1f} MB/s"
     line.append(f"{rates:<16} ")
     waiting = sample.get("waiting")
     if waiting is not None:

@@ -165,6 +165,11 @@ def _place(places: dict[Key, Place], key: Key, value: object, place: Place) -> N
         _place(places, (*key, str(name)), inner, place)
 
 
+_MOST_BYTES = 100_000
+_MOST_VALUES = 10_000
+"""Aliases of YAML make a short file into any number of values."""
+
+
 def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]:
     """The file's mapping, the place of every key, and a message for each key that appears twice."""
     places: dict[Key, Place] = {}
@@ -175,6 +180,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
 
     def walk(node: yaml.Node, key: Key) -> None:
         places[key] = at(node.start_mark)
+        if len(places) > _MOST_VALUES:
+            raise UsageError(f"{file} has more than {_MOST_VALUES:,} values", hint=f"fix {file}")
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:
@@ -189,6 +196,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
                 walk(value, (*key, str(index)))
 
     try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{file} has more than {_MOST_BYTES // 1000} kB", hint=f"fix {file}")
         text = file.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
@@ -200,6 +209,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint=f"fix {file}") from None
+    except RecursionError:
+        raise UsageError(f"{file} is nested too deeply", hint=f"fix {file}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{file}:1: a mapping of keys is expected", hint="hvdcloud init writes one to start from")
     return tree, places, twice

@@ -5,18 +5,20 @@ Standard library only. error_catalogue.py says what they mean.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import login_hint
 from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER, Action, Rule
+from hvdcloud.json_values import mapping, mappings, parse_object, text
 
 __all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]
 
+_MOST_WORDS = 2000
+"""Characters of a message that are looked at; the longest that is known has 800."""
 _SHARED_PROJECTS = frozenset({"764086051850", "32555940559"})
 """Of `gcloud auth application-default login` and of gcloud: calls count against these where no project is named."""
 _TITLES = {
@@ -62,6 +64,8 @@ class ApiError(Exception):
     catalogue: tuple[Rule, ...] = CATALOGUE
 
     def __post_init__(self) -> None:
+        # What answers may not be Google, and the patterns below take their time with a very long line.
+        self.message = self.message[:_MOST_WORDS]
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -93,7 +97,7 @@ class ApiError(Exception):
     @property
     def region(self) -> str | None:
         """The region that a quota belongs to, or that the error names."""
-        told = self.quota.get("dimensions", {}).get("region")
+        told = text(mapping(self.quota.get("dimensions")).get("region"))
         return told or _found(r"\bregions?[ /]'?([a-z]+-[a-z]+\d+)\b", self.message)
 
     @property
@@ -184,20 +188,18 @@ class ApiError(Exception):
 
 def answer_error(status: int, body: bytes | str, *, project: str = "", service: str = "compute") -> ApiError:
     """What an HTTP answer of 400 or more says. A body that is not the API's JSON, such as a proxy's page, is kept."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else body
-    try:
-        error = json.loads(text)["error"]
-        message, items = str(error.get("message", "")), error.get("errors") or [{}]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ApiError(message=text.strip()[:500] or f"HTTP {status}", status=status, project=project, service=service)
-    details: Sequence[Mapping[str, Any]] = error.get("details", [])
+    said = body.decode(errors="replace") if isinstance(body, bytes) else body
+    error = mapping((parse_object(said) or {}).get("error"))
+    if not error:
+        return ApiError(message=said.strip()[:500] or f"HTTP {status}", status=status, project=project, service=service)
+    details = mappings(error.get("details"))
     info = next((each for each in details if str(each.get("@type", "")).endswith("google.rpc.ErrorInfo")), {})
     return ApiError(
-        message=message,
+        message=str(error.get("message", "")),
         status=status,
-        reason=str(items[0].get("reason", "")),
-        code=str(info.get("reason", "")),
-        metadata=info.get("metadata", {}),
+        reason=next((text(each.get("reason")) for each in mappings(error.get("errors"))), ""),
+        code=text(info.get("reason")),
+        metadata=_texts(info.get("metadata")),
         project=project,
         service=service,
     )
@@ -209,27 +211,32 @@ def operation_errors(operation: Mapping[str, Any]) -> list[ApiError]:
     An operation may have failed without any HTTP status, so `error.errors` decides; one that has only a status has
     failed as well.
     """
-    status = operation.get("httpErrorStatusCode")
+    code = operation.get("httpErrorStatusCode")
+    status = code if isinstance(code, int) else None
     project = _found(r"/projects/([^/]+)/", str(operation.get("selfLink", ""))) or ""
-    errors = operation.get("error", {}).get("errors", [])
+    errors = mappings(mapping(operation.get("error")).get("errors"))
     if not errors and status is not None and status >= 400:
         errors = [{"message": operation.get("httpErrorMessage") or operation.get("statusMessage") or f"HTTP {status}"}]
     found = []
     for error in errors:
-        details: Sequence[Mapping[str, Any]] = error.get("errorDetails", [])
-        info: Mapping[str, Any] = next((each["errorInfo"] for each in details if "errorInfo" in each), {})
+        details = mappings(error.get("errorDetails"))
+        info = next((mapping(each["errorInfo"]) for each in details if "errorInfo" in each), {})
         found.append(
             ApiError(
-                message=error.get("message") or error.get("code") or "no message",
+                message=text(error.get("message")) or text(error.get("code")) or "no message",
                 status=status,
-                reason=info.get("reason", ""),
-                code=error.get("code", ""),
-                metadata=info.get("metadatas", {}),
-                quota=next((each["quotaInfo"] for each in details if "quotaInfo" in each), {}),
+                reason=text(info.get("reason")),
+                code=text(error.get("code")),
+                metadata=_texts(info.get("metadatas")),
+                quota=next((mapping(each["quotaInfo"]) for each in details if "quotaInfo" in each), {}),
                 project=project,
             )
         )
     return found
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(key): str(found)[:_MOST_WORDS] for key, found in mapping(value).items()}
 
 
 def _found(pattern: str, text: str) -> str | None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
+from hvdcloud.json_values import mapping, text
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.runs.state import Event, Member, RunState
+from hvdcloud.runs.state import Event, Member, RunState, number, read_sample
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
@@ -219,10 +220,10 @@ class _Watch:
                     self._session.close()
             else:
                 with self._lock:
-                    self._take(answer)
+                    self.take(answer)
             self._ending.wait(max(0.2, EVERY_SECONDS - (time.monotonic() - began)))
 
-    def _take(self, answer: dict[str, Any]) -> None:
+    def take(self, answer: dict[str, Any]) -> None:
         self._answer, self._heard, self._trouble = answer, time.monotonic(), ""
         if answer.get("run") != self._run:
             another = self._run is not None
@@ -232,19 +233,19 @@ class _Watch:
             if another:
                 # Its log was asked for from where the other run's had ended; the next answer has all of it.
                 return
-        if not (log := answer.get("log")):
+        if not (log := mapping(answer.get("log"))):
             return
         if not self._offset:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
-            self._reader = LogReader(elastic=RunState.from_json(answer["state"]).elastic is not None)
-        self._offset = int(log["offset"])
-        self._lines += str(log["text"]).splitlines()
-        self._reader.feed(str(log["text"]).encode())
+            self._reader = LogReader(elastic=RunState.from_json(answer.get("state")).elastic is not None)
+        self._offset = int(number(log.get("offset")) or 0)
+        self._lines += text(log.get("text")).splitlines()
+        self._reader.feed(text(log.get("text")).encode(errors="replace"))
 
     def view(self, state: str, member: Member | None) -> NodeView:
         with self._lock:
             silent = time.monotonic() - self._heard
-            sample = self._answer.get("sample") or {}
+            sample = read_sample(self._answer.get("sample"))
             return NodeView(
                 name=self.node.name,
                 state=state,
@@ -263,7 +264,7 @@ class _Watch:
             failure = self._reader.failure(state)
         if not state.run:
             return None, [], lines
-        now = float(answer["now"]) + silent
+        now = (number(answer.get("now")) or time.time()) + silent
         began = state.started or now
         view = RunView(
             run=state.run,

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, UsageError
-from hvdcloud.node.files import parse_object
+from hvdcloud.json_values import parse_object
 
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "

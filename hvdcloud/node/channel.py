@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.files import parse_object
 
 BEAT_SECONDS = 1.0
 """How often each side of a lease says that it is alive."""
 _READ_SIZE = 1 << 16
+_LONGEST_MESSAGE = 1 << 24
+"""Bytes; a peer that sends more without a line's end is given up."""
 
 
 class Channel:
@@ -58,8 +60,11 @@ class Channel:
                 self.closed = True
                 break
             self._incoming += data
+            if len(self._incoming) > _LONGEST_MESSAGE:
+                break
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = bytearray(rest)
+        self.closed = self.closed or len(rest) > _LONGEST_MESSAGE
         return [message for line in lines if line.startswith(b"{") and (message := parse_object(line)) is not None]
 
     def send(self, message: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hvdcloud.json_values import parse_object
+
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     """Replace `path` in one move. Raises OSError: as the system says; the old file is then still whole."""
@@ -37,15 +39,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return parse_object(path.read_bytes())
     except FileNotFoundError:
         return None
-
-
-def parse_object(text: str | bytes | bytearray) -> dict[str, Any] | None:
-    """The JSON object that the text is; None: it is none."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 class Lock:

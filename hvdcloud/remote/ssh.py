@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
+from hvdcloud.json_values import parse_object
 from hvdcloud.parallel import side_by_side
 from hvdcloud.remote.keys import no_key, where
 
@@ -303,15 +304,13 @@ class Session:
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
         """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
         said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
-        try:
-            found = json.loads(said) if said else {}
-        except json.JSONDecodeError:
-            found = {}
-        if isinstance(found, dict) and "error" in found:
+        # A node of an earlier version says nothing where there is nothing to say.
+        found = parse_object(said) if said else {}
+        if found is not None and "error" in found:
             raise NodeRefusedError(
                 f"node {self.node.name}: {found['error']}", hint=found.get("hint") or "hvdcloud status", answer=found
             )
-        if answer.exit_code != 0 or not isinstance(found, dict):
+        if answer.exit_code != 0 or found is None:
             raise NodeError(
                 f"node {self.node.name}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
                 hint=f"hvdcloud ssh {self.node.index} opens a shell there",

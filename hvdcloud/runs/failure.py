@@ -152,6 +152,9 @@ def explain(
         # The others got over what ended earlier.
         recent = state.ended - _LAST_SECONDS
         failed = [record for record in failed if (record.ended or recent) >= recent] or failed
+    if not failed:
+        # The reason names a rank that did not fail: the state contradicts itself.
+        return Failure(reason=state.reason, lines=())
     candidates = [_Candidate.of(record, ranks.get(record.rank, ())) for record in failed]
     # The head has judged by the ends alone: what ends first, or with a code of its own, counts. What was printed tells
     # which of the ranks that ended alike only followed the others.

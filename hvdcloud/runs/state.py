@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from hvdcloud.json_values import mapping, mappings
+
 _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
@@ -52,10 +54,6 @@ def _texts(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else []
 
 
-def _mappings(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": _text,
     "bool": bool,
@@ -81,7 +79,19 @@ def json_lines(data: bytes) -> list[dict[str, Any]]:
     for line in data.splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             found.append(json.loads(line))
-    return _mappings(found)
+    return mappings(found)
+
+
+def read_sample(value: object) -> dict[str, Any]:
+    """A node's sample (node/monitor/sample.py): the plausible numbers in it, those of its GPUs, and its trouble."""
+    found = mapping(value)
+    sample: dict[str, Any] = {key: each for key, each in found.items() if number(each) is not None}
+    gpus = mappings(found.get("gpus"))
+    if gpus:
+        sample["gpus"] = [{key: each for key, each in gpu.items() if number(each) is not None} for gpu in gpus]
+    if isinstance(found.get("trouble"), str):
+        sample["trouble"] = found["trouble"]
+    return sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,14 +353,14 @@ class RunState:
             return cls()
         limits = value.get("elastic")
         elastic = _read(ElasticLimits, limits) if isinstance(limits, dict) else None
-        members = [Member.from_json(each) for each in _mappings(value.get("members")) if _text(each.get("name"))]
-        left_behind, about = value.get("left_behind"), value.get("about")
+        members = [Member.from_json(each) for each in mappings(value.get("members")) if _text(each.get("name"))]
+        left_behind, about = value.get("left_behind"), mapping(value.get("about"))
         return _read(
             cls,
             value,
-            ranks=[RankRecord.from_json(each) for each in _mappings(value.get("ranks"))],
+            ranks=[RankRecord.from_json(each) for each in mappings(value.get("ranks"))],
             checkpoints=UploadReport.from_json(value.get("checkpoints")),
-            about=about if isinstance(about, dict) else {},
+            about={key: known for key, known in about.items() if not isinstance(known, (dict, list))},
             elastic=elastic,
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),

@@ -180,6 +180,26 @@ def test_a_node_that_cannot_be_reached_is_named_with_the_reason(cluster: NodeClu
     assert not state["checkpoints"]["complete"]
 
 
+def test_messages_that_make_no_sense_do_not_end_the_run(cluster: NodeCluster) -> None:
+    nonsense = (
+        *(
+            {"type": kind}
+            for kind in ("rank", "ended", "reaped", "ending", "leaving", "saved", "finished", "connected")
+        ),
+        {"type": "rank", "rank": 1e400, "pid": "x"},
+        {"type": "ended", "record": {"rank": {}}, "ago": []},
+        {"type": "saved", "seconds": "soon"},
+        {"type": []},
+    )
+    (cluster.base / "says-n1").write_text("".join(json.dumps(each) + "\n" for each in nonsense) + "[" * 100_000 + "\n")
+
+    cluster.start_run("print('trained')")
+
+    state = cluster.wait_done()
+    assert (state["result"], state["exit_code"]) == ("succeeded", 0), state
+    assert cluster.log().count("n1 sent a message that cannot be used") == 1
+
+
 def test_background_processes_that_cleared_their_environment_are_ended_too(cluster: NodeCluster) -> None:
     script = (
         "import subprocess\n"

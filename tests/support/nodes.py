@@ -48,6 +48,9 @@ if [ -e "{base}/unreachable-$node" ]; then
     echo "ssh: connect to host $node port 2222: No route to host" >&2
     exit 255
 fi
+case "$*" in
+*" agent "*) [ ! -e "{base}/says-$node" ] || cat "{base}/says-$node" ;;
+esac
 export HVDCLOUD_NODE_ROOT="{base}/$node"
 if [ -e "{base}/machine-$node" ]; then
     exec nsenter --target "$(cat "{base}/machine-$node")" --pid --mount -- sh -c "$*"

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.image.publish import registry
+from hvdcloud.json_values import mappings, parse_object
 
 if TYPE_CHECKING:
     import requests
@@ -159,7 +160,7 @@ class _Repository:
         for _ in range(_ATTEMPTS):
             index, headers = self._referrers(digest)
             listed: list[Any] = index["manifests"]
-            if any(entry["digest"] == artifact["digest"] for entry in listed):
+            if any(entry.get("digest") == artifact["digest"] for entry in mappings(listed)):
                 return
             body = json.dumps({**index, "manifests": [*listed, artifact]}).encode()
             tag = f"manifests/{referrers_tag(digest)}"
@@ -177,11 +178,10 @@ class _Repository:
         answer = self._ask("GET", f"manifests/{tag}", headers=_ANY, fine=(200, 404))
         if answer.status_code == 404:
             return {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}, {}
-        with contextlib.suppress(ValueError):
-            index = answer.json()
-            if isinstance(index, dict) and isinstance(index.get("manifests"), list):
-                etag = answer.headers.get("ETag")
-                return index, {"If-Match": etag} if etag else {}
+        index = parse_object(answer.content)
+        if index is not None and isinstance(index.get("manifests"), list):
+            etag = answer.headers.get("ETag")
+            return index, {"If-Match": etag} if etag else {}
         raise ImageError(
             f"{self.host}/{self.path}:{tag} is not a list of what refers to the image, so nothing can be added to it",
             hint=f"see what it is and who pushed it; without the tag {tag} `hvdcloud push` makes a new list",
@@ -262,8 +262,7 @@ class _Repository:
             answer = self._request("GET", realm, params=wanted, auth=auth)
         found: Mapping[str, Any] = {}
         if answer.status_code == 200:
-            with contextlib.suppress(ValueError):
-                found = answer.json()
+            found = parse_object(answer.content) or {}
         token = found.get("token") or found.get("access_token")
         if not token:
             message = f"{urlsplit(realm).netloc} gives no token for {self.host}/{self.path}: {_reason(answer)}"
@@ -307,8 +306,8 @@ def _descriptor(content: bytes, media_type: str) -> dict[str, Any]:
 
 def _reason(answer: requests.Response) -> str:
     """The registry's own words (`errors` in its answer), else HTTP's."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
-        error = answer.json()["errors"][0]
+    with contextlib.suppress(KeyError, TypeError, IndexError):
+        error = (parse_object(answer.content) or {})["errors"][0]
         return f"{error['code']}: {error['message']}"
     return str(answer.reason)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from hvdcloud.errors import NodeError
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.files import parse_object, read_json
+from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_credentials, read_environment
 from hvdcloud.node.records.spec import Spec

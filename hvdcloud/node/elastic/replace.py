@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node.files import parse_object
+from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow

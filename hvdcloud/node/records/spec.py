@@ -53,7 +53,7 @@ class Spec(NamedTuple):
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
             hint = "the image and hvdcloud must be the same version: hvdcloud build"
             raise UsageError(why, hint=hint) from error

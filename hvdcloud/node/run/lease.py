@@ -48,6 +48,8 @@ class Lease:
         """Processes of the run that could not be ended."""
         self.checkpoints: UploadReport | None = None
         """The agent's last report; set once it has finished."""
+        self.misunderstood = False
+        """Whether it sent a message that could not be used."""
         self.refusal = ""
         """What the agent said instead of becoming ready."""
         self.channel.send({"type": "hello", "silence": silence})

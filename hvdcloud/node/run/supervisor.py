@@ -201,7 +201,13 @@ class Supervisor:
     def _hear(self, lease: Lease) -> None:
         for message in lease.channel.receive():
             lease.heard = time.monotonic()
-            self._take(lease, str(message.get("type")), message)
+            try:
+                self._take(lease, str(message.get("type")), message)
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                # One node must not be able to end the others' run with a message that is none, or to fill their disk.
+                if not lease.misunderstood:
+                    self._log.note(f"node {lease.node} sent a message that cannot be used: {type(error).__name__}")
+                lease.misunderstood = True
         if lease.channel.closed:
             self._selector.unregister(lease.channel.read_fd)
             if not lease.finished:

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
                 entry = cls(path, 0, 0, "", str(link))
             else:
                 entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]), None)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UsageError(f"the list of files is malformed: {error!r}", hint="hvdcloud run again") from error
         parts = path.split("/")
         if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == _STAGING:

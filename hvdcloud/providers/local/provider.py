@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import threading
 import time
 from collections import defaultdict
@@ -32,6 +31,7 @@ from hvdcloud.cluster.model import (
     Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
+from hvdcloud.json_values import parse_object
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, Stage, ignore_progress
 from hvdcloud.providers.local import requests as plan
@@ -318,10 +318,7 @@ def _make_folder(path: Path) -> None:
 
 def _status(line: str) -> dict[str, Any] | None:
     """What a line of a node's output says of its state; None: it is another line."""
-    status: dict[str, Any] | None = None
-    if line.startswith(STATUS_PREFIX):
-        status = json.loads(line.removeprefix(STATUS_PREFIX))
-    return status
+    return parse_object(line.removeprefix(STATUS_PREFIX)) if line.startswith(STATUS_PREFIX) else None
 
 
 def _hang_up(stream: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.json_values import parse_object
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
@@ -174,12 +174,7 @@ class Boots:
 
 def parse_status(text: str | None) -> dict[str, Any]:
     """What a node wrote. Anything else than the known form says nothing: it comes from inside the VM."""
-    try:
-        status = json.loads(text or "{}")
-    except json.JSONDecodeError:
-        return {}
-    if not isinstance(status, dict) or (
-        status.get("status") == "ready" and not isinstance(status.get("host_key"), str)
-    ):
+    status = parse_object(text or "{}")
+    if status is None or (status.get("status") == "ready" and not isinstance(status.get("host_key"), str)):
         return {}
     return status
