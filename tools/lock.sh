@@ -22,7 +22,6 @@ lock dev 3.10 --group dev "$@" pyproject.toml
 lock bench 3.10 --group bench "$@"
 # tf needs 3.11.
 lock terraform 3.11 --group terraform "$@"
-# atheris has no wheel for 3.10.
 lock docs 3.10 --group docs "$@"
 # atheris needs 3.11.
 lock fuzz 3.11 --group fuzz "$@"
