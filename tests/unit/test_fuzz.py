@@ -31,7 +31,7 @@ def test_seeds_are_no_findings_any_more(target: str) -> None:
 def test_hostile_input_leads_to_no_unexpected_error(target: str) -> None:
     until = time.monotonic() + SECONDS
 
-    @settings(max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(_INPUT)
     def given_any(data: bytes) -> None:
         # Examples of hypothesis cannot be ended by time; those that come later cost nothing.
@@ -43,7 +43,7 @@ def test_hostile_input_leads_to_no_unexpected_error(target: str) -> None:
 
 @pytest.mark.parametrize("choice", range(len(VALUES)))
 def test_every_hostile_value_takes_the_place_of_another(choice: int) -> None:
-    told = document(bytes([0, 0, 0, choice]), [{"key": "value"}])
+    told = document(bytes([0, 0, 32, choice]), [{"key": "value"}])
     assert told.startswith(b'{"key": ')
     assert b'"value"' not in told
     if choice < len(VALUES) and not isinstance(VALUES[choice], str):
