@@ -134,7 +134,9 @@ class RemoteBuildConfig(Section):
         default=None,
         description="e-mail address of the account that runs it; a terraform output; default: the project's",
     )
-    endpoint: str | None = Field(default=None, description="another Cloud Build API endpoint; in a file only one of Google's")
+    endpoint: str | None = Field(
+        default=None, description="another Cloud Build API endpoint: one of Google's; any other only in the environment"
+    )
 
 
 class ImageConfig(Section):
@@ -219,8 +221,8 @@ class CheckpointsConfig(Section):
 
     bucket: BucketUrl | None = Field(
         default=None,
-        description="gs://BUCKET[/PREFIX] or file:///DIR; with provider local, null means a folder of this machine; a file "
-        "may name a folder that is empty or has checkpoints of hvdcloud's",
+        description="gs://BUCKET[/PREFIX] or file:///DIR; with provider local, null means a folder of this machine; "
+        "the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
 
@@ -299,8 +301,8 @@ class GceConfig(Section):
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(
         default=None,
-        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask; in a file only "
-        "one of Google's, any other as an environment variable",
+        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask: "
+        "one of Google's; any other only in the environment",
     )
 
     @model_validator(mode="after")

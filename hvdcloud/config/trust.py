@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from hvdcloud.project_files import holds_home, home_folder
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -26,6 +28,8 @@ BUCKET_MARKS = (".hvdcloud-tmp", ".hvdcloud")
 _GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/?")
 _LOOKED_AT = 1000
 """Clusters and runs in which a bucket's mark is looked for."""
+_NOTHING = (".DS_Store", "lost+found")
+"""What an empty folder may hold: the second is in that of every new disk."""
 _SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
 
 
@@ -50,9 +54,9 @@ def refused(config: BaseModel, written: Mapping[tuple[str, ...], str]) -> Iterat
                 why = f"{value!r} is not one of Google's servers (https://NAME.googleapis.com), and it would get "
                 out = f"if you trust it, take the line out and set {variable(key)} in the environment"
                 yield key, f"{why}this machine's Google credentials", out
-        elif value.startswith("file:") and (why := unfit_folder(Path(unquote(urlsplit(value).path)))):
+        elif value.startswith("file:") and (unfit := unfit_folder(Path(unquote(urlsplit(value).path)))):
             out = f"name an empty folder; or, if nodes may write there, set {variable(key)} in the environment"
-            yield key, f"{why}, and nodes may change everything in it", out
+            yield key, f"{unfit}, and nodes may change everything in it", out
 
 
 def google_server(url: str) -> bool:
@@ -68,19 +72,20 @@ def unfit_folder(path: Path) -> str | None:
 
     It may if it is empty or does not exist, or is a bucket of ours; and it is the user's own to write to.
     """
-    folder, home = Path(os.path.realpath(path)), Path(os.path.realpath(Path.home()))
-    if folder == home or folder in home.parents:
+    if holds_home(path):
         return f"{path} holds the home folder"
+    folder = Path(os.path.realpath(path))
     if folder.is_dir() and _is_bucket(folder):
         return None
-    if home in folder.parents and folder.relative_to(home).parts[0].startswith("."):
+    home = home_folder()
+    if home is not None and home in folder.parents and folder.relative_to(home).parts[0].startswith("."):
         return f"{path} is in a hidden folder of the home folder"
     if any(Path(each) in (folder, *folder.parents) for each in _SYSTEM):
         return f"{path} is the system's"
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not os.access(there, os.W_OK):
         return f"{path} is not this user's to write to"
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(each.name not in _NOTHING for each in folder.iterdir()):
         return f"{path} holds files that are no checkpoints of hvdcloud's"
     return None
 
@@ -102,4 +107,5 @@ def _is_folder(path: Path) -> bool:
 def _value(config: Any, key: tuple[str, ...]) -> str | None:
     for part in key:
         config = getattr(config, part)
-    return None if config is None else str(config)
+    value: str | None = config
+    return value

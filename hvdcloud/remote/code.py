@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
 from hvdcloud.units import size
@@ -116,15 +117,20 @@ class Sending:
         self._on_change(self)
 
 
-def list_code(folder: Path) -> list[CodeFile]:
-    """Every file of the project that is not ignored, sorted by path.
+def list_code(folder: Path, *, warn: Callable[[str], object] | None = None) -> list[CodeFile]:
+    """Every file of the project that is not ignored and holds no credentials, sorted by path.
 
-    Raises UsageError: a file or a folder cannot be read.
+    Args:
+        warn: called with a sentence if files with credentials are left out.
+
+    Raises:
+        UsageError: a file or a folder cannot be read, or the folder is the home folder or above it.
     """
+    private: set[str] = set()
     found = []
     path = folder
     try:
-        for path in code_files(folder):
+        for path in code_files(folder, withheld=private.add):
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
                 found.append(CodeFile(path=relative, link=os.readlink(path)))
@@ -138,6 +144,8 @@ def list_code(folder: Path) -> list[CodeFile]:
             f"{error.filename or path} cannot be read: {error.strerror}",
             hint="fix its permissions or add it to .gitignore",
         ) from error
+    if private and warn is not None:
+        warn(left_out(private))
     return sorted(found, key=lambda file: file.path)
 
 
@@ -175,7 +183,7 @@ def prepare(
         first, _, rest = bytes(received).partition(b"\n")
         wanted: list[CodeFile] = []
         if first and b'"want"' in first:
-            wanted = [code[index] for index in json.loads(first)["want"]]
+            wanted = _wanted(first, code, session)
             sending.wanted(wanted)
 
             def send(block: bytes) -> None:
@@ -191,6 +199,23 @@ def prepare(
         result = session.parse("prepare", answer)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
+
+
+def _wanted(answer: bytes, code: Sequence[CodeFile], session: Session) -> list[CodeFile]:
+    """The files that a node lacks. Raises NodeError: it does not name each of them once, by its number."""
+    try:
+        indices = json.loads(answer)["want"]
+        valid = all(type(index) is int and 0 <= index < len(code) for index in indices) and len(set(indices)) == len(
+            indices
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        valid = False
+    if not valid:
+        raise NodeError(
+            f"node {session.node.name} asks for files that the project does not have",
+            hint="the image and hvdcloud must be the same version: hvdcloud build",
+        )
+    return [code[index] for index in indices]
 
 
 class _Pipe(io.RawIOBase):

@@ -38,7 +38,7 @@ def refusal(file: Path, text: str, environ: dict[str, str] | None = None) -> Usa
     return caught.value
 
 
-# --- servers ----------------------------------------------------------------------------------------------------------
+# --- servers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", SERVERS)
@@ -133,7 +133,7 @@ def test_every_key_that_names_a_server_is_looked_at() -> None:
     assert set(keys(Config)) == set(SERVERS)
 
 
-# --- folders that nodes write to ----------------------------------------------------------------------------------------
+# --- folders that nodes write to -------------------------------------------------------------------------------------
 
 
 def bucket_refusal(file: Path, folder: str) -> UsageError:
@@ -189,7 +189,7 @@ def test_a_planted_link_makes_no_bucket_of_a_folder(home: Path, tmp_path: Path) 
     assert unfit_folder(home / "papers") is not None
 
 
-# --- what errors show ---------------------------------------------------------------------------------------------------
+# --- what errors show ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
