@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 from hvdcloud.errors import UsageError
@@ -49,15 +50,21 @@ def private_part(path: str, file: Path) -> str | None:
         path: relative to the project's folder.
         file: the file itself, which is read where its name says nothing. Raises OSError: it cannot be.
     """
-    parts = path.split("/")
-    names = [part.casefold() for part in parts]
-    for index in range(len(names)):
-        if _is_private(names[: index + 1]):
-            return "/".join(parts[: index + 1])
-    return path if _holds_key(file) else None
+    folder = path.rpartition("/")[0]
+    if folder and (private := _private_folder(folder)) is not None:
+        return private
+    return path if _is_private(path) or _holds_key(file) else None
 
 
-def _is_private(names: list[str]) -> bool:
+@cache
+def _private_folder(path: str) -> str | None:
+    above = path.rpartition("/")[0]
+    private = _private_folder(above) if above else None
+    return private or (path if _is_private(path) else None)
+
+
+def _is_private(path: str) -> bool:
+    names = path.casefold().split("/")
     name = names[-1]
     if name in _NAMES or name in _FOLDERS or any(tuple(names[-len(tail) :]) == tail for tail in _TAILS):
         return True
