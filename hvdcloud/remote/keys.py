@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.files import write_private
 from hvdcloud.errors import NodeError
+from hvdcloud.node.mesh.host_key import check_host_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +62,13 @@ def pinned(state: ClusterState) -> dict[str, str]:
 
 
 def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
-    """Write the host keys that were read through the provider, and an ssh configuration that insists on them."""
-    pinned = [f"{node.name},[{where(node)}]:{node.port} {node.host_key}\n" for node in nodes]
+    """Write the host keys that were read through the provider, and an ssh configuration that insists on them.
+
+    Raises NodeError: one of them is none.
+    """
+    pinned = [
+        f"{node.name},[{where(node)}]:{node.port} {check_host_key(node.host_key, node=node.name)}\n" for node in nodes
+    ]
     write_private(state.known_hosts, "".join(pinned))
     blocks = [
         f"Host {node.name} {node.index}\n"

@@ -12,6 +12,7 @@ from typing import Any
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
@@ -176,10 +177,8 @@ def parse_status(text: str | None) -> dict[str, Any]:
     """What a node wrote. Anything else than the known form says nothing: it comes from inside the VM."""
     try:
         status = json.loads(text or "{}")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
-    if not isinstance(status, dict) or (
-        status.get("status") == "ready" and not isinstance(status.get("host_key"), str)
-    ):
+    if not isinstance(status, dict) or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
         return {}
     return status
