@@ -43,7 +43,7 @@ def parse_object(text: str | bytes | bytearray) -> dict[str, Any] | None:
     """The JSON object that the text is; None: it is none."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

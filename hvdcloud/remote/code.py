@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import UsageError
+from hvdcloud.node.files import parse_object
+from hvdcloud.node.run.sync import check_wanted
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
@@ -27,6 +29,9 @@ from hvdcloud.units import size
 
 PREPARE_SECONDS = 600.0
 """How long a node may take before the first file is sent to it, and after the last one."""
+_ANSWER_BYTES = 1 << 16
+_INDEX_BYTES = 16
+"""What the first line of a node's answer may have, and for each file; a longer one is no list of files."""
 _LARGE = 100_000_000
 """Bytes above which the user is warned."""
 _WORTH_NAMING = 0.2
@@ -166,7 +171,7 @@ def prepare(
         header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
 
     Raises:
-        NodeError: the node failed or was lost.
+        NodeError: the node failed or was lost, or asks for files that the project does not have.
         UsageError: a file changed or vanished while it was sent.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
@@ -174,7 +179,7 @@ def prepare(
         channel.settimeout(SEND_SECONDS)
         channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
         received = bytearray()
-        while b"\n" not in received:
+        while b"\n" not in received and len(received) <= _ANSWER_BYTES + _INDEX_BYTES * len(code):
             session.wait_readable(channel, deadline=deadline, what="prepare")
             if channel.recv_ready():
                 received += channel.recv(CHUNK)
@@ -183,7 +188,10 @@ def prepare(
         first, _, rest = bytes(received).partition(b"\n")
         wanted: list[CodeFile] = []
         if first and b'"want"' in first:
-            wanted = _wanted(first, code, session)
+            indices = check_wanted(
+                parse_object(first.decode(errors="replace")), node=session.node.name, files=len(code)
+            )
+            wanted = [code[index] for index in indices]
             sending.wanted(wanted)
 
             def send(block: bytes) -> None:
@@ -199,23 +207,6 @@ def prepare(
         result = session.parse("prepare", answer)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
-
-
-def _wanted(answer: bytes, code: Sequence[CodeFile], session: Session) -> list[CodeFile]:
-    """The files that a node lacks. Raises NodeError: it does not name each of them once, by its number."""
-    try:
-        indices = json.loads(answer)["want"]
-        valid = all(type(index) is int and 0 <= index < len(code) for index in indices) and len(set(indices)) == len(
-            indices
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        valid = False
-    if not valid:
-        raise NodeError(
-            f"node {session.node.name} asks for files that the project does not have",
-            hint="the image and hvdcloud must be the same version: hvdcloud build",
-        )
-    return [code[index] for index in indices]
 
 
 class _Pipe(io.RawIOBase):
