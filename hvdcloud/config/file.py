@@ -41,6 +41,9 @@ ENV_NOT_CONFIG = {
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
 
+_MOST_VALUES = 20_000
+"""Nobody writes so many; aliases of aliases make any number."""
+
 Key = tuple[str, ...]
 
 
@@ -176,6 +179,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
 
     def walk(node: yaml.Node, key: Key) -> None:
         places[key] = at(node.start_mark)
+        if len(places) > _MOST_VALUES:
+            raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that make so many")
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:
@@ -199,6 +204,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
+    except RecursionError:
+        raise UsageError(f"{file} cannot be read: it is nested too deep", hint=f"fix {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint=f"fix {file}") from None
     if not isinstance(tree, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +132,20 @@ def test_every_key_that_names_a_server_is_looked_at() -> None:
                 yield (*above, name)
 
     assert set(keys(Config)) == set(SERVERS)
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefghijk", "bcdefghijkl", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, "gce: &a {zones: *a}", "gce: &a [*a]", "gce: " + "[" * 5000, "gce: " + "[" * 5000 + "]" * 5000]
+)
+def test_a_file_that_unfolds_without_end_is_refused_at_once(file: Path, text: str) -> None:
+    began = time.monotonic()
+    refusal(file, f"name: digits\n{text}\n")
+    assert time.monotonic() - began < 10
 
 
 # --- folders that nodes write to -------------------------------------------------------------------------------------
