@@ -76,7 +76,11 @@ class ClusterState:
 
     def forget(self) -> None:
         """Delete the keys and the record of a cluster that is gone; the journal, the list of verified files and the
-        folder bucket stay."""
+        folder bucket stay. Nothing is deleted in a folder that may be another's."""
+        try:
+            self.check()
+        except UsageError:
+            return
         keys = [self.key_file, self.mesh_key_file]
         public = [key.with_suffix(".pub") for key in keys]
         for path in (*keys, *public, self.known_hosts, self.ssh_config, self._record_file):

@@ -6,6 +6,8 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.lifecycle.down import _refuse_if_unsafe as refuse_if_unsafe
 from hvdcloud.lifecycle.report import _write as write_report
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 
@@ -96,6 +99,23 @@ def test_a_link_is_no_folder_of_a_cluster(root: Path, tmp_path: Path) -> None:
             attempt()
     assert list((tmp_path / "theirs").iterdir()) == []
     assert state.load() is None
+
+
+def test_down_deletes_nothing_behind_a_link_and_takes_nobodys_word_that_checkpoints_are_safe(
+    root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "ssh").mkdir()
+    for name in ("id_ed25519", "known_hosts"):
+        (tmp_path / "ssh" / name).write_text("mine\n")
+    root.mkdir()
+    (root / "digits").symlink_to(tmp_path / "ssh")
+    state = ClusterState("digits")
+    state.forget()
+    assert sorted(path.name for path in (tmp_path / "ssh").iterdir()) == ["id_ed25519", "known_hosts"]
+    context: Any = SimpleNamespace(state=state)
+    cluster: Any = SimpleNamespace(id="abc")
+    with pytest.raises(UsageError, match="is a link"):
+        refuse_if_unsafe(context, cluster, ())
 
 
 def test_the_state_folder_itself_may_be_a_link_of_the_users(root: Path, tmp_path: Path) -> None:
