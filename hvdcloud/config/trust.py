@@ -52,10 +52,10 @@ def refused(config: BaseModel, written: Mapping[tuple[str, ...], str]) -> Iterat
         if key != BUCKET:
             if not google_server(value):
                 why = f"{value!r} is not one of Google's servers (https://NAME.googleapis.com), and it would get "
-                out = f"if you trust it, take the line out and set {variable(key)} in the environment"
+                out = f"if you trust that server: export {variable(key)}=URL"
                 yield key, f"{why}this machine's Google credentials", out
         elif value.startswith("file:") and (unfit := unfit_folder(Path(unquote(urlsplit(value).path)))):
-            out = f"name an empty folder; or, if nodes may write there, set {variable(key)} in the environment"
+            out = f"name an empty folder; or, if nodes may write there: export {variable(key)}=file:///DIR"
             yield key, f"{unfit}, and nodes may change everything in it", out
 
 
@@ -72,6 +72,13 @@ def unfit_folder(path: Path) -> str | None:
 
     It may if it is empty or does not exist, or is a bucket of ours; and it is the user's own to write to.
     """
+    try:
+        return _unfit(path)
+    except (OSError, ValueError):  # It may not be read, or no file system takes such a name.
+        return f"{str(path)!r} cannot be looked at"
+
+
+def _unfit(path: Path) -> str | None:
     if holds_home(path):
         return f"{path} holds the home folder"
     folder = Path(os.path.realpath(path))

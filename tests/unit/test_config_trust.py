@@ -159,14 +159,15 @@ def bucket_refusal(file: Path, folder: str) -> UsageError:
     "folder",
     [
         "HOME/.ssh", "HOME", "HOME/..", "HOME/../..", "HOME/.ssh/..", "HOME/work/../.ssh", "HOME/.config/autostart",
-        "HOME/%2essh", "HOME/link", "HOME/link/new", "/.", "/usr/..", "/etc/systemd/system/x.service.d", "HOME/papers",
+        "HOME/%2essh", "HOME/link", "HOME/link/new", "/.", "/usr/..", "/tmp/a%00b", "/tmp/LONG",
+        "/etc/systemd/system/x.service.d", "HOME/papers",
     ],
 )  # fmt: skip
 def test_a_file_may_not_give_nodes_a_folder_of_the_users(file: Path, home: Path, folder: str) -> None:
     (home / "papers").mkdir()
     (home / "papers" / "thesis.tex").write_text("mine\n")
     (home / "link").symlink_to(".ssh")
-    error = bucket_refusal(file, folder.replace("HOME", str(home)))
+    error = bucket_refusal(file, folder.replace("HOME", str(home)).replace("LONG", 300 * "x"))
     assert f"{file}:3: checkpoints.bucket: " in error.message
     assert "nodes may change everything in it" in error.message
     assert "HVDCLOUD_CHECKPOINTS__BUCKET" in error.hint
