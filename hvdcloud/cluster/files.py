@@ -1,6 +1,7 @@
 """Files of the state folder: private, replaced in one move, locked.
 
-The state folder is `$XDG_STATE_HOME/hvdcloud` (default `~/.local/state/hvdcloud`), or `$HVDCLOUD_STATE_DIR`.
+The state folder is `$XDG_STATE_HOME/hvdcloud` (default `~/.local/state/hvdcloud`), or `$HVDCLOUD_STATE_DIR`. What is in
+it opens nodes and says which hosts they are, so nothing in it may be another user's, or a link to elsewhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +31,68 @@ def default_bucket(name: str) -> str:
     return (state_root() / name / "bucket").as_uri()
 
 
+def check_folder(folder: Path) -> None:
+    """Raise UsageError if a folder below the state folder, or one above it there, is a link or another user's."""
+    root = state_root()
+    inner = [each for each in (folder, *folder.parents) if root in each.parents]
+    for path in (root, *reversed(inner)):
+        try:
+            # The state folder itself may be a link: to another disk, say.
+            status = path.stat() if path == root else path.lstat()
+        except OSError:
+            return
+        if stat.S_ISLNK(status.st_mode):
+            hint = f"rm {shlex.quote(str(path))}, or name another folder with HVDCLOUD_STATE_DIR"
+            raise UsageError(f"{path} is a link, and the folder of a cluster's keys may be none", hint=hint)
+        if status.st_uid != os.geteuid():
+            hint = f"sudo chown -R {os.geteuid()} {shlex.quote(str(path))}, or name another with HVDCLOUD_STATE_DIR"
+            raise UsageError(f"{path} belongs to user {status.st_uid}, who could put other keys there", hint=hint)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the state folder, readable by its owner only. Raises what `explained` and `check_folder` do."""
+    check_folder(folder)
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_folder(folder)
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            folder.chmod(0o700)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of a file of this user's, which is not a link; made readable by its owner only.
+
+    Raises OSError: it cannot be opened, or it is something else.
+    """
+    # O_NONBLOCK: a FIFO must not stop us.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is not a file of this user's", str(path))
+        if flags & os.O_CREAT and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_private(path: Path) -> str:
+    """The text of a file of this user's. Raises OSError, also for a link; UnicodeDecodeError."""
+    with os.fdopen(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
+        return file.read()
+
+
 def write_private(path: Path, data: str) -> None:
-    """Replace a file in one move; only its owner may read it. Raises what `explained` raises."""
+    """Replace a file in one move; only its owner may read it. Raises what `explained` and `check_folder` raise."""
+    check_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with explained(path):
         try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            # What a killed process of this number has left, or another process has put there, is not written to.
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.cluster.files import explained
+from hvdcloud.cluster.files import check_folder, explained, open_private, read_private
 
 
 class Journal:
@@ -19,19 +19,24 @@ class Journal:
         self._path = path
 
     def record(self, event: str, **fields: object) -> None:
-        """Append one line and wait until the disk has it; raises what `explained` raises."""
+        """Append one line and wait until the disk has it; raises what `explained` and `check_folder` raise."""
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
-        with explained(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        check_folder(self._path.parent)
+        with explained(self._path):
+            descriptor = open_private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
 
     def entries(self) -> list[dict[str, Any]]:
         """Every complete line; a line cut off by a crash is left out."""
-        if not self._path.exists():
+        try:
+            text = read_private(self._path)
+        except OSError:  # There is none, or it is not ours: it is a help only, and `down` works without it.
             return []
         found = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in text.splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 found.append(json.loads(line))
         return found

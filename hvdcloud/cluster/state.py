@@ -8,7 +8,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from hvdcloud.cluster.files import explained, held, state_root, write_private
+from hvdcloud.cluster.files import (
+    check_folder,
+    explained,
+    held,
+    make_folder,
+    open_private,
+    read_private,
+    state_root,
+    write_private,
+)
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import Cluster
 from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
@@ -35,19 +44,23 @@ class ClusterState:
         self._record_file = self.dir / "cluster.json"
 
     def make(self) -> None:
-        """Create the folder, readable by its owner only; raises what `explained` raises."""
-        with explained(self.dir):
-            self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Create the folder, readable by its owner only; raises what `make_folder` raises."""
+        make_folder(self.dir)
+
+    def check(self) -> None:
+        """Raise UsageError if the folder is not this user's alone: keys in it may be another's."""
+        check_folder(self.dir)
 
     def save(self, record: ClusterRecord) -> None:
         """Write cluster.json."""
         write_private(self._record_file, json.dumps(record_json(record), indent=2) + "\n")
 
     def load(self) -> ClusterRecord | None:
-        """The record; None if there is none or it cannot be read."""
+        """The record; None if there is none, it cannot be read, or it may be another user's."""
         try:
-            return parse_record(json.loads(self._record_file.read_text(encoding="utf-8")))
-        except (OSError, AttributeError, KeyError, TypeError, ValueError):
+            self.check()
+            return parse_record(json.loads(read_private(self._record_file)))
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError):
             return None
 
     def record_of(self, cluster_id: str) -> ClusterRecord | None:
@@ -63,7 +76,11 @@ class ClusterState:
 
     def forget(self) -> None:
         """Delete the keys and the record of a cluster that is gone; the journal, the list of verified files and the
-        folder bucket stay."""
+        folder bucket stay. Nothing is deleted in a folder that may be another's."""
+        try:
+            self.check()
+        except UsageError:
+            return
         keys = [self.key_file, self.mesh_key_file]
         public = [key.with_suffix(".pub") for key in keys]
         for path in (*keys, *public, self.known_hosts, self.ssh_config, self._record_file):
@@ -84,7 +101,7 @@ class ClusterState:
         try:
             self.make()
             with explained(self.dir / "lock"):
-                file = os.open(self.dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                file = open_private(self.dir / "lock", os.O_RDWR | os.O_CREAT)
         except (CapacityError, UsageError):
             if required:
                 raise

@@ -22,11 +22,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from hvdcloud.config.model import Config, duration_text, is_duration
+from hvdcloud.config.trust import ENV_PREFIX, refused
 from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
-ENV_PREFIX = "HVDCLOUD_"
 ENV_NOT_CONFIG = {
     "HVDCLOUD_STATE_DIR": "the folder with one folder per cluster: keys, pinned host keys, the journal",
     "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
@@ -40,6 +40,9 @@ ENV_NOT_CONFIG = {
 }
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
+
+_MOST_VALUES = 20_000
+"""Nobody writes so many; aliases of aliases make any number."""
 
 Key = tuple[str, ...]
 
@@ -145,6 +148,7 @@ def load(
     problems = [_Problem(said, "keep one of them") for said in twice]
     try:
         config = Config.model_validate(tree)
+        problems += _untrusted(config, file=file, places=places)
     except ValidationError as error:
         problems += _problems(error, file=file, places=places)
     if problems:
@@ -181,7 +185,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     def walk(node: yaml.Node, key: Key) -> None:
         places[key] = at(node.start_mark)
         if len(places) > _MOST_VALUES:
-            raise UsageError(f"{file} has more than {_MOST_VALUES:,} values", hint=f"fix {file}")
+            raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that make so many")
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:
@@ -207,10 +211,10 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
+    except RecursionError:
+        raise UsageError(f"{file} cannot be read: it is nested too deep", hint=f"fix {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint=f"fix {file}") from None
-    except RecursionError:
-        raise UsageError(f"{file} is nested too deeply", hint=f"fix {file}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{file}:1: a mapping of keys is expected", hint="hvdcloud init writes one to start from")
     return tree, places, twice
@@ -241,6 +245,8 @@ _WRITE = {
     "less_than_equal": "{le:g} or less",
 }
 _LONGEST_VALUE = 60
+_PRIVATE = ("env", "secrets")
+"""Keys of `run` whose values no message shows: it may end up in a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +292,22 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            value = problem["input"]
-            # Pydantic before 2.12 gives the number that it has made of an integer.
-            got = _as_yaml(int(value) if isinstance(value, float) and value.is_integer() else value)
-            got = got if len(got) <= _LONGEST_VALUE else f"{got[:_LONGEST_VALUE]}…"
-            yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)} (got {got})")
+            yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)}{_got(problem['input'], key)}")
+
+
+def _got(value: object, key: Key) -> str:
+    """What was written instead; nothing where that may be a secret."""
+    if key[:1] == ("run",) and (len(key) == 1 or key[1] in _PRIVATE):
+        return ""
+    # Pydantic before 2.12 gives the number that it has made of an integer.
+    got = _as_yaml(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return f" (got {got if len(got) <= _LONGEST_VALUE else f'{got[:_LONGEST_VALUE]}…'})"
+
+
+def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
+    """What only the user may decide, and the file does."""
+    for key, why, fix in refused(config, {key: place.source for key, place in places.items()}):
+        yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
 
 
 def _wanted(problem: Mapping[str, Any], key: Key) -> str:

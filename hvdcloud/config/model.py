@@ -62,7 +62,8 @@ def _bucket_url(url: str) -> str:
 
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not the name of an environment variable")
+        # Without what was written: where a name belongs, a value may have been.
+        raise ValueError("write the name of an environment variable: letters, digits and _, no digit first")
     return name
 
 
@@ -133,7 +134,9 @@ class RemoteBuildConfig(Section):
         default=None,
         description="e-mail address of the account that runs it; a terraform output; default: the project's",
     )
-    endpoint: str | None = Field(default=None, description="another Cloud Build API endpoint")
+    endpoint: str | None = Field(
+        default=None, description="another Cloud Build API endpoint: one of Google's; any other only in the environment"
+    )
 
 
 class ImageConfig(Section):
@@ -218,7 +221,8 @@ class CheckpointsConfig(Section):
 
     bucket: BucketUrl | None = Field(
         default=None,
-        description="gs://BUCKET[/PREFIX] or file:///DIR; with provider local, null means a folder of this machine",
+        description="gs://BUCKET[/PREFIX] or file:///DIR; with provider local, null means a folder of this machine; "
+        "the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
 
@@ -296,7 +300,9 @@ class GceConfig(Section):
     service_account: str | None = Field(default=None, description="the nodes' service account; a terraform output")
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(
-        default=None, description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask"
+        default=None,
+        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask: "
+        "one of Google's; any other only in the environment",
     )
 
     @model_validator(mode="after")

@@ -11,8 +11,11 @@ GOOGLE_REGISTRIES_VARIABLE = "HVDCLOUD_GOOGLE_REGISTRIES"
 
 def google_registry(host: str) -> bool:
     """Whether the registry takes a Google access token as password."""
+    # The whole name: of `example.org#x.gcr.io`, a URL's host is example.org.
+    if re.fullmatch(r"[a-z0-9-]+-docker\.pkg\.dev|([a-z0-9-]+\.)?gcr\.io", host):
+        return True
     others = [name.strip() for name in os.environ.get(GOOGLE_REGISTRIES_VARIABLE, "").split(",")]
-    return host == "gcr.io" or host.endswith(("-docker.pkg.dev", ".gcr.io")) or (bool(host) and host in others)
+    return bool(host) and host in others
 
 
 def registry_region(reference: str) -> str | None:

@@ -98,6 +98,22 @@ def build(
     return built if found is None else _with_sbom(context, built, found, path=sbom)
 
 
+def warn_of_private_files(context: Context) -> None:
+    """Warn of files with credentials that the build of `image.dockerfile` does not get."""
+    from hvdcloud.private_files import left_out
+    from hvdcloud.project_files import build_files
+
+    if context.config.image.dockerfile is None:
+        return
+    private: set[str] = set()
+    # What cannot be read is said by the build, with what to do.
+    with contextlib.suppress(OSError):
+        for _ in build_files(context.config.project_dir, withheld=private.add):
+            pass
+    if private:
+        context.console.warn(left_out(private))
+
+
 def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
     """The image in the engine; `push`: it will be pushed afterwards."""
     from hvdcloud.doctor.gpus import check_gpus, needs_of
@@ -108,6 +124,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
     check_gpus(config)
     if push:
         push_repository(config)
+    warn_of_private_files(context)
     with context.console.steps() as steps:
         steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
         built = build_image(

@@ -40,7 +40,7 @@ def build_remote(
     from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan.provenance import source_labels
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, shown_on
+    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, shown_on, warn_of_private_files
     from hvdcloud.storage.base import RETRY_SECONDS
 
     started = time.monotonic()
@@ -54,6 +54,7 @@ def build_remote(
     repository = push_repository(config)
     check_gpus(config)
     bucket = _bucket(context, retry_seconds=RETRY_SECONDS)
+    warn_of_private_files(context)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
     plan = plan.labelled(source_labels(config.project_dir, os.environ))
     remote, say = config.image.remote, context.console.say

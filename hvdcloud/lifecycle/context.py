@@ -182,6 +182,7 @@ class Context:
         """
         record = self.state.record_of(cluster.id)
         if record is None:
+            self.state.check()
             raise UsageError(
                 f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
                 hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",

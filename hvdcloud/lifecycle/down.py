@@ -152,6 +152,8 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     from hvdcloud.checkpoints.manifest import list_runs, manifest_name
     from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
+    # Another user's list of verified files must not decide that nothing is lost.
+    context.state.check()
     record = context.state.record_of(cluster.id)
     if _never_ran(context, cluster, record):
         return

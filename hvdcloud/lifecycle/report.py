@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,8 +72,15 @@ def _write(path: Path, content: str) -> None:
     """Write in one move: a report that is open in a browser stays whole; raises UsageError if that is not possible."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        present = path.lstat() if os.path.lexists(path) else None
+        if present is not None and (not stat.S_ISREG(present.st_mode) or present.st_uid != os.geteuid()):
+            raise PermissionError(errno.EPERM, "it is a link, or another user's", str(path))
         try:
-            partial.write_text(content, encoding="utf-8")
+            # In a folder that others may write to, a link of this name may be there.
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

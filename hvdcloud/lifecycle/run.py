@@ -245,7 +245,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     # Words, or one word for the shell if the text uses its syntax.
     command = list(options.command) or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
     with context.console.waiting("run", "reading the project's files"):
-        code = list_code(config.project_dir)
+        code = list_code(config.project_dir, warn=context.console.warn)
     endpoint = context.storage_endpoint
     seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)

@@ -17,6 +17,7 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
 
     Args:
         node: its name or index.
+        command: for the node's shell, also where it begins with a dash.
 
     Raises:
         UsageError: no such cluster or node, or no ssh on this machine.
@@ -34,4 +35,5 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-    return [program, "-F", str(context.state.ssh_config), found.name, *command]
+    # Without --, ssh takes what follows the host's name for options of its own, as long as it begins with a dash.
+    return [program, "-F", str(context.state.ssh_config), "--", found.name, *command]

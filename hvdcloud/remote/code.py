@@ -20,12 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.node.files import parse_object
+from hvdcloud.node.run.sync import check_wanted
+from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
 from hvdcloud.units import size
 
 PREPARE_SECONDS = 600.0
 """How long a node may take before the first file is sent to it, and after the last one."""
+_ANSWER_BYTES = 1 << 16
+_INDEX_BYTES = 16
+"""What the first line of a node's answer may have, and for each file; a longer one is no list of files."""
 _LARGE = 100_000_000
 """Bytes above which the user is warned."""
 _WORTH_NAMING = 0.2
@@ -116,15 +122,20 @@ class Sending:
         self._on_change(self)
 
 
-def list_code(folder: Path) -> list[CodeFile]:
-    """Every file of the project that is not ignored, sorted by path.
+def list_code(folder: Path, *, warn: Callable[[str], object] | None = None) -> list[CodeFile]:
+    """Every file of the project that is not ignored and holds no credentials, sorted by path.
 
-    Raises UsageError: a file or a folder cannot be read.
+    Args:
+        warn: called with a sentence if files with credentials are left out.
+
+    Raises:
+        UsageError: a file or a folder cannot be read, or the folder is the home folder or above it.
     """
+    private: set[str] = set()
     found = []
     path = folder
     try:
-        for path in code_files(folder):
+        for path in code_files(folder, withheld=private.add):
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
                 found.append(CodeFile(path=relative, link=os.readlink(path)))
@@ -138,6 +149,8 @@ def list_code(folder: Path) -> list[CodeFile]:
             f"{error.filename or path} cannot be read: {error.strerror}",
             hint="fix its permissions or add it to .gitignore",
         ) from error
+    if private and warn is not None:
+        warn(left_out(private))
     return sorted(found, key=lambda file: file.path)
 
 
@@ -158,7 +171,7 @@ def prepare(
         header: what `prepare` needs besides the code (see hvdcloud/node/run/prepare.py).
 
     Raises:
-        NodeError: the node failed or was lost.
+        NodeError: the node failed or was lost, or asks for files that the project does not have.
         UsageError: a file changed or vanished while it was sent.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
@@ -166,7 +179,7 @@ def prepare(
         channel.settimeout(SEND_SECONDS)
         channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
         received = bytearray()
-        while b"\n" not in received:
+        while b"\n" not in received and len(received) <= _ANSWER_BYTES + _INDEX_BYTES * len(code):
             session.wait_readable(channel, deadline=deadline, what="prepare")
             if channel.recv_ready():
                 received += channel.recv(CHUNK)
@@ -175,7 +188,10 @@ def prepare(
         first, _, rest = bytes(received).partition(b"\n")
         wanted: list[CodeFile] = []
         if first and b'"want"' in first:
-            wanted = [code[index] for index in json.loads(first)["want"]]
+            indices = check_wanted(
+                parse_object(first.decode(errors="replace")), node=session.node.name, files=len(code)
+            )
+            wanted = [code[index] for index in indices]
             sending.wanted(wanted)
 
             def send(block: bytes) -> None:

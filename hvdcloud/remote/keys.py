@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.files import write_private
+from hvdcloud.cluster.files import read_private, write_private
 from hvdcloud.errors import NodeError
+from hvdcloud.node.mesh.host_key import check_host_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +45,8 @@ def write_key_pair(file: Path, pair: KeyPair) -> None:
 def read_key_pair(file: Path) -> KeyPair | None:
     """What `write_key_pair` wrote; None if it does not exist or cannot be read."""
     try:
-        public = file.with_suffix(".pub").read_text(encoding="utf-8").strip()
-        return KeyPair(private=file.read_text(encoding="utf-8"), public=public)
+        public = read_private(file.with_suffix(".pub")).strip()
+        return KeyPair(private=read_private(file), public=public)
     except OSError:
         return None
 
@@ -53,7 +54,7 @@ def read_key_pair(file: Path) -> KeyPair | None:
 def pinned(state: ClusterState) -> dict[str, str]:
     """Each node's host key as `pin` wrote it, by the node's name."""
     try:
-        lines = state.known_hosts.read_text(encoding="utf-8").splitlines()
+        lines = read_private(state.known_hosts).splitlines()
     except OSError:
         return {}
     parted = (line.partition(" ") for line in lines)
@@ -61,8 +62,13 @@ def pinned(state: ClusterState) -> dict[str, str]:
 
 
 def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
-    """Write the host keys that were read through the provider, and an ssh configuration that insists on them."""
-    pinned = [f"{node.name},[{where(node)}]:{node.port} {node.host_key}\n" for node in nodes]
+    """Write the host keys that were read through the provider, and an ssh configuration that insists on them.
+
+    Raises NodeError: one of them is none.
+    """
+    pinned = [
+        f"{node.name},[{where(node)}]:{node.port} {check_host_key(node.host_key, node=node.name)}\n" for node in nodes
+    ]
     write_private(state.known_hosts, "".join(pinned))
     blocks = [
         f"Host {node.name} {node.index}\n"

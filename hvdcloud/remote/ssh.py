@@ -128,6 +128,7 @@ class Session:
         if where(self.node) is None or self.node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
             raise NodeError(f"node {name} is {self.node.state.value}", hint=hint)
+        self._state.check()
         if not self._state.key_file.exists():
             raise no_key(self._state.name)
         connection = self._prepare()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.cluster.files import held, write_private
+from hvdcloud.cluster.files import check_folder, held, open_private, write_private
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
 from hvdcloud.setup.terraform_errors import Diagnostic, begun_here, plain_diagnostics, terraform_error
 from hvdcloud.setup.terraform_plan import SetupPlan, read_plan
@@ -79,7 +79,8 @@ class WorkFolder:
         try:
             for folder in (self.folder.parent, self.folder):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            check_folder(self.folder)
+            file = open_private(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise UsageError(
                 f"{self.folder} cannot be made: {error.strerror or error}",

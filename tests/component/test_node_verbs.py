@@ -44,6 +44,10 @@ def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def host_key(number: int) -> str:
+    return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 42}{number}"
+
+
 def join_request(*, hosts: int = 2) -> dict[str, Any]:
     return {
         "private_key": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n",
@@ -53,7 +57,7 @@ def join_request(*, hosts: int = 2) -> dict[str, Any]:
                 "name": f"n{index}",
                 "address": f"172.17.0.{index + 2}",
                 "port": 2222,
-                "host_key": f"ssh-ed25519 AAAA{index}",
+                "host_key": host_key(index),
             }
             for index in range(hosts)
         ],
@@ -73,8 +77,8 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
     assert (folder / "known_hosts").read_text().splitlines() == [
-        "[172.17.0.2]:2222,[n0]:2222 ssh-ed25519 AAAA0",
-        "[172.17.0.3]:2222,[n1]:2222 ssh-ed25519 AAAA1",
+        f"[172.17.0.2]:2222,[n0]:2222 {host_key(0)}",
+        f"[172.17.0.3]:2222,[n1]:2222 {host_key(1)}",
     ]
     keys = (folder / "authorized_keys").read_text().splitlines()
     assert keys == ["ssh-ed25519 AAAAlaptop laptop", "ssh-ed25519 AAAAmesh mesh"]
@@ -95,15 +99,15 @@ def test_a_replaced_node_takes_its_predecessors_place_in_every_nodes_mesh(
         # The predecessor has left nothing here; n3 is lost itself.
         (cluster.base / "unreachable-n3").touch()
 
-        join.join_replacement("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
+        join.join_replacement("n2", "127.0.0.1", host_key(9))
 
         for name in ("n0", "n1", "n2"):
             pins = (cluster.root(name) / "root/.ssh/known_hosts").read_text().splitlines()
             assert [line.split()[1] + " " + line.split()[2] for line in pins] == [
-                "ssh-ed25519 AAAA0",
-                "ssh-ed25519 AAAA1",
-                "ssh-ed25519 AAAAnew",
-                "ssh-ed25519 AAAA3",
+                host_key(0),
+                host_key(1),
+                host_key(9),
+                host_key(3),
             ]
             assert "127.0.0.1 n2\n" in (cluster.root(name) / "etc/hosts").read_text()
         key = cluster.root("n2") / "root/.ssh/id_ed25519"
@@ -112,7 +116,7 @@ def test_a_replaced_node_takes_its_predecessors_place_in_every_nodes_mesh(
 
         (cluster.base / "unreachable-n2").touch()
         with pytest.raises(NodeError, match="it could not join: ssh: connect to host n2 port 2222: No route to host"):
-            join.join_replacement("n2", "127.0.0.1", "ssh-ed25519 AAAAnew")
+            join.join_replacement("n2", "127.0.0.1", host_key(9))
 
 
 def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:

@@ -19,6 +19,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import plain
+from hvdcloud.errors import NodeError
 from hvdcloud.lifecycle.run import RunOptions, result_of, start
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.runs.state import RunState
@@ -190,3 +191,21 @@ def timed(state: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded state with times in the place of the words."""
     members = [{**each, "since": 2.0} for each in state.get("members", ())]
     return {**state, "started": 1.0, "ended": 3.5} | ({"members": members} if members else {})
+
+
+@pytest.mark.parametrize("want", ["[7]", "[-1]", "[0, 0]", "{}", "[" * 5000, "[1e999]"])
+def test_a_node_that_asks_for_what_the_project_has_not_gets_nothing(
+    laptop: Laptop, new_vm: NewVm, tmp_path: Path, want: str
+) -> None:
+    answer = f'{{"want": {want}}}' if "[[" not in want else f'{{"want": {want}'
+    programs = {"hvdcloud-node prepare": hears([], answer)}
+    context, cluster, machines = laptop.context([new_vm(programs)])
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    context.config = Config.model_validate({"name": "digits", "nodes": 1})
+    context.config._project_dir = tmp_path / "project"
+    node = MemberRecord(name="digits-0", cores=4, gpus=0, interface="eth0")
+    context.state.save(ClusterRecord(id=cluster.id, nodes=(node,), size=1))
+    machines.__dict__["bucket_as_seen_by_nodes"] = lambda **_: NodeBucket(bucket="gs://bucket")
+    with pytest.raises(NodeError, match="digits-0 asks for files that the project does not have"):
+        start(context, cluster, RunOptions())

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
+from hvdcloud.lifecycle.ssh import ssh_argv
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.proxy import Proxy
 from hvdcloud.remote.ssh import Session
@@ -146,3 +149,22 @@ def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterS
     assert option("0", "passwordauthentication") == "no"
     assert option("digits-1", "proxycommand") is None
     assert option("digits-1", "hostname") == "198.51.100.7"
+
+
+@pytest.mark.parametrize("option", ["-oProxyCommand=touch MARK", "-oLocalCommand=x", "-F/dev/null", "-V", "--"])
+def test_the_users_command_gives_ssh_no_options(state: ClusterState, tmp_path: Path, option: str) -> None:
+    """A word that begins with a dash, such as a file's name, is a part of the command for the node."""
+    heard, mark = tmp_path / "heard", tmp_path / "mark"
+    program = program_in(tmp_path, f"echo came > {heard}; exit 1")
+    node = node_behind(program)
+    pin(state, [node])
+    context: Any = SimpleNamespace(
+        cluster=lambda: SimpleNamespace(name="digits", nodes=(node,)), record=lambda _: None, state=state
+    )
+    words = [option.replace("MARK", str(mark)), "ls"]
+    argv = ssh_argv(context, "0", words)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert argv[-2:] == words
+    assert heard.exists(), done.stderr
+    assert done.returncode == 255
+    assert not mark.exists()

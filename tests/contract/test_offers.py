@@ -19,11 +19,11 @@ class Bench:
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self.emulator = emulator
         self.project: Project = project_in(folder, "digits")
-        self.configure()
         self.project.environ = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
             "HOME": str(folder),
         }
+        self.configure()
 
     def configure(self, *, image: dict[str, Any] | None = None, **gce: Any) -> None:
         gpu = {"type": "nvidia-tesla-t4", "count": 1}

@@ -25,7 +25,7 @@ class Place:
         self.catalog = server.catalog
         self.project: Project = project_in(folder, "digits", provider="gce")
         self.project.configure(provider="gce", gce={"project": "test-project", "endpoint": server.url})
-        self.project.environ = {
+        self.project.environ |= {
             "GOOGLE_APPLICATION_CREDENTIALS": str(server.service_account(folder / "key.json")),
             "HOME": str(folder),
         }

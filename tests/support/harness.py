@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hvdcloud.config.trust import SERVERS, variable
 from tests.support.warm import WarmPopen
 
 T = TypeVar("T")
@@ -122,8 +123,15 @@ class Project:
         path.write_text(text)
 
     def configure(self, **sections: Any) -> None:
-        """Write hvdcloud.yaml (JSON is YAML)."""
-        self.write("hvdcloud.yaml", json.dumps({"name": self.name, **sections}, indent=2) + "\n")
+        """Write hvdcloud.yaml (JSON is YAML). Endpoints, which a file may not choose, go to the environment."""
+        tree: dict[str, Any] = json.loads(json.dumps({"name": self.name, **sections}))
+        for key in SERVERS:
+            section: Any = tree
+            for part in key[:-1]:
+                section = section.get(part) or {}
+            if key[-1] in section:
+                self.environ[variable(key)] = section.pop(key[-1])
+        self.write("hvdcloud.yaml", json.dumps(tree, indent=2) + "\n")
 
 
 def project_in(root: Path, name: str, **settings: Any) -> Project:

@@ -17,7 +17,7 @@ from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
-READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAA"})}
+READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"})}
 
 
 class Client(ComputeClient):

@@ -56,6 +56,12 @@ def disk(name: str, *, zone: str = "us-central1-a") -> dict[str, Any]:
 HERE = ResourceMapper(project="p", way=Way.EXTERNAL)
 
 
+@pytest.mark.parametrize("url", ["file:///etc", "file:///home/me/.ssh", "/etc", "FILE:///etc", ""])
+def test_no_vm_names_a_folder_of_this_machine_as_the_bucket(url: str) -> None:
+    planted = vm(0, metadata={"items": [{"key": "hvdcloud-bucket", "value": url}]})
+    assert HERE.cluster("digits", Inventory(instances=(planted,))).bucket == ""
+
+
 def test_a_whole_cluster() -> None:
     cluster = HERE.cluster(
         "digits",

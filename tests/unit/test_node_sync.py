@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node.run.sync import Entry, Sync
+from hvdcloud.node.run.sync import Entry, Sync, check_wanted
 
 
 class Laptop:
@@ -182,3 +182,20 @@ def test_a_list_that_contradicts_itself_is_refused(laptop: Laptop, paths: list[s
 def test_a_malformed_list_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="malformed"):
         Entry.parse(value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, {}, {"want": None}, {"want": "0"}, {"want": {"0": 1}}, {"want": [3]}, {"want": [-1]}, {"want": [0, 0]},
+        {"want": [True]}, {"want": [0.0]}, {"want": ["0"]}, {"want": [[0]]}, {"want": [10**400]}, {"want": 3},
+    ],
+)  # fmt: skip
+def test_a_node_gets_only_files_that_it_was_told_of_and_each_once(answer: Any) -> None:
+    with pytest.raises(NodeError, match="node n1 asks for files"):
+        check_wanted(answer, node="n1", files=3)
+
+
+def test_what_a_node_lacks_is_sent_in_its_order() -> None:
+    assert check_wanted({"want": [2, 0]}, node="n1", files=3) == [2, 0]
+    assert check_wanted({"want": []}, node="n1", files=0) == []

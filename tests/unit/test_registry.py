@@ -21,6 +21,10 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
         ("someone/digits:1", "docker.io", False),
         ("evil-gcr.io/lab/digits", "evil-gcr.io", False),
         ("docker.pkg.dev.evil.com/lab/digits", "docker.pkg.dev.evil.com", False),
+        ("evil.com#x.gcr.io/lab/digits", "evil.com#x.gcr.io", False),
+        ("evil.com?us-docker.pkg.dev/lab/digits", "evil.com?us-docker.pkg.dev", False),
+        ("evil.com\\@us-docker.pkg.dev/lab/digits", "evil.com\\@us-docker.pkg.dev", False),
+        ("evil.com:443#us-docker.pkg.dev/lab/digits", "evil.com:443#us-docker.pkg.dev", False),
     ],
 )
 def test_only_googles_registries_get_a_google_token(

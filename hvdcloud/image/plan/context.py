@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION, Row
+from hvdcloud.private_files import refuse_private
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -306,6 +307,7 @@ def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
         if not path.is_file():
             message = f"{path} does not exist, but {requirements} includes it"
             raise UsageError(message, hint="create it, or take the line out")
+        refuse_private(name, path, key="image.requirements")
         content = path.read_bytes()
         found[name] = Entry(path=f"project/{name}", content=content)
         for line in content.decode("utf-8", errors="replace").splitlines():

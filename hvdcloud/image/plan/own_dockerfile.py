@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import context
+from hvdcloud.private_files import refuse_private
 from hvdcloud.project_files import DOCKERIGNORE, build_files
 
 BASE_ARGUMENT = "BASE"
@@ -53,6 +54,7 @@ def read(project_dir: Path, path: str) -> OwnDockerfile:
         message = f"{file} is not below the project's folder {root}, which is all that can be sent"
         raise UsageError(message, hint="move it into the project and correct image.dockerfile")
     name = file.resolve().relative_to(root).as_posix()
+    refuse_private(name, file, key="image.dockerfile")
     text = file.read_text(encoding="utf-8", errors="replace")
     found = root
     try:

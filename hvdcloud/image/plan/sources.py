@@ -85,7 +85,11 @@ def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
     if not path.is_file():
         message = f"{path} does not exist, but image.ca_bundle names it"
         raise UsageError(message, hint="correct image.ca_bundle in hvdcloud.yaml")
-    if b"-----BEGIN CERTIFICATE-----" not in path.read_bytes():
+    content = path.read_bytes()
+    if b"PRIVATE KEY-----" in content:
+        message = f"{path} holds a private key, and image.ca_bundle would send it to the image's build"
+        raise UsageError(message, hint="name a file with certificates only")
+    if b"-----BEGIN CERTIFICATE-----" not in content:
         message = f"{path} holds no certificate in PEM form, but image.ca_bundle names it"
         raise UsageError(message, hint="name a file with -----BEGIN CERTIFICATE----- in it")
     return path

@@ -21,6 +21,7 @@ from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_credentials, read_environment
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.run.sync import check_wanted
 
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
@@ -91,8 +92,9 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
             pipe.write(json.dumps(header).encode() + b"\n")
             pipe.flush()
             answer = process.stdout.readline().decode(errors="replace")
-            if wanted := (parse_object(answer) or {}).get("want"):
-                _send(pipe, bundle, wanted)
+            first = parse_object(answer)
+            if first is not None and first.get("want"):
+                _send(pipe, bundle, check_wanted(first, node=node, files=len(bundle.header["files"])))
         answer = process.stdout.read().decode(errors="replace") or answer
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.json_values import parse_object
+from hvdcloud.node.mesh.host_key import check_host_key
 from hvdcloud.node.mesh.join import join_replacement
 from hvdcloud.node.paths import ssh_dir
 from hvdcloud.node.run import follow
@@ -216,7 +217,9 @@ class Replacer:
             if status.get("status") == "failed":
                 raise NodeError(f"its step {status.get('step')} failed: {status.get('error')}", hint="hvdcloud status")
             if status.get("status") == "ready":
-                return str(found["networkInterfaces"][0]["networkIP"]), str(status["host_key"])
+                return str(found["networkInterfaces"][0]["networkIP"]), check_host_key(
+                    status.get("host_key"), node=name
+                )
             if time.monotonic() >= deadline:
                 raise NodeError(f"it was not ready after {READY_SECONDS:.0f} s", hint="hvdcloud status")
             self._wait(self._poll_seconds)

@@ -15,6 +15,7 @@ from hvdcloud.node import machine
 from hvdcloud.node.files import read_json, replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
+from hvdcloud.node.mesh.host_key import check_host_key, is_host
 from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import SSH_PORT, peers_file
 
@@ -44,13 +45,19 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         UsageError: the request lacks something.
-        NodeError: a peer's address cannot be resolved.
+        NodeError: a peer's host key is none, or its address cannot be resolved.
     """
     try:
         private_key, public_key = str(request["private_key"]), str(request["public_key"]).strip()
         hosts = [Peer(str(h["name"]), str(h["address"]), int(h["port"]), str(h["host_key"])) for h in request["hosts"]]
+        if any(not (is_host(host.name) and is_host(host.address) and 0 < host.port < 1 << 16) for host in hosts):
+            raise ValueError("a host's name, address or port is none")
+        if "\n" in public_key:
+            raise ValueError("the public key is more than one line")
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"join: {type(error).__name__}: {error}", hint="hvdcloud up again") from error
+    for host in hosts:
+        check_host_key(host.host_key, node=host.name)
     found = hosts_file.resolve({host.name: host.address for host in hosts})
     hosts_file.write(found)
     key = ssh.key_file()
@@ -123,4 +130,4 @@ def _pin(host: Peer) -> str:
     names = dict.fromkeys([host.address, host.name])
     if host.port != 22:
         names = dict.fromkeys(f"[{each}]:{host.port}" for each in names)
-    return f"{','.join(names)} {host.host_key.strip()}\n"
+    return f"{','.join(names)} {host.host_key}\n"

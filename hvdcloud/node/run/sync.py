@@ -64,6 +64,19 @@ def _stays_inside(path: str, target: str) -> bool:
     return True
 
 
+def check_wanted(answer: dict[str, Any] | None, *, node: str, files: int) -> list[int]:
+    """The numbers of the files that a node lacks, as it answers `prepare`.
+
+    Raises NodeError: not a list that names each of `files` files once at most.
+    """
+    wanted = (answer or {}).get("want")
+    valid = isinstance(wanted, list) and all(type(each) is int and 0 <= each < files for each in wanted)
+    if not valid or len(set(wanted or ())) != len(wanted or ()):
+        why = f"node {node} asks for files that the project does not have"
+        raise NodeError(why, hint="hvdcloud build: the image and hvdcloud must be the same version")
+    return list(wanted or ())
+
+
 class Sync:
     """One sync of the project into the workspace.
 

@@ -97,7 +97,7 @@ class ResourceMapper:
             expected_nodes=_number(labels.get(LABEL_NODES)),
             nodes=tuple(sorted((self.node(vm) for vm in instances), key=lambda node: (node.index, node.id))),
             image=metadata.get(METADATA_IMAGE, ""),
-            bucket=metadata.get(METADATA_BUCKET, ""),
+            bucket=_bucket(metadata),
             other_objects=(
                 *sorted(ClusterObject(ObjectKind.DISK, f"{zone_of(disk)}/{disk['name']}") for disk in disks),
                 *sorted(ClusterObject(ObjectKind.FIREWALL, rule["name"]) for rule in firewalls),
@@ -112,6 +112,12 @@ class ResourceMapper:
             cost_notes=money.notes,
             unseen=inventory.unseen,
         )
+
+
+def _bucket(metadata: Mapping[str, str]) -> str:
+    """The cluster's bucket; empty where the metadata, which VMs may change, names a folder of this machine."""
+    url = metadata.get(METADATA_BUCKET, "")
+    return url if url.startswith("gs://") else ""
 
 
 def node_state(instance: Resource) -> NodeState:

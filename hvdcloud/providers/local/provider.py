@@ -32,6 +32,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.json_values import parse_object
+from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, Stage, ignore_progress
 from hvdcloud.providers.local import requests as plan
@@ -130,7 +131,7 @@ class LocalProvider:
         found = {}
         for node in nodes:
             for status in filter(None, map(_status, self.console(node).splitlines())):
-                if status["status"] == "ready":
+                if status.get("status") == "ready":
                     found[node.name] = str(status["host_key"])
         return found
 
@@ -173,9 +174,9 @@ class LocalProvider:
                 status = _status(line)
                 if status is None:
                     said.append(line)
-                elif status["status"] == "ready":
+                elif status.get("status") == "ready":
                     return self._with_address(node, host_key=status["host_key"])
-                elif status["status"] == "failed":
+                elif status.get("status") == "failed":
                     said.append(f"{status.get('step')}: {status.get('error')}")
         finally:
             timer.cancel()
@@ -318,7 +319,11 @@ def _make_folder(path: Path) -> None:
 
 def _status(line: str) -> dict[str, Any] | None:
     """What a line of a node's output says of its state; None: it is another line."""
-    return parse_object(line.removeprefix(STATUS_PREFIX)) if line.startswith(STATUS_PREFIX) else None
+    status = parse_object(line.removeprefix(STATUS_PREFIX)) if line.startswith(STATUS_PREFIX) else None
+    # Any process in the container may have written it.
+    if status is not None and status.get("status") == "ready" and not is_host_key(status.get("host_key")):
+        return None
+    return status
 
 
 def _hang_up(stream: Any) -> None:

@@ -12,6 +12,7 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.json_values import parse_object
+from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
@@ -175,6 +176,6 @@ class Boots:
 def parse_status(text: str | None) -> dict[str, Any]:
     """What a node wrote. Anything else than the known form says nothing: it comes from inside the VM."""
     status = parse_object(text or "{}")
-    if status is None or (status.get("status") == "ready" and not isinstance(status.get("host_key"), str)):
+    if status is None or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
         return {}
     return status

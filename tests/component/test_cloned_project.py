@@ -1,0 +1,83 @@
+"""A project that was cloned from anywhere: its hvdcloud.yaml asks for what is the user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.support.harness import Project
+from tests.support.http_server import Asked, Reply, answering
+
+
+@pytest.fixture
+def heard() -> list[Asked]:
+    return []
+
+
+@pytest.fixture
+def listener(heard: list[Asked]) -> Iterator[str]:
+    """A server of the attacker's, which notes what it is sent."""
+
+    def answer(asked: Asked) -> Reply:
+        heard.append(asked)
+        return Reply({"items": {}})
+
+    with answering(answer) as url:
+        yield url
+
+
+@pytest.fixture
+def project(tmp_path: Path, listener: str) -> Project:
+    """With a user who is logged in to Google Cloud."""
+    (tmp_path / "project").mkdir()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    login: dict[str, Any] = {
+        "type": "service_account",
+        "project_id": "lab",
+        "private_key_id": "1",
+        "private_key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        "client_email": "me@lab.iam.gserviceaccount.com",
+        "client_id": "1",
+        "token_uri": f"{listener}/token",
+    }
+    (tmp_path / "key.json").write_text(json.dumps(login))
+    return Project(
+        folder=tmp_path / "project",
+        state=tmp_path / "state",
+        name="digits",
+        environ={"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")},
+    )
+
+
+@pytest.mark.parametrize("command", [["list"], ["status"], ["down"], ["offers"], ["doctor"], ["config", "show"]])
+def test_no_command_sends_the_users_login_to_a_server_that_the_file_names(
+    project: Project, listener: str, heard: list[Asked], command: list[str]
+) -> None:
+    project.write("hvdcloud.yaml", f"name: digits\nprovider: gce\ngce: {{<<: {{endpoint: '{listener}'}}}}\n")
+    ended = project.hvdcloud(*command, expect=2)
+    assert heard == []
+    assert "gce.endpoint" in ended.err
+    assert "HVDCLOUD_GCE__ENDPOINT" in ended.err
+
+
+def test_the_server_that_the_environment_names_gets_it(project: Project, listener: str, heard: list[Asked]) -> None:
+    project.write("hvdcloud.yaml", "name: digits\nprovider: gce\n")
+    project.environ["HVDCLOUD_GCE__ENDPOINT"] = listener
+    project.hvdcloud("list")
+    assert any("Authorization" in asked.headers for asked in heard)
+
+
+def test_a_builds_server_in_the_file_gets_nothing(project: Project, listener: str, heard: list[Asked]) -> None:
+    project.write(
+        "hvdcloud.yaml",
+        "name: digits\nprovider: gce\ncheckpoints: {bucket: 'gs://bucket/runs'}\n"
+        f"image: {{repository: us-docker.pkg.dev/lab/h/d, remote: {{endpoint: '{listener}'}}}}\n",
+    )
+    assert "HVDCLOUD_IMAGE__REMOTE__ENDPOINT" in project.hvdcloud("build", "--remote", expect=2).err
+    assert heard == []
