@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import machine, paths
+from hvdcloud.node import machine, paths, rank_user
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
@@ -37,6 +37,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
     refuse_while_active()
+    user = rank_user.establish(spec.user)
     sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
     answer.write(json.dumps({"want": wanted}).encode() + b"\n")
@@ -55,9 +56,13 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     restored = _restore(spec, checkpoints) if spec.resume else 0
+    if user is not None:
+        rank_user.give(paths.workspace(), user)
+        rank_user.give(checkpoints, user)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
-    return {"ok": True, "restored": restored}
+    # An earlier version does not say so: its ranks would be root's.
+    return {"ok": True, "restored": restored, **({"user": spec.user} if user else {})}
 
 
 def refuse_while_active() -> None:
