@@ -231,8 +231,8 @@ class RunConfig(Section):
     user: RankUser | None = Field(
         default=None,
         examples=["1000"],
-        description='whom ranks run as: a user of the image, "UID" or "UID:GID", in quotes; such ranks cannot read what '
-        "the node program keeps to itself: storage credentials, SSH keys; default: root",
+        description='whom ranks run as: a user of the image, "UID" or "UID:GID", in quotes; such ranks cannot read '
+        "what the node program keeps to itself: storage credentials, SSH keys; default: root",
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
 
@@ -352,6 +352,13 @@ class Config(Section):
         both = sorted(set(self.run.env) & set(self.run.secrets))
         if both:
             raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value is never in the file")
+        return self
+
+    @model_validator(mode="after")
+    def _open_mpi_has_no_other_user(self) -> Config:
+        # Its daemons need root's SSH key, and start whatever program a rank asks for (MPI_Comm_spawn).
+        if self.run.user and self.run.controller == "mpi":
+            raise ValueError("run.user needs run.controller: gloo; Open MPI's daemons, and so its ranks, are root's")
         return self
 
     @model_validator(mode="after")

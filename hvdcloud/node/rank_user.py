@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 
 SETPRIV = "/usr/bin/setpriv"
 """Of util-linux, which Debian and Ubuntu always have."""
+_METADATA_SECONDS = 3
 _PASSWD = Path("/etc/passwd")
 
 
@@ -80,6 +84,9 @@ def establish(user: str) -> RankUser | None:
     if not os.access(SETPRIV, os.X_OK):
         hint = "have the image install util-linux, or take run.user out"
         raise UsageError(f"run.user: the nodes' image has no {SETPRIV}", hint=hint)
+    if _reaches_metadata(found):
+        hint = "hvdcloud down, then hvdcloud up: new VMs refuse it"
+        raise UsageError(f"run.user: {user} would get tokens of this VM's service account", hint=hint)
     if paths.is_container():
         try:
             pwd.getpwuid(found.uid)
@@ -112,6 +119,17 @@ def give_output(user: RankUser) -> None:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISFIFO(mode) or os.isatty(descriptor):
             os.fchown(descriptor, user.uid, -1)
+
+
+def _reaches_metadata(user: RankUser) -> bool:
+    """Whether the user could ask the VM's metadata server; providers/gce/plan/startup has the rule against it."""
+    server = machine.facts().get("metadata")
+    if not server:
+        return False
+    host = urlsplit(str(server)).hostname
+    ask = f"import socket; socket.create_connection(({host!r}, 80), {_METADATA_SECONDS}).close()"
+    command = user.command([sys.executable, "-I", "-S", "-c", ask])
+    return subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def _owns(folder: Path, uid: int) -> bool:
