@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.gce.plan import startup
+from hvdcloud.providers.local.requests import CAPABILITIES, TMPFS
 from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
@@ -180,7 +181,7 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     assert "--network host --ipc host --stop-timeout 30 --security-opt no-new-privileges --cap-drop ALL " in run
     # As a container of this machine's engine.
     assert f" --cap-drop ALL {' '.join(f'--cap-add {each}' for each in CAPABILITIES)} --tmpfs " in run
-    assert [f"--tmpfs {path}:{options} " for path, options in TMPFS.items()][0] in run
+    assert " ".join(f"--tmpfs {path}:{options}" for path, options in TMPFS.items()) in run
     assert "--ulimit memlock=-1 --ulimit stack=67108864" in run
     dev = f"{vm.folder}/dev"
     devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
@@ -223,7 +224,7 @@ def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:
 
 
 @pytest.mark.parametrize("profile", ["cos", "dlvm"])
-def test_only_root_can_ask_for_tokens_before_the_container_starts(vm: Vm, profile: Literal["cos", "dlvm"]) -> None:
+def test_only_root_can_ask_for_tokens_before_the_container_starts(vm: Vm, profile: str) -> None:
     vm.boot(profile=profile)
     rule = "OUTPUT -d 169.254.169.254 -p tcp --dport 80 -m owner ! --uid-owner 0 -j REDIRECT --to-ports 9"
     [closed] = [number for number, call in enumerate(vm.calls) if call == f"iptables -w 30 -t nat -I {rule}"]

@@ -182,3 +182,15 @@ def test_a_list_that_contradicts_itself_is_refused(laptop: Laptop, paths: list[s
 def test_a_malformed_list_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="malformed"):
         Entry.parse(value)
+
+
+def test_a_link_that_a_rank_left_for_the_next_sync_leads_nowhere(laptop: Laptop) -> None:
+    outside = laptop.workspace.parent / "outside"
+    outside.mkdir()
+    (outside / "program").write_text("root's")
+    (outside / "file").symlink_to("program")
+    laptop.workspace.mkdir()
+    (laptop.workspace / ".hvdcloud-staging").symlink_to(outside)
+    laptop.sync({"train.py": "1"})
+    assert (outside / "program").read_text() == "root's"
+    assert laptop.tree() == {"train.py": "1"}
