@@ -155,7 +155,7 @@ def test_ranks_of_another_user_train_and_reach_nothing_of_roots(project: Project
     ranks = facts(project, "--fresh")
     for found in ranks:
         assert (found["total"], found["token"]) == (2.0, True)
-        assert (found["uid"], found["gid"], found["groups"]) == (1000, 1000, [])
+        assert (found["uid"], found["gid"], found["groups"]) == (1000, 1000, [1000])
         assert found["who"] == found["known"] == "rank1000"
         assert (found["effective"], found["no_new"], found["setuid"]) == (0, "1", "1000")
         assert (found["home"], found["workspace"], found["output"]) == ("yes", "yes", "yes")
