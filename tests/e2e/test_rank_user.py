@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.local.requests import CAPABILITIES
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import Project, labelled, project_in, until
 
 pytestmark = pytest.mark.engine
 
@@ -190,3 +190,16 @@ def test_a_rank_of_an_elastic_run_has_its_driver_run_nothing(project: Project, e
     assert out.count("tried as 1000") == 2, out
     code, _ = engine.containers.get(f"{project.name}-0").exec_run(["test", "-e", "/tmp/driver-was-here"])
     assert code == 1
+
+
+def test_a_node_that_was_restarted_has_no_secret_and_keeps_what_comes_to_itself(project: Project, engine: Any) -> None:
+    container = engine.containers.get(f"{project.name}-1")
+    assert container.exec_run(["touch", "/run/hvdcloud/secret"]).exit_code == 0
+    container.restart(timeout=10)
+
+    def found() -> list[bytes] | None:
+        look = "pgrep sshd >/dev/null && ls /run/hvdcloud && stat -c %a /run/hvdcloud"
+        listed = container.exec_run(["sh", "-c", look])
+        return listed.output.split() if listed.exit_code == 0 else None
+
+    assert until(found, seconds=30, what="the restarted node") == [b"700"]
