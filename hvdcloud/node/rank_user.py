@@ -100,6 +100,19 @@ def establish(user: str) -> RankUser | None:
     return found
 
 
+def changeable(file: Path, user: RankUser) -> Path | None:
+    """What of a file (or folder) and the folders above it the user may change; None: nothing."""
+    real = file.resolve()
+    for each in (real, *real.parents):
+        status = each.stat()
+        grouped = status.st_gid in (user.gid, *user.groups) and status.st_mode & stat.S_IWGRP
+        # In /tmp everybody may write, but not rename what is another's.
+        anyones = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        if status.st_uid == user.uid or grouped or anyones:
+            return each
+    return None
+
+
 def give(folder: Path, user: RankUser) -> None:
     """Make a folder and what is in it the user's, while no rank runs. Links are not followed; a file that has a second
     name stays whose it is: a rank of an earlier run may have linked one of root's here."""

@@ -13,6 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.node import paths, rank_user
 from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.run import keras_check
+from hvdcloud.node.run.launcher import imported_by_launcher
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 USER = RankUser(name="rank54321", uid=54321, gid=54322, groups=(), home=Path("/nowhere"))
@@ -92,3 +93,32 @@ def test_the_look_for_keras_runs_what_a_rank_has_left_as_the_rank() -> None:
         environment = {"PATH": os.defpath, "PYTHONPATH": name}
         assert keras_check.problem(["/usr/bin/python3", "train.py"], environment, account=USER) is None
         assert mark.read_text() == "54321"
+
+
+@only_root
+@pytest.mark.parametrize("whose", ["interpreter", "packages"])
+def test_who_may_change_what_root_starts_ranks_with_is_no_ranks_user(whose: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        packages = root / "packages"
+        packages.mkdir()
+        (root / "bin").mkdir()
+        python, horovodrun = root / "bin" / "python", root / "bin" / "horovodrun"
+        python.write_text(f"#!/bin/sh\necho {packages}\n")
+        horovodrun.write_text(f"#!{python}\n")
+        for file in (python, horovodrun):
+            file.chmod(0o755)
+
+        def found() -> list[Path | None]:
+            files = imported_by_launcher(str(root / "bin"), USER)
+            assert files == [horovodrun, python, packages]
+            return [each for file in files if (each := rank_user.changeable(file, USER))]
+
+        assert found() == []
+        given = python if whose == "interpreter" else packages
+        os.chown(given, USER.uid, -1)
+        assert found() == [given]
+        os.chown(given, 0, USER.gid)
+        given.chmod(0o775)
+        assert found() == [given]
