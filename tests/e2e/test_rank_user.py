@@ -179,7 +179,7 @@ def test_a_user_of_the_image_and_an_unknown_one(project: Project) -> None:
         (65534, "nobody", "yes")
     }
     configure(project, user="trainer")
-    refused = project.hvdcloud("run", expect=2)
+    refused = project.hvdcloud("run", expect=5)
     assert "run.user: the nodes' image has no user 'trainer'" in refused.err
 
 
@@ -202,4 +202,6 @@ def test_a_node_that_was_restarted_has_no_secret_and_keeps_what_comes_to_itself(
         listed = container.exec_run(["sh", "-c", look])
         return listed.output.split() if listed.exit_code == 0 else None
 
-    assert until(found, seconds=30, what="the restarted node") == [b"700"]
+    *files, mode = until(found, seconds=30, what="the restarted node")
+    assert b"secret" not in files
+    assert mode == b"700"
