@@ -41,6 +41,7 @@ ENV_NOT_CONFIG = {
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 
 
+_MOST_BYTES = 100_000
 _MOST_VALUES = 20_000
 """Nobody writes so many; aliases of aliases make any number."""
 
@@ -167,11 +168,6 @@ def _place(places: dict[Key, Place], key: Key, value: object, place: Place) -> N
     places[key] = place
     for name, inner in value.items() if isinstance(value, dict) else ():
         _place(places, (*key, str(name)), inner, place)
-
-
-_MOST_BYTES = 100_000
-_MOST_VALUES = 10_000
-"""Aliases of YAML make a short file into any number of values."""
 
 
 def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]:

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NO_USER = 2**32 - 1
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 
 
@@ -77,6 +78,22 @@ def _shell_words(command: str) -> str:
     return command
 
 
+def _rank_user(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        # It reads `1000:50` as a number in base 60, so no number can be trusted to be what was written.
+        raise ValueError('it needs quotes: "1000" or "1000:1000"; YAML takes it for a number')
+    if not isinstance(value, str):
+        return value
+    if found := re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", value):
+        if any(int(number) >= _NO_USER for number in found.groups("0")):
+            raise ValueError(f"{value!r} is not a user: ids end at {_NO_USER - 1}")
+    elif not re.fullmatch(r"[a-z_][-.a-z0-9_]{0,31}", value):
+        raise ValueError(f"{value!r} is neither the name of a user nor UID or UID:GID")
+    if value == "root" or re.fullmatch(r"0+(:\d+)?", value):
+        raise ValueError(f"{value!r} is root, whom ranks run as where run.user is not set; take it out")
+    return value
+
+
 def _spot_nodes(value: object) -> object:
     """It was true or false once."""
     return ("all" if value else "none") if isinstance(value, bool) else value
@@ -105,6 +122,7 @@ def is_duration(field: FieldInfo) -> bool:
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
+RankUser = Annotated[str, BeforeValidator(_rank_user)]
 EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
 SpotNodes = Annotated[
     Literal["workers", "all", "none"] | None,
@@ -212,6 +230,12 @@ class RunConfig(Section):
     env: dict[EnvName, EnvValue] = Field(default_factory=dict, description="environment of every rank")
     secrets: list[EnvName] = Field(
         default_factory=list, description="names of variables whose values come from this machine's environment"
+    )
+    user: RankUser | None = Field(
+        default=None,
+        examples=["1000"],
+        description='whom ranks run as: a user of the image, "UID" or "UID:GID", in quotes; such ranks cannot read '
+        "what the node program keeps to itself: storage credentials, SSH keys; default: root",
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
 
@@ -334,6 +358,13 @@ class Config(Section):
         both = sorted(set(self.run.env) & set(self.run.secrets))
         if both:
             raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value is never in the file")
+        return self
+
+    @model_validator(mode="after")
+    def _open_mpi_has_no_other_user(self) -> Config:
+        # Its daemons need root's SSH key, and start whatever program a rank asks for (MPI_Comm_spawn).
+        if self.run.user and self.run.controller == "mpi":
+            raise ValueError("run.user needs run.controller: gloo; Open MPI's daemons, and so its ranks, are root's")
         return self
 
     @model_validator(mode="after")

@@ -260,6 +260,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "resume": resume,
         "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=endpoint),
         "elastic": elastic is not None,
+        **({"user": config.run.user} if config.run.user else {}),
     }
     indices = {node.name: node.index for node in cluster.nodes}
     slots = {host.name: host.slots for host in hosts}

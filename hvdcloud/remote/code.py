@@ -172,7 +172,7 @@ def prepare(
 
     Raises:
         NodeError: the node failed or was lost, or asks for files that the project does not have.
-        UsageError: a file changed or vanished while it was sent.
+        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `run.user`.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
@@ -205,6 +205,9 @@ def prepare(
         channel.shutdown_write()
         answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
         result = session.parse("prepare", answer)
+    if "user" in header and result.get("user") != header["user"]:
+        hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
+        raise UsageError("run.user: the nodes' image is of a version that runs ranks as root only", hint=hint)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.gce.plan import startup
+from hvdcloud.providers.local.requests import CAPABILITIES, TMPFS
 from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
@@ -177,7 +178,10 @@ def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: V
 def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(vm: Vm) -> None:
     vm.boot()
     [run] = vm.called("docker run")
-    assert "--network host --ipc host --stop-timeout 30 --cap-add SYS_PTRACE " in run
+    assert "--network host --ipc host --stop-timeout 30 --security-opt no-new-privileges --cap-drop ALL " in run
+    # As a container of this machine's engine.
+    assert f" --cap-drop ALL {' '.join(f'--cap-add {each}' for each in CAPABILITIES)} --tmpfs " in run
+    assert " ".join(f"--tmpfs {path}:{options}" for path, options in TMPFS.items()) in run
     assert "--ulimit memlock=-1 --ulimit stack=67108864" in run
     dev = f"{vm.folder}/dev"
     devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
@@ -213,10 +217,19 @@ def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> 
 
 def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:
     vm.boot()
-    assert [call for call in vm.called("iptables") if " -I " in call] == [
+    assert [call for call in vm.called("iptables") if " -I INPUT " in call] == [
         "iptables -w 30 -I INPUT -p tcp -j ACCEPT",
         "iptables -w 30 -I INPUT -p udp -j ACCEPT",
     ]
+
+
+@pytest.mark.parametrize("profile", ["cos", "dlvm"])
+def test_only_root_can_ask_for_tokens_before_the_container_starts(vm: Vm, profile: str) -> None:
+    vm.boot(profile=profile)
+    rule = "OUTPUT -d 169.254.169.254 -p tcp --dport 80 -m owner ! --uid-owner 0 -j REDIRECT --to-ports 9"
+    [closed] = [number for number, call in enumerate(vm.calls) if call == f"iptables -w 30 -t nat -I {rule}"]
+    [started] = [number for number, call in enumerate(vm.calls) if call.startswith("docker run ")]
+    assert closed < started
 
 
 def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(vm: Vm) -> None:
@@ -622,7 +635,7 @@ def test_deep_learning_vm_gets_docker_and_the_toolkit_of_the_version_that_is_hel
     entry = (vm.folder / "etc/apt/sources.list.d/nvidia-container-toolkit.list").read_text()
     assert entry.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
     assert " --gpus all " in vm.called("docker run")[0]
-    assert vm.called("iptables") == []
+    assert not [call for call in vm.called("iptables") if "INPUT" in call]
 
 
 def test_deep_learning_vm_that_has_everything_installs_nothing(vm: Vm) -> None:

@@ -19,7 +19,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import plain
-from hvdcloud.errors import NodeError
+from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle.run import RunOptions, result_of, start
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.runs.state import RunState
@@ -151,8 +151,8 @@ def hears(said: list[Any], *answers: str) -> Program:
     return run
 
 
-@pytest.mark.parametrize("kind", ["static", "elastic"])
-def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path: Path, kind: str) -> None:
+def start_run(laptop: Laptop, new_vm: NewVm, tmp_path: Path, **more: Any) -> list[Any]:
+    """What a laptop sends to a node of the recording's version; `more`: of section `run`."""
     said: list[Any] = []
     programs = {
         "hvdcloud-node prepare": hears(said, '{"want": []}', '{"ok": true, "restored": 0}'),
@@ -163,9 +163,7 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     (tmp_path / "project" / "train.py").touch()
     # The conversation was recorded without files.
     (tmp_path / "project" / ".gitignore").write_text("*\n")
-    run: dict[str, Any] = {"command": "python train.py", "env": {"A": "b"}, "slots_per_node": 2}
-    if kind == "elastic":
-        run["elastic"] = {"min": 1, "max": 3}
+    run = {"command": "python train.py", "env": {"A": "b"}, "slots_per_node": 2, **more}
     context.config = Config.model_validate({"name": "digits", "nodes": 1, "run": run})
     context.config._project_dir = tmp_path / "project"
     node = MemberRecord(name="digits-0", cores=4, gpus=0, interface="eth0")
@@ -173,9 +171,21 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     machines.__dict__["bucket_as_seen_by_nodes"] = lambda **_: NodeBucket(bucket="gs://bucket")
 
     start(context, cluster, RunOptions(down_when_done=True))
+    return said
 
+
+@pytest.mark.parametrize("kind", ["static", "elastic"])
+def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path: Path, kind: str) -> None:
+    said = start_run(laptop, new_vm, tmp_path, **({"elastic": {"min": 1, "max": 3}} if kind == "elastic" else {}))
     said[1]["about"] = sorted(said[1]["about"])
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]
+
+
+def test_a_node_that_would_run_ranks_as_root_all_the_same_gets_no_run(
+    laptop: Laptop, new_vm: NewVm, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"run\.user: the nodes' image is of a version that runs ranks as root only"):
+        start_run(laptop, new_vm, tmp_path, user="1000")
 
 
 @pytest.mark.parametrize("kind", ["static", "elastic"])

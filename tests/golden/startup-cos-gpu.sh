@@ -327,6 +327,13 @@ wait_for_docker() {
     await 120 docker info
 }
 
+# Ranks that are not root's (run.user) get no token of the VM's service account: nothing listens on that port.
+guard_metadata() {
+    local rule=(OUTPUT -d 169.254.169.254 -p tcp --dport 80 -m owner ! --uid-owner 0 -j REDIRECT --to-ports 9)
+    iptables -w 30 -t nat -C "${rule[@]}" 2>/dev/null || limited 60 iptables -w 30 -t nat -I "${rule[@]}" ||
+        say "processes of other users than root can ask for tokens of the service account"
+}
+
 container_exists() {
     docker container inspect "$CONTAINER" >/dev/null 2>&1
 }
@@ -337,10 +344,14 @@ container_runs() {
 
 # Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
 # share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
-# SYS_PTRACE: after the loss of a node, an elastic run's agents break what still connects their workers to it.
+# No privilege but those that its sshd and the node program use: providers/local/requests.py says which is for what.
+# Secrets are in memory, never on the disk.
 # When the VM is shut down, Docker gives the container as long as it has, instead of 10 s, to upload its checkpoints.
 run_container() {
-    local flags=()
+    local flags=() capability privileges=(--security-opt no-new-privileges --cap-drop ALL)
+    for capability in AUDIT_WRITE SETGID SETUID SYS_CHROOT CHOWN DAC_OVERRIDE FOWNER KILL SYS_PTRACE; do
+        privileges+=(--cap-add "$capability")
+    done
     if [[ $GPU == yes ]]; then
         mapfile -t flags < <(gpu_flags)
     fi
@@ -353,7 +364,8 @@ run_container() {
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT
     : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
-        --cap-add SYS_PTRACE --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
+        "${privileges[@]}" --tmpfs /run/hvdcloud:rw,noexec,nosuid,nodev,size=16m,mode=0700 \
+        --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
         -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
         -e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT "$IMAGE"
 }
@@ -474,6 +486,7 @@ refused_for_now() {
 step host '{"status": "host"}'
 prepare_host
 open_firewall
+guard_metadata
 wait_for_docker
 
 jobs=()

@@ -75,6 +75,15 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("limits: {max_cost: -1}", "limits.max_cost: write a number above 0 (got -1)"),
         ("image: cpu", "image: write {framework: torch, device: cpu} (got cpu)"),
         ("gce: {gpu: nvidia-l4}", "gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)"),
+        ("run: {user: 1000}", 'run.user: it needs quotes: "1000" or "1000:1000"'),
+        # A number in base 60.
+        ("run: {user: 1000:50}", 'run.user: it needs quotes: "1000" or "1000:1000"'),
+        ("run: {user: root}", "run.user: 'root' is root"),
+        ("run: {user: '0:1000'}", "run.user: '0:1000' is root"),
+        ("run: {user: '4294967295'}", "ids end at 4294967294"),
+        ("run: {user: '1000:x'}", "is neither the name of a user nor UID or UID:GID"),
+        ("run: {user: --keep-groups}", "is neither the name of a user nor UID or UID:GID"),
+        ("run: {user: [1000]}", "run.user: write text (got [1000])"),
         ("run: {elastic: 4}", "run.elastic: write {min: 1, max: 4} (got 4)"),
         ("run: {env: [A]}", "run.env: write names with values: {NAME: VALUE}"),
         ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
@@ -295,9 +304,10 @@ def test_a_head_of_its_own_kind_needs_other_nodes(file: Path) -> None:
         ("nodes: 3\nrun: {elastic: {max: 2}}", "nodes is 3; with run.elastic it is from 1 (min) to 2 (max)"),
         ("nodes: 3\nrun: {elastic: {min: 0}}", "run.elastic.min"),
         ("nodes: 3\nrun: {elastic: {}, controller: mpi}", "run.elastic needs run.controller: gloo"),
+        ("run: {user: trainer, controller: mpi}", "run.user needs run.controller: gloo"),
     ],
 )
-def test_an_elastic_run_that_cannot_be_is_refused(file: Path, text: str, said: str) -> None:
+def test_a_run_that_cannot_be_is_refused(file: Path, text: str, said: str) -> None:
     assert said in refusal(file, f"name: digits\n{text}\n").message
 
 

@@ -199,3 +199,15 @@ def test_a_node_gets_only_files_that_it_was_told_of_and_each_once(answer: Any) -
 def test_what_a_node_lacks_is_sent_in_its_order() -> None:
     assert check_wanted({"want": [2, 0]}, node="n1", files=3) == [2, 0]
     assert check_wanted({"want": []}, node="n1", files=0) == []
+
+
+def test_a_link_that_a_rank_left_for_the_next_sync_leads_nowhere(laptop: Laptop) -> None:
+    outside = laptop.workspace.parent / "outside"
+    outside.mkdir()
+    (outside / "program").write_text("root's")
+    (outside / "file").symlink_to("program")
+    laptop.workspace.mkdir()
+    (laptop.workspace / ".hvdcloud-staging").symlink_to(outside)
+    laptop.sync({"train.py": "1"})
+    assert (outside / "program").read_text() == "root's"
+    assert laptop.tree() == {"train.py": "1"}

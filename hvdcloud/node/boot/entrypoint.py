@@ -211,6 +211,9 @@ def _forget_dead_runs() -> None:
     """After a restart of the container: no run survived it, so its secrets and sockets have no use."""
     shutil.rmtree(paths.volatile_dir(), ignore_errors=True)
     paths.volatile_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+    # At a restart runc gives the tmpfs the mode of the folder that it is mounted on, not the one that was asked for:
+    # https://github.com/opencontainers/runc/blob/v1.1.5/libcontainer/rootfs_linux.go
+    paths.volatile_dir().chmod(0o700)
 
 
 def _host_key() -> str:

@@ -23,6 +23,7 @@ from hvdcloud.node.records.secrets_file import read_credentials, read_environmen
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import check_wanted
 
+_AS_ON_THE_HEAD = ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command", "user")
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
 
@@ -49,7 +50,7 @@ class RunBundle(NamedTuple):
         """
         spec = Spec.load(run)._asdict()
         header = {
-            **{key: spec[key] for key in ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command")},
+            **{key: spec[key] for key in _AS_ON_THE_HEAD},
             "env": read_environment(run),
             # What the run resumed from is in the memory of the nodes that train.
             "resume": None,

@@ -33,6 +33,8 @@ class Spec(NamedTuple):
     """Whether nodes may leave and join while it runs."""
     interface: str | None = None
     """The network interface that Horovod uses, where this node joins a run that is on."""
+    user: str = ""
+    """Whom ranks run as: a name, UID or UID:GID; empty: root."""
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
@@ -52,6 +54,7 @@ class Spec(NamedTuple):
                 resume=value.get("resume"),
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
+                user=str(value.get("user") or ""),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"

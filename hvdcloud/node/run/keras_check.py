@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdcloud.node.rank_user import RankUser
+
 PYTHON_SECONDS = 10.0
 _SYS_PATH = "import sys; print(*sys.path, sep='\\n')"
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -26,13 +28,17 @@ class _Package(NamedTuple):
     folder: Path
 
 
-def problem(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+def problem(command: Sequence[str], environment: Mapping[str, str], *, account: RankUser | None = None) -> str | None:
     """Why a rank must not start this command, and what to do about it; None where nothing speaks against it. A program
     of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as well: only tf.keras reads
-    it."""
+    it.
+
+    Args:
+        account: whom ranks run as; None: root.
+    """
     if environment.get(_LEGACY) in _TRUE:
         return None
-    folders = _import_folders(_python_of(command), environment)
+    folders = _import_folders(_python_of(command), environment, account=account)
     if not any(any(folder.glob("horovod/tensorflow/mpi_lib*.so")) for folder in folders):
         return None
     keras = _installed("keras", folders)
@@ -54,12 +60,14 @@ def _python_of(command: Sequence[str]) -> str:
     return first if _PYTHON.fullmatch(Path(first).name) else "python"
 
 
-def _import_folders(python: str, environment: Mapping[str, str]) -> list[Path]:
+def _import_folders(python: str, environment: Mapping[str, str], *, account: RankUser | None) -> list[Path]:
     """That Python's sys.path; empty where there is no such Python, as the command itself will say."""
+    # `env` looks it up in the rank's PATH, not in this process's.
+    asked = ["/usr/bin/env", python, "-c", _SYS_PATH]
     try:
         answer = subprocess.run(
-            # `env` looks it up in the rank's PATH, not in this process's.
-            ["/usr/bin/env", python, "-c", _SYS_PATH],
+            # As the ranks' user, who may have put code into one of its folders.
+            account.command(asked) if account else asked,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,

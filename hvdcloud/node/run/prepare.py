@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import machine, paths
+from hvdcloud.node import machine, paths, rank_user
+from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
+from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
 
@@ -37,6 +39,9 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
     refuse_while_active()
+    user = rank_user.establish(spec.user)
+    if user is not None:
+        _refuse_owner_of_launcher(spec, user)
     sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
     answer.write(json.dumps({"want": wanted}).encode() + b"\n")
@@ -55,9 +60,13 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     restored = _restore(spec, checkpoints) if spec.resume else 0
+    if user is not None:
+        rank_user.give(paths.workspace(), user)
+        rank_user.give(checkpoints, user)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
-    return {"ok": True, "restored": restored}
+    # An earlier version does not say so: its ranks would be root's.
+    return {"ok": True, "restored": restored, **({"user": spec.user} if user else {})}
 
 
 def refuse_while_active() -> None:
@@ -65,6 +74,14 @@ def refuse_while_active() -> None:
     live agent."""
     if active := active_run() or next(iter(live_agents()), None):
         raise ActiveRunError(active)
+
+
+def _refuse_owner_of_launcher(spec: Spec, user: RankUser) -> None:
+    """Raise UsageError if ranks could change what root starts them with: they would be root's after all."""
+    for file in imported_by_launcher(launcher_environment(spec.run)["PATH"], user):
+        if found := rank_user.changeable(file, user):
+            why = f"run.user: {spec.user} may change {found}, which root runs to start ranks"
+            raise UsageError(why, hint=f"take another user, or RUN chown -R root:root {found} in image.dockerfile")
 
 
 def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths, processes
+from hvdcloud.node import machine, paths, processes, rank_user
 from hvdcloud.node.channel import Channel
+from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
@@ -90,11 +91,12 @@ def main(run: str) -> int:
         Its exit code, 128 + N if signal N ended it, 127 if it was not found, 78 if the image's Keras cannot run it.
 
     Raises:
-        UsageError: the run has ended or was not prepared here.
+        UsageError: the run has ended or was not prepared here, or its ranks' user is unknown.
         NodeError: no agent runs on this node.
     """
     environment = read_environment(run)
     spec = Spec.load(run)
+    account = rank_user.find(spec.user)
     rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
     wakeup = _catch_signals()
     processes.adopt_orphans()
@@ -102,8 +104,9 @@ def main(run: str) -> int:
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    full = environment_of_rank(spec, user=environment, launcher=os.environ, image=machine.image_environment())
-    end = _run(spec, full, agent=agent, wakeup=wakeup)
+    image = machine.image_environment()
+    full = environment_of_rank(spec, user=environment, launcher=os.environ, image=image, account=account)
+    end = _run(spec, full, account=account, agent=agent, wakeup=wakeup)
     agent.send({"type": "ended", **record.ended(end)})
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
     processes.end_descendants()
@@ -111,13 +114,20 @@ def main(run: str) -> int:
 
 
 def environment_of_rank(
-    spec: Spec, *, user: Mapping[str, str], launcher: Mapping[str, str], image: Mapping[str, str]
+    spec: Spec,
+    *,
+    user: Mapping[str, str],
+    launcher: Mapping[str, str],
+    image: Mapping[str, str],
+    account: RankUser | None = None,
 ) -> dict[str, str]:
     """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
     OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
     paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
+    if account is not None:
+        own |= account.environment
     return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
 
 
@@ -158,14 +168,14 @@ def _catch_signals() -> int:
     return reader
 
 
-def _run(spec: Spec, environment: dict[str, str], *, agent: Channel, wakeup: int) -> _End:
+def _run(spec: Spec, environment: dict[str, str], *, account: RankUser | None, agent: Channel, wakeup: int) -> _End:
     """Start the command and stay until it has ended."""
-    if problem := keras_check.problem(spec.command, environment):
+    if problem := keras_check.problem(spec.command, environment, account=account):
         _say(problem)
         return _End(REFUSED)
     killed_before = _killed_for_memory()
     try:
-        child = _start(spec.command, environment)
+        child = _start(spec.command, environment, account=account)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
         return _End(NOT_FOUND)
@@ -221,12 +231,16 @@ def _killed_for_memory() -> int:
     return 0
 
 
-def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
+def _start(command: tuple[str, ...], environment: dict[str, str], *, account: RankUser | None) -> int:
     """Start the command in /workspace, in a session of its own, so that a signal reaches all of it. Raises
     FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
     argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
+    if account is not None:
+        rank_user.give_output(account)
+        argv = account.command([program, *argv[1:]])
+        program = argv[0]
     return os.posix_spawn(
         program, argv, environment, setsid=True, setsigmask=(), setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     )

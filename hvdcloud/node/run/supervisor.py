@@ -14,12 +14,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, turn
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
 from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
@@ -137,7 +139,7 @@ class Supervisor:
                 stdout=writer,
                 stderr=writer,
                 env=environment,
-                cwd=paths.workspace(),
+                cwd=self._launcher_folder(),
                 start_new_session=True,
             )
         except OSError as error:
@@ -149,6 +151,12 @@ class Supervisor:
         self._output_open = True
         self._output_fd = reader
         self._selector.register(reader, selectors.EVENT_READ, self._read_output)
+
+    def _launcher_folder(self) -> Path:
+        """Where horovodrun works. Its Python, which is root's, imports what lies there: no folder that belongs to the
+        ranks' user."""
+        run = self._request.run
+        return paths.run_dir(run) if Spec.load(run).user else paths.workspace()
 
     def _turn(self, seconds: float) -> None:
         """One round: wait for anything to happen, at most until `seconds` are over or a heartbeat is due."""

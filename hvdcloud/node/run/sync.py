@@ -107,6 +107,9 @@ class Sync:
 
     def plan(self) -> list[int]:
         """Delete what is no longer listed, and say which entries' contents are needed."""
+        if self._staging.is_symlink():
+            # A rank's: what is put there would go where it leads.
+            self._staging.unlink()
         shutil.rmtree(self._staging, ignore_errors=True)
         self._workspace.mkdir(parents=True, exist_ok=True)
         self._delete_unlisted()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.node import paths
+from hvdcloud.node import paths, rank_user
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.runs.state import UploadReport
@@ -97,6 +97,8 @@ class UploadLoop:
             assert self.bucket is not None
             try:
                 gather(self.bucket, cluster=self._spec.cluster, run=self._spec.run, directory=self._directory)
+                if user := rank_user.find(self._spec.user):
+                    rank_user.give(self._directory, user)
             except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
                 return f"{type(error).__name__}: {error}"
             finally:

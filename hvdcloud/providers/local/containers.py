@@ -81,8 +81,10 @@ class Maker:
             port_bindings={SSH_PORT: ("127.0.0.1",)},
             binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
             shm_size=body["shm_size"],
-            # After the loss of a node, an elastic run's agents break what still connects their workers to it.
-            cap_add=["SYS_PTRACE"],
+            tmpfs=dict(body["tmpfs"]),
+            cap_drop=list(body["cap_drop"]),
+            cap_add=list(body["cap_add"]),
+            security_opt=list(body["security_opt"]),
             extra_hosts=dict(body["extra_hosts"]),
             network_mode=body["network"],
         )

@@ -14,6 +14,23 @@ BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
 HOST_FROM_NODE = "host.docker.internal"
 # NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
 SHM_SIZE = 1 << 30
+CAPABILITIES = (
+    # sshd: the separation of its privileges, and what Debian's writes to the kernel's audit log at a login.
+    "AUDIT_WRITE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+    # The node program: files that another user owns, of ranks under `run.user` or in a mounted bucket.
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    # Its agents: they end ranks, and after the loss of a node they break what still connects workers to it.
+    "KILL",
+    "SYS_PTRACE",
+)
+"""All that a node's root may do. startup/common.sh has the same list."""
+TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
+"""Secrets, locks and sockets: in memory, never on a disk, and for root alone."""
 
 
 class NetworkRequest(Request):
@@ -60,6 +77,10 @@ def container_requests(
             "publish": f"127.0.0.1::{SSH_PORT}",
             "mounts": dict(seen.mounts),
             "shm_size": SHM_SIZE,
+            "tmpfs": dict(TMPFS),
+            "cap_drop": ["ALL"],
+            "cap_add": list(CAPABILITIES),
+            "security_opt": ["no-new-privileges"],
             "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
         }
         requests.append(Request(object=f"container {name}", method="POST /containers/create", body=body))

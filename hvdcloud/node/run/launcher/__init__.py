@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
+from hvdcloud.node.rank_user import RankUser
 
 PROGRAM = "horovodrun"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
@@ -39,6 +41,21 @@ def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
     if not first.startswith("#!") or "python" not in Path(interpreter).name or not Path(interpreter).is_file():
         return list(command)
     return [interpreter, str(Path(__file__).with_name("horovodrun.py")), *command[1:]]
+
+
+def imported_by_launcher(path: str, user: RankUser) -> list[Path]:
+    """horovodrun, its Python, and the folders from which that imports, all of which root runs; asked as the user, who
+    could have changed them. `path`: where to look for horovodrun, as in `$PATH`."""
+    script = shutil.which(PROGRAM, path=path)
+    if script is None:
+        return []
+    interpreter = launcher_argv([PROGRAM], path=path)[0]
+    if interpreter == PROGRAM:
+        return [Path(script)]
+    asked = user.command([interpreter, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"])
+    answer = subprocess.run(asked, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    folders = [Path(line) for line in answer.stdout.splitlines() if line]
+    return [Path(script), Path(interpreter), *(folder for folder in folders if folder.exists())]
 
 
 def launcher_environment(run: str) -> dict[str, str]:
