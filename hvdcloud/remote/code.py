@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node.files import parse_object
+from hvdcloud.json_values import parse_object
 from hvdcloud.node.run.sync import check_wanted
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
