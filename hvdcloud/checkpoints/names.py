@@ -1,0 +1,80 @@
+"""Names that are never checkpoints: what a program would take for a repository, and hvdcloud's own.
+
+A version control program runs commands that a repository's configuration names, and a shell's prompt asks it in every
+folder that is entered. So nothing that it would take for a repository is sent to the bucket or written to this disk.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+
+from hvdcloud.checkpoints.manifest import file_name
+
+_OWN = ".hvdcloud"
+_REPOSITORIES = (".git", ".hg")
+# NTFS and FAT also know a long name by a short one that they make.
+_SHORT_NAMES = re.compile(r"(git|hg)~[0-9]+")
+# Together in one folder they are a repository, whatever the folder is called: HEAD with objects and refs, or with a
+# file that says where those are.
+_HEAD, _OBJECTS, _REFS, _ELSEWHERE = "head", "objects", "refs", "commondir"
+_PARTS_OF_A_REPOSITORY = frozenset((_HEAD, _OBJECTS, _REFS, _ELSEWHERE))
+
+
+def own_name(file: str) -> str | None:
+    """Why a file of a checkpoint directory is not uploaded, by its first component; None: it may be."""
+    top = _folded(file.partition("/")[0])
+    return f"names that begin with {_OWN} are hvdcloud's own" if top.startswith(_OWN) else None
+
+
+def repository_name(component: str) -> str | None:
+    """Why no file has this component in its path; None: it may.
+
+    Names are compared as the file systems of macOS and Windows do: without case, without characters that have no width,
+    without dots and spaces at the end, and up to the first colon.
+    """
+    for part in component.split("\\"):
+        plain = _folded(part)
+        if plain in _REPOSITORIES or _SHORT_NAMES.fullmatch(plain):
+            return "it would make its folder a repository, whose configuration can run commands"
+    return None
+
+
+def refusals(names: Iterable[str], *, present: Callable[[str], Collection[str]] = lambda folder: ()) -> dict[str, str]:
+    """Those of a run's object names that never become files, each with the reason.
+
+    Args:
+        names: relative to `CLUSTER/RUN/`, or to a checkpoint directory.
+        present: what a folder ("" or ending in "/") has on the disk already, which may complete a repository.
+    """
+    refused: dict[str, str] = {}
+    children: dict[str, set[str]] = {}
+    suspicious: dict[str, list[str]] = {}
+    for name in names:
+        *folders, _ = parts = name.split("/")
+        why = own_name(file_name(name)) or next(filter(None, map(repository_name, parts)), None)
+        if why is not None:
+            refused[name] = why
+            continue
+        for depth, part in enumerate(parts):
+            if (plain := _folded(part)) in _PARTS_OF_A_REPOSITORY:
+                folder = "".join(f"{each}/" for each in folders[:depth])
+                children.setdefault(folder, set()).add(plain)
+                suspicious.setdefault(folder, []).append(name)
+    for folder, found in children.items():
+        found |= _PARTS_OF_A_REPOSITORY.intersection(map(_folded, present(folder)))
+        if _HEAD in found and (_ELSEWHERE in found or {_OBJECTS, _REFS} <= found):
+            why = f"with HEAD, objects and refs {folder or 'its folder'} would be a bare Git repository"
+            refused.update(dict.fromkeys(suspicious[folder], why))
+    return refused
+
+
+def _folded(component: str) -> str:
+    """As file systems that ignore case, width and endings compare it."""
+    if component.isascii():
+        plain = component
+    else:
+        shown = (c for c in unicodedata.normalize("NFKC", component) if unicodedata.category(c) not in ("Cf", "Mn"))
+        plain = "".join(shown)
+    return plain.casefold().partition(":")[0].rstrip(". ")
