@@ -70,6 +70,28 @@ def refusals(names: Iterable[str], *, present: Callable[[str], Collection[str]] 
     return refused
 
 
+def clashes(names: Iterable[str], *, ignores_case: bool) -> dict[str, str]:
+    """Those of a run's object names that can't be on a disk beside the others, each with the reason: a file can't have
+    the name of a folder, and where case is ignored, names that differ in it only are one.
+
+    A bucket can hold all of them. Of those that clash, the first in the order of names is not named here.
+    """
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for name in sorted(set(names)):
+        key = unicodedata.normalize("NFC", name).casefold() if ignores_case else name
+        if first.setdefault(key, name) != name:
+            found[name] = f"{first[key]} differs from it in case only, which this disk ignores"
+            continue
+        for end in (index for index, char in enumerate(key) if char == "/"):
+            folders.setdefault(key[:end], name)
+    for key, name in first.items():
+        if key in folders:
+            found[name] = f"{folders[key]} needs a folder of this name"
+    return found
+
+
 def _folded(component: str) -> str:
     """As file systems that ignore case, width and endings compare it."""
     if component.isascii():
