@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hvdcloud.checkpoints.manifest import file_name
 
+MOST_SENTENCES = 10
 _OWN = ".hvdcloud"
 _REPOSITORIES = (".git", ".hg")
 # NTFS and FAT also know a long name by a short one that they make.
@@ -68,6 +69,19 @@ def refusals(names: Iterable[str], *, present: Callable[[str], Collection[str]] 
             why = f"with HEAD, objects and refs {folder or 'its folder'} would be a bare Git repository"
             refused.update(dict.fromkeys(suspicious[folder], why))
     return refused
+
+
+def sentences(refused: Mapping[str, str], what: str) -> list[str]:
+    """`a/.git/config and 3 more: not uploaded, since …`, one for each reason, few enough to read."""
+    found: list[str] = []
+    for why in sorted(set(refused.values())):
+        first, *others = sorted(name for name, reason in refused.items() if reason == why)
+        more = f" and {len(others)} more" if others else ""
+        # A name may have bytes that are no text.
+        found.append(f"{first}{more}: {what}, since {why}".encode(errors="backslashreplace").decode())
+    if len(found) > MOST_SENTENCES:
+        found[MOST_SENTENCES:] = [f"and {len(found) - MOST_SENTENCES} more reasons like these"]
+    return found
 
 
 def clashes(names: Iterable[str], *, ignores_case: bool) -> dict[str, str]:

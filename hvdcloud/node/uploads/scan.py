@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import usual_time
-from hvdcloud.checkpoints.names import refusals
+from hvdcloud.checkpoints.names import refusals, sentences
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 
@@ -79,8 +79,5 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
 
     look(root, "", (root,))
     refused = refusals(file.name for file in files)
-    for why in sorted(set(refused.values())):
-        first, *others = sorted(name for name, reason in refused.items() if reason == why)
-        more = f" and {len(others)} more" if others else ""
-        skipped.append(f"{first}{more}: not uploaded, since {why}")
+    skipped += sentences(refused, "not uploaded")
     return [file for file in files if file.name not in refused]
