@@ -364,7 +364,7 @@ class GcsBucket:
 
 
 class _HashedFile:
-    """A file that is hashed as the library reads it; what it reads again, for a request that failed, counts once."""
+    """A file that is hashed as the library reads it, from its start on; what it would read again counts once."""
 
     def __init__(self, file: FileIO, sha: Sha256) -> None:
         self._file = file
@@ -375,9 +375,9 @@ class _HashedFile:
     def read(self, size: int = -1) -> bytes:
         start = self._file.tell()
         data = self._file.read(size) or b""
-        if new := data[max(0, self.hashed - start) :]:
-            self._sha.update(new)
-            self.hashed += len(new)
+        if start == self.hashed:
+            self._sha.update(data)
+            self.hashed += len(data)
         return data
 
 
