@@ -12,17 +12,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 from hvdcloud.errors import CheckpointError
-from hvdcloud.storage.base import Bucket, ObjectMissingError, check_name
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, ObjectMissingError, check_name
 
 VERSION = 1
 FOLDER = ".hvdcloud"
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+LARGEST = 64 << 20
+"""Bytes of a manifest: room for a quarter of a million files. A larger one is neither written nor read."""
+LONGEST_COMPONENT = 255
+"""Bytes of a name between two slashes; no usual file system takes more."""
+LAST_SECOND = 253_402_300_799.0
+"""The end of the year 9999, the last that Python's dates and most programs know."""
 
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
-_MANIFEST_NAME = re.compile(r"manifest-(0|[1-9][0-9]{0,5})\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# A cluster has at most 1,000 nodes.
+_MANIFEST_NAME = re.compile(r"manifest-(0|[1-9][0-9]{0,2})\.json")
+# Sizes and generations of Cloud Storage have 63 bits.
+_LARGEST_NUMBER = 2**63 - 1
+_SHOWN = 80
+_LONGEST_NAME = 1024
+_HINT = "restore this object from a backup, or delete it to give up what this node wrote in this run"
+_READS = 5
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -35,6 +50,20 @@ class Entry:
     crc32c: str  # Base64 as Cloud Storage writes it.
     generation: int  # Of the object; 0 where it is only announced.
     modified: float  # The file's modification time on its node, seconds since the epoch.
+    sha256: str | None = None  # Hexadecimal, of the same bytes; None: written by a node before there was one.
+
+
+class BadManifestError(CheckpointError):
+    """A manifest that cannot be used; it says nothing about the other nodes' files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadManifest:
+    """One node's manifest that cannot be used."""
+
+    node: int
+    name: str  # Of the object.
+    error: CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +134,24 @@ def file_name(name: str) -> str:
 def to_json(manifest: Manifest) -> bytes:
     value = {"version": VERSION, **{key: getattr(manifest, key) for key in _MANIFEST_KEYS}}
     for key in ("files", "uploading"):
-        value[key] = [{key: getattr(entry, key) for key in _ENTRY_KEYS} for entry in value[key]]
+        value[key] = [_plain_entry(entry) for entry in value[key]]
     if not manifest.uploading:
         del value["uploading"]
     if manifest.resumed is None:
         del value["resumed"]
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _plain_entry(entry: Entry) -> dict[str, Any]:
+    value = {key: getattr(entry, key) for key in _ENTRY_KEYS}
+    if entry.sha256 is None:
+        del value["sha256"]
+    return value
+
+
+def usual_time(seconds: float) -> float:
+    """A modification time that a manifest can hold; a file may have one of before 1970 or of after the year 9999."""
+    return min(max(0.0, seconds), LAST_SECOND)
 
 
 def from_json(data: bytes, *, source: str) -> Manifest:
@@ -120,21 +161,19 @@ def from_json(data: bytes, *, source: str) -> Manifest:
         source: its address, for the error message.
 
     Raises:
-        CheckpointError: not a manifest, of a later version, or with a file name that would leave the target folder.
+        BadManifestError: not a manifest, of a later version, with a file name that would leave the target folder, or
+            with a number that no file has.
     """
 
     def refuse(why: str) -> NoReturn:
-        raise CheckpointError(
-            f"the manifest {source} is not valid: {why}",
-            hint="restore this object from a backup, or delete it to give this run's checkpoints up",
-        )
+        raise BadManifestError(f"the manifest {source} is not valid: {why}", hint=_HINT)
 
     def field(value: dict[str, Any], key: str, kind: type | tuple[type, ...], where: str) -> Any:
         if key not in value:
             refuse(f"{where} has no {key!r}")
         found = value[key]
         if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-            refuse(f"{key!r} of {where} is {found!r}")
+            refuse(f"{key!r} of {where} is {_short(found)}")
         return found
 
     def entries(key: str) -> list[Entry]:
@@ -149,24 +188,36 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 size=field(raw, "size", int, where),
                 crc32c=field(raw, "crc32c", str, where),
                 generation=field(raw, "generation", int, where),
-                modified=float(field(raw, "modified", (int, float), where)),
+                modified=field(raw, "modified", (int, float), where),
+                sha256=field(raw, "sha256", str, where) if "sha256" in raw else None,
             )
+            if len(entry.name) > _LONGEST_NAME:
+                refuse(f"the name of {where} has {len(entry.name)} characters")
             try:
                 parts = check_name(entry.name)
             except CheckpointError as error:
                 refuse(error.message)
             if parts[0] == FOLDER:
-                refuse(f"{where} is not a checkpoint but {entry.name!r}")
-            if entry.size < 0 or entry.generation < 0 or not 0 <= entry.modified < 1e12:
+                refuse(f"{where} is not a checkpoint but {_short(entry.name)}")
+            if max(len(part.encode()) for part in parts) > LONGEST_COMPONENT:
+                refuse(f"{_short(entry.name)} has a part of more than {LONGEST_COMPONENT} bytes")
+            # Compared before it becomes a float, which most integers are too large for.
+            if not 0 <= entry.modified <= LAST_SECOND:
+                refuse(f"{where} has a time out of range")
+            if not (0 <= entry.size <= _LARGEST_NUMBER and 0 <= entry.generation <= _LARGEST_NUMBER):
                 refuse(f"{where} has a number out of range")
             if not _CRC32C.fullmatch(entry.crc32c):
-                refuse(f"{entry.crc32c!r} is not a CRC32C")
+                refuse(f"{_short(entry.crc32c)} is not a CRC32C")
+            if entry.sha256 is not None and not _SHA256.fullmatch(entry.sha256):
+                refuse(f"{_short(entry.sha256)} is not a SHA-256")
             if entry.name in names:
-                refuse(f"{entry.name!r} is in it twice")
+                refuse(f"{_short(entry.name)} is in it twice")
             names.add(entry.name)
-            found.append(entry)
+            found.append(replace(entry, modified=float(entry.modified)))
         return found
 
+    if len(data) > LARGEST:
+        refuse(f"it has {len(data)} bytes; the largest that is read has {LARGEST}")
     try:
         value = json.loads(data)
     except ValueError:
@@ -176,12 +227,12 @@ def from_json(data: bytes, *, source: str) -> Manifest:
     if not isinstance(value, dict):
         refuse("it is not a JSON object")
     if field(value, "version", int, "it") != VERSION:
-        refuse(f"it has version {value['version']}; this hvdcloud reads version {VERSION}")
+        refuse(f"it has version {_short(value['version'])}; this hvdcloud reads version {VERSION}")
     if unknown := set(value).difference(_MANIFEST_KEYS, ["version"]):
-        refuse(f"unknown key {min(unknown)!r}")
+        refuse(f"unknown key {_short(min(unknown))}")
     resumed = field(value, "resumed", str, "it") if "resumed" in value else None
     if resumed is not None and not _NAME.fullmatch(resumed):
-        refuse(f"'resumed' is {resumed!r}")
+        refuse(f"'resumed' is {_short(resumed)}")
     return Manifest(
         cluster=field(value, "cluster", str, "it"),
         run=field(value, "run", str, "it"),
@@ -193,26 +244,88 @@ def from_json(data: bytes, *, source: str) -> Manifest:
     )
 
 
-def read_manifest(bucket: Bucket, *, cluster: str, run: str, node: int) -> Manifest | None:
-    """One node's manifest; None if it has not written one."""
-    name = manifest_name(cluster, run, node)
+def _short(value: object) -> str:
+    """A value of a manifest as a message quotes it: nobody knows how long it is."""
     try:
-        manifest = from_json(bucket.read(name), source=f"{bucket.url}/{name}")
-    except ObjectMissingError:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        # Nested too deeply, or an integer of more digits than Python writes.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def read_manifest(
+    bucket: Bucket, *, cluster: str, run: str, node: int, info: ObjectInfo | None = None
+) -> Manifest | None:
+    """One node's manifest; None if it has not written one.
+
+    Args:
+        info: what the bucket has just said of it.
+
+    Raises:
+        BadManifestError: it is not valid, or not that of this node.
+        CheckpointError: the bucket cannot be read.
+    """
+    name = manifest_name(cluster, run, node)
+    manifest = _read_valid(bucket, name, info)
+    if manifest is None:
         return None
     if (manifest.cluster, manifest.run, manifest.node) != (cluster, run, node):
-        raise CheckpointError(
-            f"the manifest {bucket.url}/{name} belongs to node {manifest.node} of {manifest.cluster}/{manifest.run}",
-            hint="restore this object from a backup",
-        )
+        whose = f"node {_short(manifest.node)} of {_short(manifest.cluster)[1:-1]}/{_short(manifest.run)[1:-1]}"
+        raise BadManifestError(f"the manifest {bucket.url}/{name} belongs to {whose}", hint=_HINT)
     # Each node speaks for its own files only.
     for entry in (*manifest.files, *manifest.uploading):
         if entry.name != object_name(file_name(entry.name), node=node):
-            raise CheckpointError(
-                f"the manifest {bucket.url}/{name} lists {entry.name!r}, which is not a file of node {node}",
-                hint="restore this object from a backup",
+            raise BadManifestError(
+                f"the manifest {bucket.url}/{name} lists {_short(entry.name)}, which is not a file of node {node}",
+                hint=_HINT,
             )
     return manifest
+
+
+def _read_valid(bucket: Bucket, name: str, info: ObjectInfo | None) -> Manifest | None:
+    """A manifest as it is in the bucket, of a size that is known before it is read; None if there is none."""
+    source = f"{bucket.url}/{name}"
+    for _ in range(_READS):
+        info = info or bucket.stat(name)
+        if info is None:
+            return None
+        if info.size > LARGEST:
+            raise BadManifestError(
+                f"the manifest {source} is not valid: it has {info.size} bytes; the largest that is read has {LARGEST}",
+                hint=_HINT,
+            )
+        try:
+            return from_json(bucket.read(name, generation=info.generation), source=source)
+        except ObjectMissingError:
+            info = None  # Its node has just replaced it.
+    raise CheckpointError(f"{source} is replaced all the time", hint="hvdcloud pull tries again")
+
+
+def load_each(bucket: Bucket, *, cluster: str, run: str) -> tuple[list[Manifest], list[BadManifest]]:
+    """Every node's manifest of a run by node number, and those that cannot be used: each costs its own node's files.
+
+    Raises:
+        BucketUnreachableError: the bucket does not answer, which says nothing about its manifests.
+        HvdcloudError: the bucket cannot be listed.
+    """
+    folder = f"{run_prefix(cluster, run)}{FOLDER}/"
+    found: dict[int, ObjectInfo] = {}
+    for info in bucket.list(f"{folder}manifest-"):
+        if match := _MANIFEST_NAME.fullmatch(info.name.removeprefix(folder)):
+            found[int(match[1])] = info
+    good: list[Manifest] = []
+    bad: list[BadManifest] = []
+    for node, info in sorted(found.items()):
+        try:
+            manifest = read_manifest(bucket, cluster=cluster, run=run, node=node, info=info)
+        except BucketUnreachableError:
+            raise
+        except CheckpointError as error:
+            bad.append(BadManifest(node=node, name=info.name, error=error))
+        else:
+            good += [manifest] if manifest is not None else []
+    return good, bad
 
 
 def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
@@ -220,18 +333,27 @@ def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
 
     Raises CheckpointError: one of them is not valid.
     """
-    folder = f"{run_prefix(cluster, run)}{FOLDER}/"
-    names = (_MANIFEST_NAME.fullmatch(info.name.removeprefix(folder)) for info in bucket.list(f"{folder}manifest-"))
-    nodes = sorted(int(match[1]) for match in names if match)
-    found = (read_manifest(bucket, cluster=cluster, run=run, node=node) for node in nodes)
-    return [manifest for manifest in found if manifest is not None]
+    good, bad = load_each(bucket, cluster=cluster, run=run)
+    if bad:
+        raise bad[0].error
+    return good
 
 
-def list_runs(bucket: Bucket, cluster: str, *, suffix: str | None = None) -> list[str]:
+def list_runs(
+    bucket: Bucket, cluster: str, *, suffix: str | None = None, foreign: list[str] | None = None
+) -> list[str]:
     """Runs of a cluster that have something in the bucket, oldest first.
 
     Args:
         suffix: only those of the cluster incarnation with this id (the run id's last six characters).
+        foreign: is given the names of other folders, which are no runs: they would become folders on this disk.
     """
-    runs = [name.split("/")[-2] for name in bucket.prefixes(f"{cluster}/")]
-    return [run for run in runs if _NAME.fullmatch(run) and (suffix is None or run.endswith(f"-{suffix}"))]
+    runs: list[str] = []
+    for name in bucket.prefixes(f"{cluster}/"):
+        run = name.split("/")[-2]
+        if not RUN_ID.fullmatch(run):
+            if foreign is not None:
+                foreign.append(run)
+        elif suffix is None or run.endswith(f"-{suffix}"):
+            runs.append(run)
+    return runs

@@ -11,16 +11,26 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
-from hvdcloud.checkpoints.manifest import Entry, Manifest, load_manifests, run_prefix
+from hvdcloud.checkpoints.manifest import RUN_ID, BadManifest, Entry, Manifest, load_each, run_prefix
+from hvdcloud.checkpoints.names import clashes, refusals
 from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, disk_error, free_bytes, locked
-from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.base import (
+    PARTIAL_SUFFIX,
+    Bucket,
+    BucketUnreachableError,
+    CorruptObjectError,
+    ObjectMissingError,
+    disk_error,
+    free_bytes,
+    locked,
+)
+from hvdcloud.storage.checksum import Checksums, checksums_of_file
 
 WORKERS = 8
 # A running node replaces objects while we fetch: its manifest is read again this many times.
@@ -41,7 +51,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One file that is not on this disk, and why."""
+    """One file that is not on this disk, or a manifest that cannot be used, and why."""
 
     name: str
     error: Exception
@@ -58,7 +68,8 @@ class PullResult:
     bytes_fetched: int
     bytes_skipped: int
     complete: bool  # Every node has finished uploading, so there is nothing more to come.
-    failed: Sequence[Failure] = ()  # Only in PullError.result; empty otherwise.
+    failed: Sequence[Failure] = ()  # Only in PullError.result; empty otherwise. Manifests come last.
+    refused: Mapping[str, str] = field(default_factory=dict)  # Names that never become files, and why; no failures.
 
 
 class PullError(CheckpointError):
@@ -76,6 +87,7 @@ class _Tally:
     bytes_fetched: int = 0
     bytes_skipped: int = 0
     failed: dict[str, Exception] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def pull(
@@ -91,13 +103,16 @@ def pull(
     """Bring a run's checkpoints to `target/run/`.
 
     Raises:
-        CheckpointError: no such run; a manifest that is not valid or names a file outside the target; another pull
-            writes there.
-        PullError: files that are missing, damaged or could not be fetched; every other file was.
+        CheckpointError: no such run; a link leads out of the target; another pull writes there.
+        PullError: files that are missing, damaged or could not be fetched, or nodes whose manifest cannot be used;
+            every other file was fetched.
         CapacityError: not enough space, checked before anything is fetched.
     """
-    manifests = load_manifests(bucket, cluster=cluster, run=run)
-    if not manifests:
+    if not RUN_ID.fullmatch(run):
+        # It becomes a folder on this disk.
+        raise CheckpointError(f"{run!r} is not the id of a run", hint=f"hvdcloud --name {cluster} pull")
+    manifests, bad = load_each(bucket, cluster=cluster, run=run)
+    if not (manifests or bad):
         raise CheckpointError(
             f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=f"hvdcloud --name {cluster} list"
         )
@@ -107,6 +122,8 @@ def pull(
             f"{root} is a symbolic link, so {run} would be written to {os.path.realpath(root)}",
             hint="remove the link, or pull to another folder with --to",
         )
+    if not manifests:
+        raise _failure(bucket, _result(run, root, _Tally(), bad=bad, complete=False), bad)
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -115,7 +132,13 @@ def pull(
         remove_partials(root)
         try:
             return _pull(
-                bucket, manifests, root=root, verified_files=verified_files, on_progress=on_progress, workers=workers
+                bucket,
+                manifests,
+                bad,
+                root=root,
+                verified_files=verified_files,
+                on_progress=on_progress,
+                workers=workers,
             )
         finally:
             verified_files.save()
@@ -124,6 +147,7 @@ def pull(
 def _pull(
     bucket: Bucket,
     manifests: Sequence[Manifest],
+    bad: Sequence[BadManifest],
     *,
     root: Path,
     verified_files: VerifiedFiles,
@@ -137,8 +161,18 @@ def _pull(
         last = round_number == _ROUNDS
         wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
         announced = [entry for manifest in manifests for entry in manifest.uploading]
-        places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
         tally = _Tally()
+        names = [*wanted, *(entry.name for entry in announced)]
+        tally.refused = refusals(names, present=functools.partial(_names_in, root))
+        left_out = {**tally.refused, **clashes(names, ignores_case=_ignores_case(root))}
+        tally.failed |= {
+            name: CheckpointError(f"{name} is not fetched: {why}", hint="rename one of the two")
+            for name, why in left_out.items()
+            if name not in tally.refused and name in wanted
+        }
+        wanted = {name: entry for name, entry in wanted.items() if name not in left_out}
+        announced = [entry for entry in announced if entry.name not in left_out]
+        places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
         total = sum(entry.size for entry in wanted.values())
 
         def report(tally: _Tally = tally, files: int = len(wanted), total: int = total) -> None:
@@ -160,7 +194,7 @@ def _pull(
             else:
                 missing.append(entry)
         report()
-        _require_space(root, sum(entry.size for entry in missing))
+        missing = _that_fit(bucket, missing, root=root, prefix=run_prefix(cluster, run), failed=tally.failed)
         saved = time.monotonic()
 
         def done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
@@ -197,47 +231,77 @@ def _pull(
         if not any(isinstance(error, ObjectMissingError) for error in tally.failed.values()):
             break
         # Replaced since the manifest was written, so there is a newer manifest, if the node lives.
-        again = load_manifests(bucket, cluster=cluster, run=run)
+        again, bad_again = load_each(bucket, cluster=cluster, run=run)
         if last or not tally.failed or again == manifests:
             break
-        manifests = again
-    result = PullResult(
+        manifests, bad = again, bad_again
+    complete = not bad and all(manifest.complete for manifest in manifests)
+    result = _result(run, root, tally, bad=bad, complete=complete)
+    if result.failed:
+        raise _failure(bucket, result, bad)
+    return result
+
+
+def _result(run: str, root: Path, tally: _Tally, *, bad: Sequence[BadManifest], complete: bool) -> PullResult:
+    return PullResult(
         run=run,
         path=root,
         files=tally.files,
         fetched=tally.fetched,
         bytes_fetched=tally.bytes_fetched,
         bytes_skipped=tally.bytes_skipped,
-        complete=all(manifest.complete for manifest in manifests),
-        failed=[Failure(name=name, error=error) for name, error in sorted(tally.failed.items())],
+        complete=complete,
+        failed=[
+            *(Failure(name=name, error=error) for name, error in sorted(tally.failed.items())),
+            *(Failure(name=each.name, error=each.error) for each in bad),
+        ],
+        refused=tally.refused,
     )
-    if result.failed:
-        raise _failure(bucket, result)
-    return result
+
+
+def _names_in(root: Path, folder: str) -> Sequence[str]:
+    """What a folder of the run has on this disk, perhaps from an earlier pull."""
+    try:
+        return os.listdir(root / folder)
+    except OSError:
+        return ()
+
+
+def _ignores_case(root: Path) -> bool:
+    """Whether names that differ in case only are one file below `root`, as usual on macOS."""
+    probe = root / f".Case-{os.getpid()}{PARTIAL_SUFFIX}"
+    try:
+        probe.touch()
+        return probe.with_name(probe.name.swapcase()).exists()
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluster: str, run: str) -> bool:
     """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
     try:
         status = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    except OSError:
+        return False  # To fetch it says what this disk has against it.
     if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
         return False
     known = verified_files.get(cluster=cluster, run=run, name=entry.name)
-    if (
-        known is not None
-        and (known.crc32c, known.size) == (entry.crc32c, entry.size)
-        and (known.path, known.mtime_ns) == (str(path), status.st_mtime_ns)
-    ):
+    if known is not None and known.holds(entry) and (known.path, known.mtime_ns) == (str(path), status.st_mtime_ns):
         return True
     try:
-        if crc32c_of_file(path)[1] != entry.crc32c:
+        if checksums_of_file(path, with_sha256=entry.sha256 is not None) != _checksums(entry):
             return False
-    except OSError as error:
-        raise disk_error(error, path=path, doing="reading") from error
+    except OSError:
+        return False
     _remember(verified_files, path, entry, cluster=cluster, run=run)
     return True
+
+
+def _checksums(entry: Entry) -> Checksums:
+    return Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
 
 
 def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluster: str, run: str) -> None:
@@ -251,35 +315,64 @@ def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluste
             size=entry.size,
             path=str(path),
             mtime_ns=path.lstat().st_mtime_ns,
+            sha256=entry.sha256 or "",
         )
     )
 
 
-def _failure(bucket: Bucket, result: PullResult) -> PullError:
-    count = len(result.failed)
-    first = result.failed[0]
-    unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in result.failed)
-    then = (
-        "continues where this one ended"
-        if unreachable
-        else "tries again; files that are right already are not fetched again"
-    )
-    return PullError(
-        f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
-        f" {first.error}",
-        hint=f"hvdcloud pull {result.run} {then}",
-        details="\n".join(f"{failure.name}: {failure.error}" for failure in result.failed[:50]),
-        result=result,
-    )
+def _failure(bucket: Bucket, result: PullResult, bad: Sequence[BadManifest]) -> PullError:
+    failed = result.failed[: len(result.failed) - len(bad)]
+    nodes = ", ".join(str(each.node) for each in bad)
+    whose = f"node{'s' if len(bad) > 1 else ''} {nodes}"
+    if failed:
+        count = len(failed)
+        message = (
+            f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
+            f" {failed[0].error}"
+        )
+        unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in failed)
+        then = (
+            "continues where this one ended"
+            if unreachable
+            else "tries again; files that are right already are not fetched again"
+        )
+        hint = f"hvdcloud pull {result.run} {then}"
+    else:
+        message = f"nothing of {whose} of {result.run} was fetched: {bad[0].error}"
+        hint = bad[0].error.hint
+        if result.files:
+            message += f"; {result.files} checkpoint{'s' if result.files > 1 else ''} of the other nodes arrived"
+    lines = [f"{failure.name}: {failure.error}" for failure in failed[:50]]
+    lines += [str(each.error) for each in bad] if failed else [str(each.error) for each in bad[1:]]
+    return PullError(message, hint=hint, details="\n".join(lines), result=result)
 
 
-def _require_space(root: Path, needed: int) -> None:
+def _that_fit(
+    bucket: Bucket, missing: list[Entry], *, root: Path, prefix: str, failed: dict[str, Exception]
+) -> list[Entry]:
+    """What is to be fetched, for which there is space; a size that the bucket itself contradicts does not count.
+
+    Raises CapacityError: there is not enough space.
+    """
     free = free_bytes(root)
+    if sum(entry.size for entry in missing) > free:
+        sizes = {info.name: info.size for info in bucket.list(prefix)}
+        for entry in missing:
+            if (there := sizes.get(prefix + entry.name)) != entry.size:
+                what = f"{entry.name} in {bucket.url} is not what the manifest promises: {entry.size} bytes"
+                failed[entry.name] = (
+                    ObjectMissingError(what, hint="hvdcloud pull")
+                    if there is None
+                    else CorruptObjectError(what, hint="take an earlier checkpoint")
+                )
+        missing = [entry for entry in missing if entry.name not in failed]
+    needed = sum(entry.size for entry in missing)
     if needed > free:
         raise CapacityError(
             f"the checkpoints need {_size(needed)} more, {root} has {_size(free)} left",
             hint="free some space, or pull to another folder with --to",
         )
+    return missing
 
 
 @contextlib.contextmanager

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.checkpoints.manifest import Entry, load_manifests, manifest_name
+from hvdcloud.checkpoints.manifest import Entry, load_each, manifest_name
+from hvdcloud.checkpoints.names import refusals
 from hvdcloud.storage.base import Bucket, disk_error, locked
-from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.checksum import Checksums, checksums_of_file
 
 VERSION = 1
 
@@ -32,9 +33,14 @@ class Verified:
     size: int
     path: str  # Absolute, of the local file.
     mtime_ns: int  # Of the local file when it was verified; with `size`, it tells whether it is still that file.
+    sha256: str = ""  # Empty: it was not known when the file was verified.
 
     def key(self) -> tuple[str, str, str]:
         return (self.cluster, self.run, self.name)
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether these are the bytes that a manifest promises, as far as it promises them."""
+        return (self.size, self.crc32c) == (entry.size, entry.crc32c) and entry.sha256 in (None, self.sha256)
 
 
 class VerifiedFiles:
@@ -51,6 +57,14 @@ class VerifiedFiles:
     def get(self, *, cluster: str, run: str, name: str) -> Verified | None:
         key = (cluster, run, name)
         return self._added.get(key) or self._known.get(key)
+
+    def names(self, *, cluster: str, run: str) -> list[str]:
+        """Of the files of a run that were verified here."""
+        return [key[2] for key in {**self._known, **self._added} if key[:2] == (cluster, run)]
+
+    def has_pulled_into(self, target: Path) -> bool:
+        """Whether files were verified in the folder of their run below `target`."""
+        return any(each.path.startswith(f"{target / each.run}/") for each in {**self._known, **self._added}.values())
 
     def add(self, entry: Verified) -> None:
         """Remember; `save` writes it."""
@@ -95,8 +109,10 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
     kinds = {field.name: int if field.name in ("generation", "size", "mtime_ns") else str for field in fields(Verified)}
     found: dict[tuple[str, str, str], Verified] = {}
     for raw in value["verified"]:
-        if isinstance(raw, dict) and set(raw) == set(kinds) and all(isinstance(raw[k], kinds[k]) for k in kinds):
-            entry = Verified(**raw)
+        # One of an earlier version has no SHA-256.
+        filled = {"sha256": "", **raw} if isinstance(raw, dict) else {}
+        if set(filled) == set(kinds) and all(isinstance(filled[key], kind) for key, kind in kinds.items()):
+            entry = Verified(**filled)
             found[entry.key()] = entry
     return found
 
@@ -107,6 +123,8 @@ class Unverified:
 
     name: str  # The object's name relative to `CLUSTER/RUN/`; of a manifest where a node is meant.
     reason: str  # For the user, such as "not pulled".
+    node: int | None = None  # Where what it may still hold is meant, not a file in the bucket.
+    is_bad: bool = False  # Its manifest cannot be used, so that what it wrote cannot be verified.
 
 
 def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: VerifiedFiles) -> list[Unverified]:
@@ -115,17 +133,25 @@ def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: Verifi
     A file that has the size and modification time it had when it was verified is trusted, any other is read again.
 
     Raises:
-        CheckpointError: a manifest is not valid, or the bucket can't be reached.
+        CheckpointError: the bucket can't be reached.
     """
-    manifests = load_manifests(bucket, cluster=cluster, run=run)
-    if not manifests:
-        return [Unverified(name=manifest_name(cluster, run, 0), reason="no node has written a manifest")]
+    manifests, bad = load_each(bucket, cluster=cluster, run=run)
+    if not (manifests or bad):
+        return [Unverified(name=manifest_name(cluster, run, 0), reason="no node has written a manifest", node=0)]
     found: list[Unverified] = []
+    for each in bad:
+        why = f"what node {each.node} wrote is not verified: {each.error}"
+        found.append(Unverified(name=each.name, reason=why, node=each.node, is_bad=True))
+    listed = [entry.name for manifest in manifests for entry in manifest.files]
+    # They never come to this disk, and are in the bucket.
+    refused = refusals([*listed, *verified_files.names(cluster=cluster, run=run)])
     for manifest in manifests:
         if not manifest.complete:
-            name = manifest_name(cluster, run, manifest.node)
-            found.append(Unverified(name=name, reason=f"node {manifest.node} has not finished uploading"))
+            name, why = manifest_name(cluster, run, manifest.node), f"node {manifest.node} has not finished uploading"
+            found.append(Unverified(name=name, reason=why, node=manifest.node))
         for entry in manifest.files:
+            if entry.name in refused:
+                continue
             if reason := _reason(entry, verified_files.get(cluster=cluster, run=run, name=entry.name)):
                 found.append(Unverified(name=entry.name, reason=reason))
     return found
@@ -134,7 +160,7 @@ def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: Verifi
 def _reason(entry: Entry, known: Verified | None) -> str | None:
     if known is None:
         return "not pulled"
-    if (known.size, known.crc32c) != (entry.size, entry.crc32c):
+    if not known.holds(entry):
         return "a newer one is in the bucket"
     path = Path(known.path)
     try:
@@ -143,7 +169,8 @@ def _reason(entry: Entry, known: Verified | None) -> str | None:
             return f"{path} is not a file any more"
         if (status.st_size, status.st_mtime_ns) == (known.size, known.mtime_ns):
             return None
-        if crc32c_of_file(path) == (entry.size, entry.crc32c):
+        promised = Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
+        if checksums_of_file(path, with_sha256=entry.sha256 is not None) == promised:
             return None
     except (FileNotFoundError, NotADirectoryError):
         return f"{path} was deleted"

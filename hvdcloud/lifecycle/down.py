@@ -149,7 +149,7 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
-    from hvdcloud.checkpoints.manifest import list_runs, manifest_name
+    from hvdcloud.checkpoints.manifest import list_runs
     from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 
     # Another user's list of verified files must not decide that nothing is lost.
@@ -171,15 +171,16 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
                 f"--name {cluster.name} fetches them, also after this"
             )
         return
-    gone, missing = _gone(cluster), record.lost_predecessors() if record is not None else set()
+    missing = record.lost_predecessors() if record is not None else set()
     unsafe = Unsafe()
     if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
         unsafe.on_nodes = unsaved(cluster, record, bucket=bucket, fleet=context.fleet)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
-        lost = {manifest_name(cluster.name, run, index) for index in gone}
-        lost |= {manifest_name(cluster.name, run, index) for index, earlier in missing if earlier == run}
-        unsafe.of_runs[run] = [item for item in unpulled(run) if item.name not in lost]
+        # Nor is anything lost with a node that never was, whose manifest another one wrote.
+        unsafe.of_runs[run] = [
+            item for item in unpulled(run) if not (_is_gone(item.node, cluster) or (item.node, run) in missing)
+        ]
     if unsafe and (now := _if_nodes_ended(context, cluster)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
@@ -245,9 +246,9 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
         for item in items:
             if f"/{FOLDER}/" not in item.name:
                 files.append((run, item))
-            elif run not in going and not silent:
+            elif item.is_bad or (run not in going and not silent):
                 lines.append(f"run {run}: {item.reason}")
-    pull_helps = not lines
+    pull_helps, bad = not lines, [item for items in unsafe.of_runs.values() for item in items if item.is_bad]
     if files:
         runs, reasons = sorted({run for run, _ in files}), {item.reason for _, item in files}
         where = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs"
@@ -260,6 +261,11 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
         hint += "" if pull_helps else " --force, which gives up the rest"
     elif not from_here:
         hint = f"hvdcloud stop on the machine of {cluster.owner} ends its run; hvdcloud down{name} --force gives it up"
+    elif bad and len(bad) == len(lines):
+        nodes = ", ".join(sorted({f"node {item.node}" for item in bad}))
+        hint = (
+            f"hvdcloud down{name} --force gives up what only {nodes} may hold; every other checkpoint is on this disk"
+        )
     elif silent:
         hint = f"hvdcloud down{name} --force gives up what it may hold"
     else:
@@ -284,6 +290,6 @@ def _running(cluster: Cluster) -> set[str]:
     return {node.name for node in cluster.nodes if node.state is NodeState.RUNNING}
 
 
-def _gone(cluster: Cluster) -> set[int]:
-    """Nodes that were preempted or deleted; none where a place that did not answer may hold one."""
-    return set() if cluster.unseen else set(range(cluster.expected_nodes)) - {node.index for node in cluster.nodes}
+def _is_gone(index: int | None, cluster: Cluster) -> bool:
+    """Whether no node of this number exists; none is gone where a place that did not answer may hold one."""
+    return index is not None and not cluster.unseen and index not in {node.index for node in cluster.nodes}

@@ -17,7 +17,7 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
-from hvdcloud.lifecycle.pull import PullResult, pull_runs
+from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone, up
 
@@ -57,6 +57,7 @@ def launch(
     # Before anything is built or costs anything.
     check_tools(context.config, options)
     check_project(context, options.command)
+    check_target(context, target)
     early = EarlyChecks(context, make_spec(context))
     cluster: UpResult | None = None
     step = "its price was asked for"

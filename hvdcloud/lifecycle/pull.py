@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import CheckpointError, UsageError, first_of
+from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 DEFAULT_FOLDER = "checkpoints"
+MARKER, MARK = ".gitignore", "# Made by hvdcloud pull."
+"""A file of a folder for checkpoints, and its first line."""
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,9 @@ class PulledRun:
     """False while the run may still write more, and where it ended before everything was in the bucket."""
     ended: bool = False
     """It writes no more."""
+    refused: Sequence[str] = ()
+    """Sentences about files that stay in the bucket, because a program on this machine could take them for a
+    repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +80,18 @@ def pull_runs(
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
 
     started = time.monotonic()
-    folder = target_folder(context, target)
     context.state.make()
+    folder = target_folder(context, target)
     verified_files = VerifiedFiles(context.state.verified_files)
     pulled: list[PulledRun] = []
-    errors: list[CheckpointError] = []
+    errors: list[HvdcloudError] = []
     with context.console.steps() as steps:
         for run in runs:
             try:
                 found = _pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files)
                 pulled.append(replace(found, ended=ended))
-            except CheckpointError as error:
+            except (CheckpointError, CapacityError) as error:
+                # The other runs need not pay for what is wrong with this one.
                 errors.append(error)
     if errors:
         raise first_of(errors)
@@ -93,6 +101,8 @@ def pull_runs(
 def _pull_run(
     context: Context, steps: Steps, bucket: Bucket, run: str, *, folder: Path, verified_files: VerifiedFiles
 ) -> PulledRun:
+    from hvdcloud.checkpoints.names import sentences
+    from hvdcloud.checkpoints.pull import PullError
     from hvdcloud.checkpoints.pull import pull as fetch
 
     def on_progress(progress: Progress) -> None:
@@ -105,12 +115,26 @@ def _pull_run(
         )
 
     steps.update(f"pull {run}", "reading what there is", after=NOTICEABLE_SECONDS)
-    result = fetch(
-        bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
-    )
+    failure: PullError | None = None
+    try:
+        result = fetch(
+            bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
+        )
+    except PullError as error:
+        failure, result = error, error.result
+    refused = sentences(result.refused, "not written to this disk")
+    for sentence in refused:
+        context.console.warn(f"run {run}: {sentence}")
+    if failure is not None:
+        raise failure
     steps.finish(f"pull {run}")
     return PulledRun(
-        run=run, folder=folder / run, files=result.files, bytes_fetched=result.bytes_fetched, complete=result.complete
+        run=run,
+        folder=folder / run,
+        files=result.files,
+        bytes_fetched=result.bytes_fetched,
+        complete=result.complete,
+        refused=refused,
     )
 
 
@@ -125,23 +149,67 @@ def _unfinished_bytes(folder: Path) -> int:
 
 
 def target_folder(context: Context, target: Path | None) -> Path:
-    """The folder for checkpoints. One that is made here is kept out of Git and out of the code that runs are sent."""
-    folder = (target or context.config.project_dir / DEFAULT_FOLDER).absolute()
+    """The folder for checkpoints, which exists then. One that is made here or was empty is kept out of Git and out of
+    the code that runs are sent. Raises UsageError: it holds something else, or cannot be made."""
+    folder = check_target(context, target)
     try:
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            (folder / ".gitignore").write_text("# Made by hvdcloud pull.\n*\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            (folder / MARKER).write_text(f"{MARK}\n*\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}", hint="--to DIR names another folder") from error
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="--to DIR names another one")
     return folder
+
+
+def check_target(context: Context, target: Path | None) -> Path:
+    """The folder for checkpoints, which is not made.
+
+    What is in a bucket decides the names that are written below it. So a folder that `--to` names, or that a link
+    stands for, has to be new, empty, or one that holds pulled checkpoints already.
+
+    Raises:
+        UsageError: it is none of these, or no folder.
+    """
+    folder = (target or context.config.project_dir / DEFAULT_FOLDER).absolute()
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return folder
+    except OSError as error:
+        raise UsageError(f"{folder} is not a folder", hint="--to DIR names another one") from error
+    if (target is None and not folder.is_symlink()) or _holds_checkpoints(context, folder, names):
+        return folder
+    raise UsageError(
+        f"{folder} holds other files than pulled checkpoints, which could be overwritten",
+        hint=f"--to {folder / DEFAULT_FOLDER} or another folder that is new or empty",
+    )
+
+
+def _holds_checkpoints(context: Context, folder: Path, names: Sequence[str]) -> bool:
+    """Whether an earlier pull wrote to this folder, or it is empty."""
+    from hvdcloud.checkpoints.manifest import RUN_ID
+    from hvdcloud.checkpoints.verified_files import VerifiedFiles
+
+    # Without a mark there is nothing but folders of runs, or what was verified below it is on record.
+    if all(map(RUN_ID.fullmatch, names)):
+        return True
+    try:
+        with (folder / MARKER).open(encoding="utf-8") as lines:
+            if lines.readline(len(MARK) + 1).rstrip() == MARK:
+                return True
+    except (OSError, UnicodeError):
+        pass
+    return VerifiedFiles(context.state.verified_files).has_pulled_into(folder)
 
 
 def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:
     from hvdcloud.checkpoints.manifest import list_runs
 
-    every = list_runs(bucket, context.name)
+    foreign: list[str] = []
+    every = list_runs(bucket, context.name, foreign=foreign)
+    if foreign:
+        named = ", ".join(repr(name[:40]) for name in foreign[:_NAMED]) + (", …" if len(foreign) > _NAMED else "")
+        context.console.warn(f"{bucket.url}/{context.name}/ holds folders that are no runs, which are ignored: {named}")
     if run_id is None and cluster is not None:
         return [run for run in every if run.endswith(f"-{cluster.id}")]
     if not every or run_id not in (None, *every):

@@ -16,6 +16,7 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, Usag
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
+from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
@@ -146,6 +147,9 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         InterruptedByUserError: Ctrl-C; the run continues.
     """
     started = time.monotonic()
+    if options.down_when_done and not options.detach:
+        # They are pulled at its end, when the nodes would wait for another folder.
+        check_target(context, None)
     with context.state.lock("run"):
         cluster = context.cluster()
         if changes := changes_since_up(context, cluster):

@@ -68,13 +68,13 @@ def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
 
     The head counts them at the end; to list a bucket elsewhere would take longer than all the rest.
     """
-    from hvdcloud.checkpoints.manifest import load_manifests
+    from hvdcloud.checkpoints.manifest import load_each
 
     if run.state != "running" or not cluster.bucket.startswith("file://"):
         return run
     # An agent may be writing one; the next look counts it.
     with contextlib.suppress(HvdcloudError):
-        manifests = load_manifests(context.bucket(cluster), cluster=cluster.name, run=run.run)
+        manifests, _ = load_each(context.bucket(cluster), cluster=cluster.name, run=run.run)
         run = replace(run, checkpoint_files=sum(len(manifest.files) for manifest in manifests))
     return run
 

@@ -87,10 +87,12 @@ def _may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Co
 
     `started` has runs that the bucket does not know: a node that was lost early may not have recorded its part there.
     """
-    from hvdcloud.checkpoints.manifest import list_runs, load_manifests
+    from hvdcloud.checkpoints.manifest import list_runs, load_each
 
     for run in {*started, *list_runs(bucket, cluster.name, suffix=cluster.id)}:
-        manifests = {manifest.node: manifest for manifest in load_manifests(bucket, cluster=cluster.name, run=run)}
+        # One that cannot be used says nothing, like one that is missing.
+        good, _ = load_each(bucket, cluster=cluster.name, run=run)
+        manifests = {manifest.node: manifest for manifest in good}
         if index not in manifests or not manifests[index].complete:
             return True
     return False

@@ -60,11 +60,11 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
     """Everything of a run that is in the bucket.
 
     Raises:
-        CheckpointError: a manifest is not valid, or the bucket cannot be reached.
+        CheckpointError: the bucket cannot be reached.
     """
-    from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_manifests, log_name, run_prefix, state_name
+    from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
 
-    manifests = load_manifests(bucket, cluster=cluster, run=run)
+    manifests, bad = load_each(bucket, cluster=cluster, run=run)
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
     samples = {}
     for info in bucket.list(f"{folder}samples-"):
@@ -80,7 +80,7 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
         samples=dict(sorted(samples.items())),
         events=Event.parse_lines(_read(bucket, events_name(cluster, run))),
         checkpoints=sorted((entry for each in manifests for entry in each.files), key=lambda entry: entry.modified),
-        complete=bool(manifests) and all(each.complete for each in manifests),
+        complete=bool(manifests) and not bad and all(each.complete for each in manifests),
     )
 
 

@@ -107,7 +107,8 @@ class UploadReport:
     errors: Sequence[str] = ()
     """Sentences; one for each file, or for the bucket."""
     skipped: Sequence[str] = ()
-    """Sentences about what is not uploaded: symbolic links that lead out of the checkpoint directory."""
+    """Sentences about what is not uploaded: links that lead out of the checkpoint directory, names that no checkpoint
+    may have."""
 
     @classmethod
     def from_json(cls, value: object) -> UploadReport:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError
-from hvdcloud.storage.checksum import crc32c_of_file
+from hvdcloud.storage.checksum import Checksums, checksums_of_file
 
 # Ending of a file that a download is still writing. A name with it never goes to a bucket, and what a killed
 # download left behind is found by it.
@@ -57,6 +57,7 @@ class ObjectInfo:
     crc32c: str  # Base64, as Cloud Storage writes it; may be empty in a listing where the object had to be read for it.
     generation: int  # Grows whenever the object is replaced; 0 is never a generation.
     updated: float  # Seconds since the epoch.
+    sha256: str = ""  # Hexadecimal, of the bytes that were read; of an upload only, no bucket knows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Download:
     crc32c: str
     generation: int | None = None  # Exactly this one; None takes the live one (its bytes must match all the same).
     modified: float | None = None  # Modification time to give the file, seconds since the epoch.
+    sha256: str | None = None  # Hexadecimal; None: CRC32C alone has to do.
 
 
 class Bucket(Protocol):
@@ -92,7 +94,7 @@ class Bucket(Protocol):
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
-        """Store a file.
+        """Store a file, and hash it while it is read for that.
 
         Args:
             if_generation: replace only this generation; 0: only where there is no such object.
@@ -150,14 +152,16 @@ def partial_path(target: Path) -> Path:
 def settle(partial: Path, item: Download) -> None:
     """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
 
-    Raises CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
+    Raises CorruptObjectError: size, CRC32C or SHA-256 differ; `partial` is removed and the old target stays.
     """
-    size, crc32c = crc32c_of_file(partial)
-    if (size, crc32c) != (item.size, item.crc32c):
+    came = checksums_of_file(partial, with_sha256=item.sha256 is not None)
+    if came != Checksums(size=item.size, crc32c=item.crc32c, sha256=item.sha256):
         partial.unlink()
+        what = f"{item.size} bytes with CRC32C {item.crc32c} were promised, {came.size} bytes with {came.crc32c} came"
+        if (came.size, came.crc32c) == (item.size, item.crc32c):
+            what = "size and CRC32C are right, and SHA-256 is not, as after a replacement on purpose"
         raise CorruptObjectError(
-            f"{item.name} does not verify: {item.size} bytes with CRC32C {item.crc32c} were promised,"
-            f" {size} bytes with {crc32c} came",
+            f"{item.name} does not verify: {what}",
             hint="the object was damaged or replaced in the bucket; restore it there, or take an earlier checkpoint",
         )
     with partial.open("rb") as file:

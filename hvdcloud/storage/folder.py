@@ -4,6 +4,10 @@ An object is a plain file of the same name, so a user can read the checkpoints w
 sidecar files: the generation is the file's modification time in nanoseconds, which is made to grow on every
 replacement, and the CRC32C is computed where it is asked for. Writers in several processes and containers exclude each
 other by a lock on the folder itself, held only for the moment of the rename.
+
+A job can put anything into the folder while we work in it. So every folder is opened below the one above it, by its
+descriptor and without following links, and what is done with a name is done below such a descriptor: nothing outside
+the bucket is read, written or deleted, whatever is replaced by a link meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -31,9 +36,8 @@ from hvdcloud.storage.base import (
     locked,
     partial_path,
     settle,
-    sync_folder,
 )
-from hvdcloud.storage.checksum import CHUNK, Crc32c, crc32c_of_descriptor
+from hvdcloud.storage.checksum import AHEAD, CHUNK, Crc32c, Sha256, crc32c_of_descriptor, open_plain
 from hvdcloud.storage.threads import parallel
 
 # Where objects are while they are written; on the same file system as the objects, and never listed.
@@ -41,6 +45,11 @@ TEMPORARY = ".hvdcloud-tmp"
 
 # A file system that keeps coarser times than nanoseconds rounds a generation down; try steps that it can tell apart.
 _GENERATION_STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+# Neither follows a link nor waits for the other end of a FIFO.
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+# What opening a name means that leads nowhere, or is a link, a socket or a device without a driver.
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.ENODEV)
 
 _numbers = itertools.count()
 
@@ -62,37 +71,42 @@ class FolderBucket:
         folder, _, _ = prefix.rpartition("/")
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):
             return
-        yield from self._walk(self._root / folder, f"{folder}/" if folder else "", prefix)
-
-    def _entries(self, path: Path, base: str) -> Sequence[tuple[str, os.DirEntry[str]]]:
-        """What is in a folder, by its full name, sorted; nothing where there is no such folder."""
-        try:
-            with os.scandir(path) as entries:
-                # A folder sorts as if its name ended in "/": that is the order of the full names of what is in it.
-                return sorted(
-                    (base + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
-                    for entry in entries
-                    if not (base == "" and entry.name == TEMPORARY)
-                )
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise disk_error(error, path=path, doing="listing") from error
-
-    def _walk(self, path: Path, base: str, prefix: str) -> Iterator[ObjectInfo]:
-        for name, entry in self._entries(path, base):
-            if name.endswith("/"):
-                if name.startswith(prefix) or prefix.startswith(name):
-                    yield from self._walk(Path(entry.path), name, prefix)
-            elif name.startswith(prefix) and entry.is_file(follow_symlinks=False):
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
+        # One for each level, since a job can make more levels than Python has.
+        levels = [iter(self._entries(f"{folder}/" if folder else "", prefix))]
+        while levels:
+            name, status = next(levels[-1], (None, None))
+            if name is None:
+                levels.pop()
+            elif status is None:
+                levels.append(iter(self._entries(name, prefix)))
+            else:
                 yield _info(name, status, crc32c="")
 
     def prefixes(self, prefix: str) -> Sequence[str]:
-        return [name for name, _ in self._entries(self._root / prefix, prefix) if name.endswith("/")]
+        return [name for name, status in self._entries(prefix, prefix) if status is None]
+
+    def _entries(self, base: str, prefix: str) -> Sequence[tuple[str, os.stat_result | None]]:
+        """What can be or hold an object in a folder ("" or ending in "/"), by its full name and sorted; a folder's name
+        ends in "/", and it has no status. Nothing where there is no such folder."""
+        found: dict[str, os.stat_result | None] = {}
+        try:
+            with self._folder(base.split("/")[:-1]) as folder, os.scandir(folder) as entries:
+                for entry in entries:
+                    # A folder sorts as if its name ended in "/": that is the order of the full names of what is in it.
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    name = f"{base}{entry.name}/" if is_folder else base + entry.name
+                    if name == f"{TEMPORARY}/" or not _is_name(base + entry.name):
+                        continue
+                    if is_folder and (name.startswith(prefix) or prefix.startswith(name)):
+                        found[name] = None
+                    elif name.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                        with contextlib.suppress(FileNotFoundError):
+                            found[name] = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NOTHING:
+                return []
+            raise disk_error(error, path=self._root / base, doing="listing") from error
+        return sorted(found.items(), key=lambda item: item[0])
 
     def stat(self, name: str) -> ObjectInfo | None:
         descriptor = self._open(name)
@@ -110,9 +124,11 @@ class FolderBucket:
         if descriptor is None:
             raise self._missing(name, generation)
         with os.fdopen(descriptor, "rb") as file:
-            if generation not in (None, os.fstat(descriptor).st_mtime_ns):
+            status = os.fstat(descriptor)
+            if generation not in (None, status.st_mtime_ns):
                 raise self._missing(name, generation)
-            return file.read()
+            # Not to its end, which a writer may move on and on.
+            return file.read(status.st_size)
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
@@ -131,26 +147,50 @@ class FolderBucket:
                     raise self._missing(item.name, item.generation)
                 item.target.parent.mkdir(parents=True, exist_ok=True)
                 with partial.open("xb") as file:
-                    while data := source.read(CHUNK):
+                    # One byte more shows that it is another file; all of it could fill this disk.
+                    left = item.size + 1
+                    while left and (data := source.read(min(CHUNK, left))):
                         file.write(data)
+                        left -= len(data)
             settle(partial, item)
         except OSError as error:
             raise disk_error(error, path=item.target, doing="writing") from error
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+    @contextlib.contextmanager
+    def _folder(self, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """The descriptor of a folder below the root, each part of whose path is one.
+
+        Raises OSError: there is none; something else, such as a link, has the name of a part.
+        """
+        if make:
+            self._root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in parts:
+                made = make and _make_folder(part, descriptor)
+                above, descriptor = descriptor, os.open(part, _FOLDER, dir_fd=descriptor)
+                os.close(above)
+                if made:
+                    self._give(descriptor)
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _open(self, name: str) -> int | None:
-        parts = check_name(name)
-        if parts[0] == TEMPORARY:
+        """A descriptor of the object's file; None: there is no such object."""
+        *folders, last = check_name(name)
+        if [*folders, last][0] == TEMPORARY:
             return None
-        path = self._root.joinpath(*parts)
         try:
-            # O_NONBLOCK: a FIFO in the folder must not stop us.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with self._folder(folders) as folder:
+                descriptor = os.open(last, _FILE, dir_fd=folder)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            if error.errno in _NOTHING:
                 return None
-            raise disk_error(error, path=path, doing="reading") from error
+            raise disk_error(error, path=self._root / name, doing="reading") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             return None
@@ -165,21 +205,28 @@ class FolderBucket:
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
-        def copy(out: IO[bytes]) -> Crc32c:
-            crc = Crc32c()
-            try:
-                with path.open("rb", buffering=0) as source:
-                    while data := source.read(CHUNK):
-                        crc.update(data)
-                        out.write(data)
-            except FileNotFoundError as error:
-                raise ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back") from error
-            if crc32c not in (None, crc.text()):
-                hint = "it is uploaded once it stops changing"
-                raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
-            return crc
+        with Sha256(ahead=AHEAD) as sha:
 
-        return self._store(name, copy, if_generation=if_generation)
+            def copy(out: IO[bytes]) -> Crc32c:
+                crc = Crc32c()
+                try:
+                    with open_plain(path) as source:
+                        while data := source.read(CHUNK):
+                            crc.update(data)
+                            sha.update(data)
+                            out.write(data)
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ELOOP):
+                        raise
+                    hint = "it is uploaded if it comes back"
+                    raise ChangedWhileUploadingError(f"{path} is gone", hint=hint) from error
+                if crc32c not in (None, crc.text()):
+                    hint = "it is uploaded once it stops changing"
+                    raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
+                return crc
+
+            info = self._store(name, copy, if_generation=if_generation)
+            return replace(info, sha256=sha.text())
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         def copy(out: IO[bytes]) -> Crc32c:
@@ -192,48 +239,51 @@ class FolderBucket:
 
     def _store(self, name: str, copy: Callable[[IO[bytes]], Crc32c], *, if_generation: int | None) -> ObjectInfo:
         parts = check_name(name)
+        *folders, last = parts
         if parts[0] == TEMPORARY:
             raise CheckpointError(f"{self.url} can't hold an object named {name}", hint="rename the file")
-        target = self._root.joinpath(*parts)
         try:
-            with self._temporary() as (path, file):
-                crc = copy(file)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                self._give(file.fileno())
-                os.fsync(file.fileno())
-                self._make_folders(target.parent)
-                status = self._commit(path, target, name=name, if_generation=if_generation)
-            sync_folder(target.parent)
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise CheckpointError(
-                f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name",
-                hint="rename one of the two checkpoints, or use a gs:// bucket",
-            ) from error
+            with self._temporary() as temporary:
+                crc = copy(temporary.file)
+                temporary.file.flush()
+                os.fchmod(temporary.file.fileno(), 0o644)
+                self._give(temporary.file.fileno())
+                os.fsync(temporary.file.fileno())
+                with self._folder(folders, make=True) as folder:
+                    target = _Place(name=last, folder=folder)
+                    status = self._commit(temporary, target, name=name, if_generation=if_generation)
+                    os.fsync(folder)
         except OSError as error:
-            raise disk_error(error, path=target, doing="writing") from error
+            if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+                raise CheckpointError(
+                    f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name, and a link is"
+                    " not followed",
+                    hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
+                ) from error
+            raise disk_error(error, path=self._root / name, doing="writing") from error
         return _info(name, status, crc32c=crc.text(), size=crc.size)
 
-    def _commit(self, path: Path, target: Path, *, name: str, if_generation: int | None) -> os.stat_result:
+    def _commit(self, temporary: _Temporary, target: _Place, *, name: str, if_generation: int | None) -> os.stat_result:
         """Make the object visible: check the generation, give the new one, rename."""
         with locked(self._root):
             try:
-                present = target.lstat()
-            except (FileNotFoundError, NotADirectoryError):
+                present = os.stat(target.name, dir_fd=target.folder, follow_symlinks=False)
+            except FileNotFoundError:
                 current = 0
             else:
                 if stat.S_ISDIR(present.st_mode):
-                    raise IsADirectoryError(errno.EISDIR, "is a folder", str(target))
+                    raise IsADirectoryError(errno.EISDIR, "is a folder", name)
                 current = present.st_mtime_ns
             if if_generation not in (None, current):
                 raise PreconditionError(
                     f"{name} in {self.url} is at generation {current}, not {if_generation}",
                     hint="another process wrote it; hvdcloud status shows the cluster",
                 )
+            descriptor = temporary.file.fileno()
             for step in _GENERATION_STEPS_NS:
                 generation = max(time.time_ns(), current + step)
-                os.utime(path, ns=(generation, generation))
-                status = path.stat()
+                os.utime(descriptor, ns=(generation, generation))
+                status = os.fstat(descriptor)
                 if status.st_mtime_ns > current:
                     break
             else:
@@ -242,15 +292,21 @@ class FolderBucket:
                     hint="put the folder on a local disk, or use a gs:// bucket",
                 )
             if if_generation == 0:
-                self._create(path, target, name=name)
+                self._create(temporary, target, name=name)
             else:
-                path.replace(target)
+                _rename(temporary, target)
             return status
 
-    def _create(self, path: Path, target: Path, *, name: str) -> None:
-        """Give `path` its name unless that is taken: exclusive even where a shared folder doesn't pass on our lock."""
+    def _create(self, temporary: _Temporary, target: _Place, *, name: str) -> None:
+        """Give the file its name unless that is taken: exclusive even where a shared disk doesn't pass on our lock."""
         try:
-            target.hardlink_to(path)
+            os.link(
+                temporary.name,
+                target.name,
+                src_dir_fd=temporary.folder,
+                dst_dir_fd=target.folder,
+                follow_symlinks=False,
+            )
         except FileExistsError as error:
             raise PreconditionError(
                 f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
@@ -258,52 +314,41 @@ class FolderBucket:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            path.replace(target)  # no hard links here: the lock alone has to do
+            _rename(temporary, target)  # no hard links here: the lock alone has to do
 
     @contextlib.contextmanager
-    def _temporary(self) -> Iterator[tuple[Path, IO[bytes]]]:
+    def _temporary(self) -> Iterator[_Temporary]:
         """A new file that is removed unless it was renamed, now or, after a kill -9, by the next writer."""
-        folder = self._root / TEMPORARY
-        self._make_folders(folder)
-        if not self._swept:
-            self._swept = True
-            _sweep(folder)
-        while True:
-            path = folder / f"{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                continue
-            # The lock tells a file that is being written from one that a killed process left. It is taken after the
-            # file appeared, so another writer's sweep may have been quicker: then make another one.
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                break
-            os.close(descriptor)
-        with os.fdopen(descriptor, "wb") as file:
-            try:
-                yield path, file
-            finally:
-                path.unlink(missing_ok=True)
-
-    def _make_folders(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        self._root.mkdir(parents=True, exist_ok=True)
-        path = self._root
-        for part in folder.relative_to(self._root).parts:
-            path /= part
-            try:
-                path.mkdir(mode=0o755)
-            except FileExistsError:
-                if not path.is_dir():
-                    raise
-                continue
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                self._give(descriptor)
-            finally:
+        with self._folder([TEMPORARY], make=True) as folder:
+            self._check_owner(folder)
+            if not self._swept:
+                self._swept = True
+                _sweep(folder)
+            while True:
+                name = f"{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
+                try:
+                    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+                except FileExistsError:
+                    continue
+                # The lock tells a file that is being written from one that a killed process left. It is taken after
+                # the file appeared, so another writer's sweep may have been quicker: then make another one.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.fstat(descriptor).st_nlink:
+                    break
                 os.close(descriptor)
+            with os.fdopen(descriptor, "wb") as file:
+                try:
+                    yield _Temporary(name=name, folder=folder, file=file)
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=folder)
+
+    def _check_owner(self, folder: int) -> None:
+        """Raise CheckpointError: another user could put something else in the place of what we write there."""
+        owner = os.fstat(folder).st_uid
+        if owner not in (os.geteuid(), self._root.stat().st_uid):
+            path = self._root / TEMPORARY
+            raise CheckpointError(f"{path} belongs to another user, with the id {owner}", hint=f"rm -r {path}")
 
     def _give(self, descriptor: int) -> None:
         """Give it to the folder's owner: the laptop's user must be able to delete what root in a container wrote."""
@@ -312,21 +357,59 @@ class FolderBucket:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what writers that were killed left behind."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A name in a folder."""
+
+    name: str
+    folder: int  # Its descriptor.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Temporary(_Place):
+    """What is not yet an object."""
+
+    file: IO[bytes]
+
+
+def _rename(temporary: _Temporary, target: _Place) -> None:
+    os.replace(temporary.name, target.name, src_dir_fd=temporary.folder, dst_dir_fd=target.folder)
+
+
+def _make_folder(name: str, above: int) -> bool:
+    """Make a folder unless there is one; whether it was made. Raises OSError: it can't be."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=above)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _is_name(name: str) -> bool:
+    """Whether an object can have this name: a job makes what it likes in the folder."""
+    try:
+        check_name(name)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _sweep(folder: int) -> None:
+    """Remove what writers that were killed left behind: files only, whatever else is there."""
     with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                Path(entry.path).unlink(missing_ok=True)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(descriptor)
+        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    for name in names:
+        try:
+            descriptor = os.open(name, _FILE, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=folder)
+        except OSError:
+            continue  # it is being written, or another process was quicker
+        finally:
+            os.close(descriptor)
 
 
 def _info(name: str, status: os.stat_result, *, crc32c: str, size: int | None = None) -> ObjectInfo:

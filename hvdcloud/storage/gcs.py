@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from hvdcloud.storage.base import (
     partial_path,
     settle,
 )
-from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
+from hvdcloud.storage.checksum import Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
 UPLOAD_CHUNK = 32 << 20
@@ -173,7 +175,9 @@ class GcsBucket:
                 yield item, self._finish(item, partial, result)
         finally:
             for _, partial in ready:
-                partial.unlink(missing_ok=True)
+                # One whose name is too long for this disk was never made.
+                with contextlib.suppress(OSError):
+                    partial.unlink()
 
     def _download_sliced(self, item: Download, *, workers: int) -> Exception | None:
         from google.cloud.storage import transfer_manager
@@ -203,14 +207,15 @@ class GcsBucket:
         else:
             return self._finish(item, partial, None)
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink()
 
     def _finish(self, item: Download, partial: Path, result: object) -> Exception | None:
         if isinstance(result, BaseException):
             return self._explain(result, f"fetching {item.name}")
         try:
             settle(partial, item)
-        except (OSError, HvdcloudError) as error:
+        except (OSError, OverflowError, HvdcloudError) as error:
             return self._explain(error, f"fetching {item.name}")
         return None
 
@@ -219,8 +224,18 @@ class GcsBucket:
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
+        sha256 = ""
+
         def send(blob: Any, **options: Any) -> None:
-            blob.upload_from_filename(str(path), **options)
+            nonlocal sha256
+            with open_plain(path) as file, Sha256(ahead=1) as sha:
+                source = _HashedFile(file, sha)
+                size = os.fstat(file.fileno()).st_size
+                try:
+                    blob.upload_from_file(source, size=size, **options)
+                finally:
+                    # Also where only the answer was lost, and the object is there.
+                    sha256 = sha.text() if source.hashed == size else ""
 
         vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
         try:
@@ -243,7 +258,7 @@ class GcsBucket:
             raise
         if info.crc32c != promised:
             raise _changed(path)
-        return info
+        return replace(info, sha256=sha256)
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         def send(blob: Any, **options: Any) -> None:
@@ -346,6 +361,24 @@ class GcsBucket:
         if isinstance(error, OSError):
             return disk_error(error, path=Path(error.filename or "."), doing="writing")
         return CheckpointError(f"{what} failed: {_short(error)}", hint="type the command again with --verbose")
+
+
+class _HashedFile:
+    """A file that is hashed as the library reads it, from its start on; what it would read again counts once."""
+
+    def __init__(self, file: FileIO, sha: Sha256) -> None:
+        self._file = file
+        self._sha = sha
+        self.hashed = 0
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._file.tell()
+        data = self._file.read(size) or b""
+        if start == self.hashed:
+            self._sha.update(data)
+            self.hashed += len(data)
+        return data
 
 
 def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:

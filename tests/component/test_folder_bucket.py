@@ -15,6 +15,7 @@ import pytest
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.folder import TEMPORARY
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import until
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -80,24 +81,24 @@ def test_processes_exclude_each_other(tmp_path: Path) -> None:
 
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
     bucket = open_bucket(f"file://{tmp_path}/bucket")
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
+    source, temporary = tmp_path / "source", tmp_path / "bucket" / TEMPORARY
+    with source.open("wb") as file:
+        file.truncate(4 << 30)
     code = (
         "import sys; from pathlib import Path; from hvdcloud.storage.open import open_bucket;"
         "open_bucket(sys.argv[1]).upload(Path(sys.argv[2]), 'x')"
     )
-    writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(fifo)])
-    with fifo.open("wb") as feed:  # opens once the writer has begun
-        feed.write(b"data" * 1000)
-        feed.flush()
-        open_bucket(bucket.url).write("y", b"")
-        assert len(list((tmp_path / "bucket" / TEMPORARY).iterdir())) == 1
-        writer.send_signal(signal.SIGKILL)
-        writer.wait(timeout=20)
-    assert len(list((tmp_path / "bucket" / TEMPORARY).iterdir())) == 1
+    writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(source)])
+    until(lambda: any(path.stat().st_size for path in temporary.glob("*")), seconds=20, what="the writer to begin")
+    writer.send_signal(signal.SIGSTOP)
+    open_bucket(bucket.url).write("y", b"")
+    assert len(list(temporary.iterdir())) == 1
+    writer.send_signal(signal.SIGKILL)
+    writer.wait(timeout=20)
+    assert len(list(temporary.iterdir())) == 1
     again = open_bucket(bucket.url)
     again.write("z", b"")
-    assert list((tmp_path / "bucket" / TEMPORARY).iterdir()) == []
+    assert list(temporary.iterdir()) == []
     assert [info.name for info in again.list("")] == ["y", "z"]
     assert again.prefixes("") == []
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import stat
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,22 @@ def test_a_run_that_succeeds_leaves_its_log_its_checkpoints_and_nothing_else(clu
     wait_gone([cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")])
     for name in cluster.names:
         assert not (cluster.root(name) / "run/hvdcloud" / RUN).exists()
+
+
+def test_the_log_names_what_is_no_checkpoint(cluster: NodeCluster) -> None:
+    script = """
+        folder = pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'])
+        for name in ('.git/config', '.git/HEAD', 'caf\\udce9/.git/x', 'model.pt'):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+    """
+    cluster.start_run("import os, pathlib\n" + textwrap.dedent(script))
+    state = cluster.wait_done()
+    assert (state["result"], state["checkpoints"]["complete"], state["checkpoints"]["files"]) == ("succeeded", True, 2)
+    why = ".git/HEAD and 2 more: not uploaded, since it would make its folder a repository, whose configuration can run"
+    lines = cluster.log().splitlines()
+    assert [line for line in lines if line.startswith(f"[hvdcloud] node n1: {why}")]
+    assert {path.name for path in cluster.bucket.rglob("*") if path.is_file()} & {"config", "HEAD", "x"} == set()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -304,10 +305,12 @@ def test_a_link_that_stays_inside_is_fine(tmp_path: Path) -> None:
 
 def test_too_little_space_is_found_out_before_anything_is_fetched(world: Workers) -> None:
     world.put("a", b"a")
-    huge = Entry(name="huge", size=10**18, crc32c="AAAAAA==", generation=1, modified=0.0)
-    world.entries[0]["huge"] = huge
+    huge = world.put("huge", b"")
+    with (world.folder / PREFIX / "huge").open("wb") as file:
+        file.truncate(8 << 40)
+    world.entries[0]["huge"] = replace(huge, size=8 << 40)
     world.publish()
-    with pytest.raises(CapacityError, match=r"need 1000000000\.00 GB more"):
+    with pytest.raises(CapacityError, match=r"need 8796\.09 GB more"):
         world.pull()
     assert not world.path("a").exists()
 

@@ -12,7 +12,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.checkpoints.manifest import log_name, manifest_name, state_name
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
@@ -77,6 +77,35 @@ def test_a_node_that_works_for_longer_than_it_is_left_alone_is_not_lost(laptop: 
     session = Session(vm.node(0), context.state)
     assert session.call("flush", timeout=600) == {"runs": {}}
     session.close()
+
+
+def test_down_names_the_one_node_whose_manifest_can_not_be_used(laptop: Laptop, new_vm: NewVm) -> None:
+    vms = [new_vm({"hvdcloud-node flush": says('{"runs": {}}\n')}) for _ in range(2)]
+    context, _, machines = laptop.context(vms)
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep(manifest_name("digits", RUN, 1), b"junk")
+    with context, pytest.raises(CheckpointError) as raised:
+        down(context)
+    assert "what node 1 wrote is not verified" in raised.value.message
+    assert raised.value.hint == (
+        "hvdcloud down --name digits --force gives up what only node 1 may hold; every other checkpoint is on this disk"
+    )
+    assert not machines.destroyed
+
+
+@pytest.mark.parametrize("data", [b"junk", None], ids=["junk", "incomplete"])
+def test_a_manifest_of_a_node_that_never_was_keeps_no_cluster(
+    laptop: Laptop, new_vm: NewVm, data: bytes | None
+) -> None:
+    """A job could keep its nodes, and what they cost, by a file in the bucket."""
+    context, _, machines = laptop.context([new_vm({"hvdcloud-node flush": says('{"runs": {}}\n')})])
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep_manifest(777, complete=False)
+    if data is not None:
+        laptop.keep(manifest_name("digits", RUN, 777), data)
+    with context:
+        down(context)
+    assert machines.destroyed
 
 
 def test_down_of_nodes_that_delete_themselves_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:

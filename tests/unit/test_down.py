@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -32,6 +33,7 @@ def manifest(run: str, node: int, reason: str) -> Unverified:
 
 
 UNFINISHED = manifest(A, 1, "node 1 has not finished uploading")
+BAD = replace(manifest(A, 1, "what node 1 wrote is not verified: it is not JSON"), node=1, is_bad=True)
 SCREENS = {
     "a run that is still going": (
         Unsafe(of_runs={A: [UNFINISHED, *checkpoints(27)]}), [A], True,
@@ -92,6 +94,23 @@ error: digits is not deleted: run {A}: node 1 has not finished uploading
         f"""\
 error: digits is not deleted: {A}: the bucket's disk is full
   → hvdcloud down tries again; with --force it gives up what is not in the bucket
+""",
+    ),
+    "a manifest that can not be used, and nothing else": (
+        Unsafe(of_runs={A: [BAD], B: []}), [], True,
+        f"""\
+error: digits is not deleted: run {A}: what node 1 wrote is not verified: it is not JSON
+  → hvdcloud down --force gives up what only node 1 may hold; every other checkpoint is on this disk
+""",
+    ),
+    "a manifest that can not be used, and files in the bucket": (
+        Unsafe(of_runs={A: [BAD, *checkpoints(2)]}), [], True,
+        f"""\
+error: digits is not deleted: run {A}: what node 1 wrote is not verified: it is not JSON
+  2 files of run {A}: not pulled
+  {A}/0.pt: not pulled
+  {A}/1.pt: not pulled
+  → hvdcloud pull, then hvdcloud down --force, which gives up the rest
 """,
     ),
     "another machine's cluster": (

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
+    LARGEST,
+    LAST_SECOND,
     Entry,
     Manifest,
     file_name,
     from_json,
     list_runs,
+    load_each,
     load_manifests,
     manifest_name,
     object_name,
     read_manifest,
     run_prefix,
     to_json,
+    usual_time,
 )
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import Bucket
@@ -105,14 +110,36 @@ def test_its_form_is_the_documented_one() -> None:
         plain_entry(modified=-1),
         plain_entry(modified=float("nan")),
         plain_entry(mode=0o777),
+        plain_entry(size=2**63),
+        plain_entry(size=10**400),
+        plain_entry(generation=2**63),
+        plain_entry(modified=9e11),
+        plain_entry(modified=10**400),
+        plain_entry(modified=float("inf")),
+        plain(version=10**400),
+        plain_entry(name="x" * 256),
+        plain_entry(name="a/" + "é" * 128),
+        plain_entry(name="a/" * 600 + "b"),
+        plain_entry(name="x" * 10_000_000),
+        plain_entry(name="\ud800"),
+        plain_entry(sha256="A" * 64),
+        plain_entry(sha256=None),
+        plain_entry(sha256="0" * 63),
+        plain(files=[["x"] * 1_000_000]),
+        b'{"version":1,"cluster":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"version":' + b"9" * 5000 + b"}",
+        b"\xff\xfe\x00",
+        b" " * (LARGEST + 1),
         plain(files=[json.loads(plain())["files"][0]] * 2),
     ],
+    ids=lambda data: ascii(data[-40:]),
 )
 def test_a_manifest_that_is_not_valid_is_refused(data: bytes) -> None:
     with pytest.raises(CheckpointError) as caught:
         from_json(data, source="gs://b/manifest-0.json")
     assert "gs://b/manifest-0.json" in caught.value.message
     assert caught.value.hint
+    assert len(caught.value.message) < 1500, "of a value that is long only the beginning is quoted"
 
 
 def test_nodes_never_share_an_object() -> None:
@@ -168,6 +195,42 @@ def test_a_node_can_not_speak_for_another_ones_files(
     bucket.write(manifest_name("digits", RUN, 1), to_json(manifest))
     with pytest.raises(CheckpointError, match="not a file of node 1"):
         load_manifests(bucket, cluster="digits", run=RUN)
+
+
+def test_a_manifest_that_can_not_be_used_leaves_the_others(bucket: Bucket, tmp_path: Path) -> None:
+    for node in (0, 2, 4):
+        manifest = Manifest(cluster="digits", run=RUN, node=node, complete=True, files=[])
+        bucket.write(manifest_name("digits", RUN, node), to_json(manifest))
+    bucket.write(manifest_name("digits", RUN, 1), b"junk")
+    with (tmp_path / "bucket" / manifest_name("digits", RUN, 3)).open("wb") as file:
+        file.truncate(1 << 40)
+    for name in ("manifest-1000.json", "manifest-01.json", "manifest-99999999999999999999.json", "manifest--1.json"):
+        bucket.write(f"digits/{RUN}/.hvdcloud/{name}", to_json(MANIFEST))
+    good, bad = load_each(bucket, cluster="digits", run=RUN)
+    assert [manifest.node for manifest in good] == [0, 2, 4]
+    assert [each.node for each in bad] == [1, 3]
+    assert all(f"manifest-{each.node}.json" in each.error.message for each in bad)
+
+
+def test_a_manifest_without_a_sha256_is_of_an_earlier_version_and_fine() -> None:
+    assert from_json(plain(), source="x").files[0].sha256 is None
+    assert from_json(plain_entry(sha256="0" * 64), source="x").files[0].sha256 == "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "listed"), [(-5.0, 0.0), (1.5, 1.5), (1e18, LAST_SECOND)], ids=["before 1970", "usual", "far away"]
+)
+def test_a_nodes_odd_times_make_no_manifest_that_is_refused(on_disk: float, listed: float) -> None:
+    manifest = replace(MANIFEST, files=[replace(ENTRY, modified=usual_time(on_disk))])
+    assert from_json(to_json(manifest), source="x").files[0].modified == listed
+
+
+@pytest.mark.parametrize("name", ["train", ".git", "20261121-000000-bbbbbg", "x" * 100, "20261121-000000-BBBBBB"])
+def test_only_folders_with_our_own_form_of_name_are_runs(bucket: Bucket, name: str) -> None:
+    bucket.write(f"digits/{name}/x", b"")
+    foreign: list[str] = []
+    assert list_runs(bucket, "digits", foreign=foreign) == []
+    assert foreign == [name]
 
 
 def test_runs_are_listed_oldest_first_and_by_the_clusters_id(bucket: Bucket) -> None:

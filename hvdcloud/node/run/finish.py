@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 
 from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.vms import poweroff
-from hvdcloud.runs.state import RunState
+from hvdcloud.runs.state import RunState, UploadReport
 
+NAMED_SKIPPED = 20
 GRACE_SECONDS = 5.0
 """For clients that follow the run to read its end."""
 
@@ -25,6 +27,13 @@ def announcements(ended: RunState) -> list[str]:
     if not _nodes_go(ended):
         return ["the nodes stay: they hold checkpoints that are not in the bucket"]
     return [f"{poweroff.way()} the nodes: the run has ended and its checkpoints are in the bucket"]
+
+
+def not_uploaded(reports: Mapping[str, UploadReport]) -> list[str]:
+    """What the log of a run that ends says of files that stay on its nodes, by the nodes' names."""
+    found = [f"node {node}: {what}" for node, report in reports.items() for what in report.skipped]
+    more = len(found) - NAMED_SKIPPED
+    return [*found[:NAMED_SKIPPED], *([f"and {more} more like these"] if more > 0 else [])]
 
 
 def after(ended: RunState) -> None:

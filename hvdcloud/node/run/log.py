@@ -130,7 +130,7 @@ class RunLog:
 
     def note(self, text: str) -> None:
         """A line of our own."""
-        lines = b"".join(b"[hvdcloud] %b\n" % line for line in text.encode().split(b"\n"))
+        lines = b"".join(b"[hvdcloud] %b\n" % line for line in text.encode(errors="backslashreplace").split(b"\n"))
         self._write(self._normaliser.close() + lines)
 
     def close(self) -> None:

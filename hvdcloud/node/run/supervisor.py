@@ -22,7 +22,7 @@ from hvdcloud.node.channel import BEAT_SECONDS, turn
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run.finish import announcements
+from hvdcloud.node.run.finish import announcements, not_uploaded
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
@@ -358,6 +358,7 @@ class Supervisor:
         self._drain()
         outcome = self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
+        notes += not_uploaded(checkpoints)
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
         checkpoints |= {loss.node: UploadReport(errors=["the node was lost"]) for loss in self._lost}

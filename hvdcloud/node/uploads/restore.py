@@ -86,7 +86,7 @@ def _restore(
     restored: dict[str, tuple[int, int]] = {}
     for name in list(choices):
         if places[name].is_file():
-            size_and_crc = crc32c_of_file(places[name])
+            size_and_crc = crc32c_of_file(places[name].resolve())
             if any(size_and_crc == (choice.entry.size, choice.entry.crc32c) for choice in choices[name]):
                 restored[name] = _size_and_time(places[name])
             elif replace and choices[name][0].entry.modified > places[name].stat().st_mtime:

@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdcloud.checkpoints.manifest import usual_time
+from hvdcloud.checkpoints.names import refusals, sentences
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 
@@ -36,7 +38,11 @@ def signature_of(status: os.stat_result) -> Signature:
 
 
 def walk(directory: Path, skipped: list[str]) -> list[File]:
-    """All regular files below, also through symbolic links that stay below."""
+    """All regular files below that can be checkpoints, also through symbolic links that stay below.
+
+    Args:
+        skipped: is given sentences about what is left out on purpose.
+    """
     root = os.path.realpath(directory)
     files: list[File] = []
 
@@ -65,7 +71,13 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
                 if path not in above:
                     look(path, f"{name}/", (*above, path))
             elif stat.S_ISREG(status.st_mode):
-                files.append(File(name=name, path=Path(path), signature=signature_of(status), modified=status.st_mtime))
+                files.append(
+                    File(
+                        name=name, path=Path(path), signature=signature_of(status), modified=usual_time(status.st_mtime)
+                    )
+                )
 
     look(root, "", (root,))
-    return files
+    refused = refusals(file.name for file in files)
+    skipped += sentences(refused, "not uploaded")
+    return [file for file in files if file.name not in refused]

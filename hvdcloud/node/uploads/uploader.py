@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import (
+    LARGEST,
+    BadManifestError,
     Entry,
     Manifest,
     manifest_name,
@@ -98,6 +100,7 @@ class Uploader:
         self._complete = False
         self._generation = 0
         self._resumed: str | None = None
+        self._replaced: str | None = None
         self._entries: dict[str, Entry] = {}
         self._announced: dict[str, Entry] = {}
         self._known: dict[str, Signature] = {}
@@ -121,7 +124,10 @@ class Uploader:
 
     def _report(self, found: _Found) -> UploadReport:
         return UploadReport(
-            files=len(self.uploaded), pending=sorted(found.pending), errors=found.errors, skipped=found.skipped
+            files=len(self.uploaded),
+            pending=sorted(found.pending),
+            errors=found.errors,
+            skipped=[*found.skipped, *([self._replaced] if self._replaced else [])],
         )
 
     def finish(self, deadline: float) -> UploadReport:
@@ -249,7 +255,7 @@ class Uploader:
         for file in batch:
             try:
                 size, crc32c = crc32c_of_file(file.path)
-                unchanged = signature_of(file.path.stat()) == file.signature
+                unchanged = signature_of(file.path.lstat()) == file.signature
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -298,7 +304,7 @@ class Uploader:
         self, file: File, entry: Entry, info: ObjectInfo | None, error: Exception | None, found: _Found
     ) -> None:
         if info is not None:
-            self._entries[entry.name] = replace(entry, generation=info.generation)
+            self._entries[entry.name] = replace(entry, generation=info.generation, sha256=info.sha256 or None)
             self._announced.pop(entry.name, None)
             self._known[file.name] = file.signature
             self.uploaded.add(file.name)
@@ -318,11 +324,11 @@ class Uploader:
         if self._loaded:
             return
         info = self._bucket.stat(manifest_name(self._cluster, self._run, self._node))
-        manifest = read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node) if info else None
+        self._generation = info.generation if info else 0
+        manifest = self._read_own() if info else None
         baseline = read_baseline(self._directory)
         self._resumed = baseline.run
-        if info is not None and manifest is not None:
-            self._generation = info.generation
+        if manifest is not None:
             self._entries = {entry.name: entry for entry in manifest.files}
             self._complete = manifest.complete
             self._dirty = manifest.resumed != self._resumed
@@ -334,6 +340,15 @@ class Uploader:
             if uploaded or baseline.files.get(file.name) == size_and_time:
                 self._known[file.name] = file.signature
         self._loaded = True
+
+    def _read_own(self) -> Manifest | None:
+        """What an uploader of this node has written; None where that is nothing, or another process has put something
+        else in its place, which the next manifest replaces: this node's files are here."""
+        try:
+            return read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node)
+        except BadManifestError as error:
+            self._replaced = f"{error.message}; this node writes it again"
+            return None
 
     def _adopt(self, announced: Sequence[Entry]) -> None:
         """List uploads whose outcome is not known, if the bucket has their bytes."""
@@ -362,7 +377,11 @@ class Uploader:
                 resumed=self._resumed,
             )
             try:
-                info = self._bucket.write(name, to_json(manifest), if_generation=self._generation)
+                data = to_json(manifest)
+                if len(data) > LARGEST:
+                    why = f"a manifest of {len(manifest.files)} files is larger than the {LARGEST} bytes that are read"
+                    raise CheckpointError(why, hint="put many small files into one, such as a tar file")
+                info = self._bucket.write(name, data, if_generation=self._generation)
             except PreconditionError:
                 self._merge(name)
             else:
@@ -374,7 +393,7 @@ class Uploader:
     def _merge(self, name: str) -> None:
         """Another uploader of this node wrote meanwhile: keep what it knows and we don't."""
         info = self._bucket.stat(name)
-        theirs = read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node) if info else None
+        theirs = self._read_own() if info else None
         self._generation = info.generation if info else 0
         for entry in theirs.files if theirs else ():
             ours = self._entries.get(entry.name)

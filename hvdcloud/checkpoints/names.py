@@ -1,0 +1,116 @@
+"""Names that are never checkpoints: what a program would take for a repository, and hvdcloud's own.
+
+A version control program runs commands that a repository's configuration names, and a shell's prompt asks it in every
+folder that is entered. So nothing that it would take for a repository is sent to the bucket or written to this disk.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from hvdcloud.checkpoints.manifest import file_name
+
+MOST_SENTENCES = 10
+_OWN = ".hvdcloud"
+_REPOSITORIES = (".git", ".hg")
+# NTFS and FAT also know a long name by a short one that they make.
+_SHORT_NAMES = re.compile(r"(git|hg)~[0-9]+")
+# Together in one folder they are a repository, whatever the folder is called: HEAD with objects and refs, or with a
+# file that says where those are.
+_HEAD, _OBJECTS, _REFS, _ELSEWHERE = "head", "objects", "refs", "commondir"
+_PARTS_OF_A_REPOSITORY = frozenset((_HEAD, _OBJECTS, _REFS, _ELSEWHERE))
+
+
+def own_name(file: str) -> str | None:
+    """Why a file of a checkpoint directory is not uploaded, by its first component; None: it may be."""
+    top = _folded(file.partition("/")[0])
+    return f"names that begin with {_OWN} are hvdcloud's own" if top.startswith(_OWN) else None
+
+
+def repository_name(component: str) -> str | None:
+    """Why no file has this component in its path; None: it may.
+
+    Names are compared as the file systems of macOS and Windows do: without case, without characters that have no width,
+    without dots and spaces at the end, and up to the first colon.
+    """
+    for part in component.split("\\"):
+        plain = _folded(part)
+        if plain in _REPOSITORIES or _SHORT_NAMES.fullmatch(plain):
+            return "it would make its folder a repository, whose configuration can run commands"
+    return None
+
+
+def refusals(names: Iterable[str], *, present: Callable[[str], Collection[str]] = lambda folder: ()) -> dict[str, str]:
+    """Those of a run's object names that never become files, each with the reason.
+
+    Args:
+        names: relative to `CLUSTER/RUN/`, or to a checkpoint directory.
+        present: what a folder ("" or ending in "/") has on the disk already, which may complete a repository.
+    """
+    refused: dict[str, str] = {}
+    children: dict[str, set[str]] = {}
+    suspicious: dict[str, list[str]] = {}
+    for name in names:
+        *folders, _ = parts = name.split("/")
+        why = own_name(file_name(name)) or next(filter(None, map(repository_name, parts)), None)
+        if why is not None:
+            refused[name] = why
+            continue
+        for depth, part in enumerate(parts):
+            if (plain := _folded(part)) in _PARTS_OF_A_REPOSITORY:
+                folder = "".join(f"{each}/" for each in folders[:depth])
+                children.setdefault(folder, set()).add(plain)
+                suspicious.setdefault(folder, []).append(name)
+    for folder, found in children.items():
+        found |= _PARTS_OF_A_REPOSITORY.intersection(map(_folded, present(folder)))
+        if _HEAD in found and (_ELSEWHERE in found or {_OBJECTS, _REFS} <= found):
+            why = f"with HEAD, objects and refs {folder or 'its folder'} would be a bare Git repository"
+            refused.update(dict.fromkeys(suspicious[folder], why))
+    return refused
+
+
+def sentences(refused: Mapping[str, str], what: str) -> list[str]:
+    """`a/.git/config and 3 more: not uploaded, since …`, one for each reason, few enough to read."""
+    found: list[str] = []
+    for why in sorted(set(refused.values())):
+        first, *others = sorted(name for name, reason in refused.items() if reason == why)
+        more = f" and {len(others)} more" if others else ""
+        # A name may have bytes that are no text.
+        found.append(f"{first}{more}: {what}, since {why}".encode(errors="backslashreplace").decode())
+    if len(found) > MOST_SENTENCES:
+        found[MOST_SENTENCES:] = [f"and {len(found) - MOST_SENTENCES} more reasons like these"]
+    return found
+
+
+def clashes(names: Iterable[str], *, ignores_case: bool) -> dict[str, str]:
+    """Those of a run's object names that can't be on a disk beside the others, each with the reason: a file can't have
+    the name of a folder, and where case is ignored, names that differ in it only are one.
+
+    A bucket can hold all of them. Of those that clash, the first in the order of names is not named here.
+    """
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for name in sorted(set(names)):
+        key = unicodedata.normalize("NFC", name).casefold() if ignores_case else name
+        if first.setdefault(key, name) != name:
+            found[name] = f"{first[key]} differs from it in case only, which this disk ignores"
+            continue
+        for end in (index for index, char in enumerate(key) if char == "/"):
+            folders.setdefault(key[:end], name)
+    for key, name in first.items():
+        if key in folders:
+            found[name] = f"{folders[key]} needs a folder of this name"
+    return found
+
+
+def _folded(component: str) -> str:
+    """As file systems that ignore case, width and endings compare it."""
+    if component.isascii():
+        plain = component
+    else:
+        shown = (c for c in unicodedata.normalize("NFKC", component) if unicodedata.category(c) not in ("Cf", "Mn"))
+        plain = "".join(shown)
+    return plain.casefold().partition(":")[0].rstrip(". ")
