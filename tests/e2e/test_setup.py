@@ -105,7 +105,7 @@ class Lab:
         info = self.emulator.keys.credentials(self.emulator.url)
         credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
         provider = GceProvider(
-            GceConfig(zones=["us-central1-a"], ssh=SshConfig(source="198.51.100.7/32")),
+            GceConfig(zones=["us-central1-a"], service_account="default", ssh=SshConfig(source="198.51.100.7/32")),
             LimitsConfig(),
             client=lambda: ComputeClient(project=LAB, credentials=credentials, endpoint=self.emulator.url),
         )

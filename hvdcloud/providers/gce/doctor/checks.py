@@ -13,7 +13,14 @@ from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, networks, quota
-from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
+from hvdcloud.providers.gce.capacity.preflight import (
+    Outlook,
+    kinds,
+    look_ahead,
+    needed_of_zone,
+    no_account,
+    wrong_settings,
+)
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.node_rights import check_node_rights
@@ -88,9 +95,13 @@ class _Checks:
 
     def _service_account(self) -> Finding:
         account = self._config.service_account
+        if account is None:
+            return _problem(no_account(self._settings(project="none")))
         return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
 
     def _node_rights(self) -> Finding:
+        if self._config.service_account is None:
+            return unknown("not checked: see service account")
         return check_node_rights(
             self._login(),
             account=self._config.service_account,

@@ -14,7 +14,7 @@ from hvdcloud.checks import Finding, fine, unknown, warning
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.doctor.bucket import bucket_policy
-from hvdcloud.providers.gce.doctor.permissions import Login, default_account
+from hvdcloud.providers.gce.doctor.permissions import Login, account_of_nodes
 
 Bindings = Sequence[Mapping[str, Any]]
 """`[{"role": "roles/editor", "members": ["serviceAccount:…"]}]`, https://cloud.google.com/iam/docs/reference/rest/v1/Policy"""
@@ -34,16 +34,16 @@ WRITE_ROLES = frozenset(f"roles/storage.{each}" for each in _WRITERS)
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 
-def check_node_rights(login: Login, *, account: str | None, repository: str | None, bucket: str, setup: str) -> Finding:
+def check_node_rights(login: Login, *, account: str, repository: str | None, bucket: str, setup: str) -> Finding:
     """Whether nodes may pull the image and write checkpoints.
 
     Args:
-        account: e-mail address; None: the project's default.
+        account: e-mail address, or DEFAULT_ACCOUNT.
         repository: `image.repository`; None, or not of Artifact Registry: pulling is not looked at.
         bucket: `gs://BUCKET[/PREFIX]`.
         setup: how to get an account that may.
     """
-    email = account or default_account(login)
+    email = account_of_nodes(login, account)
     if not email or not bucket.startswith("gs://"):
         return unknown("not checked: see service account and bucket")
     found = _REPOSITORY.match(repository or "")
@@ -81,7 +81,7 @@ def check_node_rights(login: Login, *, account: str | None, repository: str | No
     if lacking:
         return warning(
             f"no role lets {email}, which nodes run as, {' or '.join(what for what, _ in lacking)}",
-            hint=" && ".join(command for _, command in lacking) if account else setup,
+            hint=" && ".join(command for _, command in lacking) if account == email else setup,
         )
     if unclear := [what for may, what, _ in grants if may is None]:
         return unknown(

@@ -33,6 +33,7 @@ NETWORK_TAG = "hvdcloud"
 DRIVER = "R580"
 """The last driver branch for Volta and Pascal, which newer GPUs take as well: NVIDIA's data center driver notes."""
 
+_SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
 """Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
 
@@ -99,8 +100,7 @@ def _instance_properties(
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
-        # Scopes are wide because IAM is what limits the account; Artifact Registry needs more than the storage scopes.
-        "serviceAccounts": [{"email": settings.service_account or "default", "scopes": [SCOPE]}],
+        "serviceAccounts": [{"email": settings.service_account, "scopes": _scopes(settings)}],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
@@ -116,6 +116,14 @@ def _instance_properties(
     if machine.takes_gpus and kind.gpu_type and kind.gpu_count:
         properties["guestAccelerators"] = [{"acceleratorType": kind.gpu_type, "acceleratorCount": kind.gpu_count}]
     return properties
+
+
+def _scopes(settings: Settings) -> list[str]:
+    """What the nodes' tokens are good for, whatever IAM allows their account.
+
+    Images are pulled with a storage scope: https://cloud.google.com/artifact-registry/docs/integrate-compute
+    """
+    return [SCOPE] if settings.self_delete else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
 
 
 def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
