@@ -3,6 +3,9 @@
 Below `CLUSTER/RUN/` the head's files have their own path and those of node K are in `@node-K/`, so that two nodes that
 write one name never overwrite each other.
 
+In Cloud Storage nodes may add checkpoints and neither replace nor delete one, so what a file is rewritten with becomes an
+object of its own, `NAME@VERSION`, and the manifest says which one is the file. What is in `.hvdcloud/` they rewrite.
+
 A manifest is written before an upload too: `uploading` announces what is about to be replaced, so that a node that dies
 between the object and the manifest leaves nothing in the bucket that can't be verified.
 """
@@ -24,6 +27,7 @@ FOLDER = ".hvdcloud"
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 _MANIFEST_NAME = re.compile(r"manifest-(0|[1-9][0-9]{0,5})\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VERSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,12 @@ class Entry:
     crc32c: str  # Base64 as Cloud Storage writes it.
     generation: int  # Of the object; 0 where it is only announced.
     modified: float  # The file's modification time on its node, seconds since the epoch.
+    version: str | None = None  # Of the object, where others of this name were there before and stay.
+
+    @property
+    def object(self) -> str:
+        """The object's path relative to `CLUSTER/RUN/`."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,8 @@ def file_name(name: str) -> str:
 def to_json(manifest: Manifest) -> bytes:
     value = {"version": VERSION, **{key: getattr(manifest, key) for key in _MANIFEST_KEYS}}
     for key in ("files", "uploading"):
-        value[key] = [{key: getattr(entry, key) for key in _ENTRY_KEYS} for entry in value[key]]
+        entries = [{key: getattr(entry, key) for key in _ENTRY_KEYS} for entry in value[key]]
+        value[key] = [{k: v for k, v in entry.items() if (k, v) != ("version", None)} for entry in entries]
     if not manifest.uploading:
         del value["uploading"]
     if manifest.resumed is None:
@@ -150,7 +161,10 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 crc32c=field(raw, "crc32c", str, where),
                 generation=field(raw, "generation", int, where),
                 modified=float(field(raw, "modified", (int, float), where)),
+                version=field(raw, "version", str, where) if "version" in raw else None,
             )
+            if entry.version is not None and not _VERSION.fullmatch(entry.version):
+                refuse(f"'version' of {where} is {entry.version!r}")
             try:
                 parts = check_name(entry.name)
             except CheckpointError as error:

@@ -44,6 +44,8 @@ _FIELDS = "items(name,size,crc32c,generation,updated),nextPageToken"
 class GcsBucket:
     """See Bucket. Making one reads the credentials; no request goes to the bucket."""
 
+    write_once = True
+
     def __init__(
         self, *, bucket: str, prefix: str, endpoint: str | None, credentials_file: Path | None, retry_seconds: float
     ) -> None:
