@@ -3,8 +3,8 @@
 Below `CLUSTER/RUN/` the head's files have their own path and those of node K are in `@node-K/`, so that two nodes that
 write one name never overwrite each other.
 
-In Cloud Storage nodes may add checkpoints and neither replace nor delete one, so what a file is rewritten with becomes an
-object of its own, `NAME@VERSION`, and the manifest says which one is the file. What is in `.hvdcloud/` they rewrite.
+In Cloud Storage nodes may add checkpoints and neither replace nor delete one, so what a file is rewritten with becomes
+an object of its own, `NAME@VERSION`, and the manifest says which one is the file. What is in `.hvdcloud/` they rewrite.
 
 A manifest is written before an upload too: `uploading` announces what is about to be replaced, so that a node that dies
 between the object and the manifest leaves nothing in the bucket that can't be verified.

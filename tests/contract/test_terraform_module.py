@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server
@@ -148,6 +149,12 @@ def test_nodes_and_builds_may_only_do_their_work(place: Workplace) -> None:
         (BUILDS, "roles/storage.admin"),
         (BUILDS, "roles/artifactregistry.writer"),
     }
+
+
+def test_nodes_replace_only_what_doctor_looks_for_too(place: Workplace) -> None:
+    assert place.apply().returncode == 0
+    found = [each for who, role, each in _bindings(place.folder) if (who, role) == (NODES, "roles/storage.objectUser")]
+    assert [each["condition"][0]["expression"] for each in found] == [RECORDS]
 
 
 def test_operators_may_start_builds_as_the_builds_account(everything: Workplace) -> None:

@@ -32,4 +32,4 @@ def holds(expression: str, *, name: str, kind: str) -> bool:
         part if part.startswith('"') else re.sub(r"!(?!=)", " not ", part.replace("&&", " and ").replace("||", " or "))
         for part in parts
     )
-    return bool(eval(python, {"__builtins__": {}}, {"resource": resource}))  # noqa: S307 - of our own module
+    return bool(eval(python, {"__builtins__": {}}, {"resource": resource}))

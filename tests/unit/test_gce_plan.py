@@ -192,6 +192,27 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
     assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
 
 
+def test_only_the_head_gets_the_account_that_may_make_vms() -> None:
+    head, node = "hvdcloud-head@p.iam.gserviceaccount.com", SETTINGS.service_account
+    everything = "https://www.googleapis.com/auth/cloud-platform"
+
+    def accounts(**changes: Any) -> dict[str, Any]:
+        return {
+            name: made["serviceAccounts"]
+            for names, made in by_role(head_service_account=head, **changes)
+            for name in names
+        }
+
+    workers = {f"digits-{index}": [{"email": node, "scopes": [everything]}] for index in (1, 2, 3)}
+    assert accounts() == {"digits-0": [{"email": head, "scopes": [everything]}], **workers}
+    assert accounts(spot="workers", head_machine_type="n1-standard-2") == accounts()
+    # The head asks Compute Engine whether or not the others do.
+    narrow = accounts(self_delete=False)
+    assert narrow["digits-0"] == accounts()["digits-0"]
+    assert everything not in narrow["digits-1"][0]["scopes"]
+    assert accounts(indices=[2]) == {"digits-2": workers["digits-2"]}
+
+
 def test_no_node_gets_the_default_account_unasked() -> None:
     [problem] = no_account(settings(service_account=None))
     assert problem.error is UsageError

@@ -49,6 +49,8 @@ class Settings:
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+    head_service_account: str | None = None
+    """The head's, which replaces lost nodes; None: as the others'."""
     self_delete: bool = True
     """Nodes may ask Compute Engine for their deletion."""
 
@@ -123,6 +125,7 @@ def settings_of(
         gpu_count=gpu.count if gpu else 0,
         spot=config.spot or "none",
         head_machine_type=config.head_machine_type,
+        head_service_account=config.head_service_account,
         disk_gb=config.disk_gb,
         vm_image_profile=config.vm_image,
         network=config.network,

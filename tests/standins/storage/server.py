@@ -16,11 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
-from tests.standins.storage.resources import bucket_resource, object_resource
 from tests.standins.storage.iam import Iam
+from tests.standins.storage.resources import bucket_resource, object_resource
 from tests.standins.storage.store import CHUNK, Conditions, Store, Version
 from tests.standins.storage.uploads import CONDITIONS, WRITABLE, Uploads, conditions_of
 
@@ -58,7 +59,12 @@ class StorageServer:
     ) -> None:
         self.authorize = authorize
         self.iam = iam
-        self.bindings: list[dict[str, Any]] | None = [{"role": "roles/storage.objectUser", "members": ["allUsers"]}]
+        every = {"members": ["allUsers"]}
+        self.bindings: list[dict[str, Any]] | None = [
+            {"role": "roles/storage.objectCreator", **every},
+            {"role": "roles/storage.objectViewer", **every},
+            {"role": "roles/storage.objectUser", **every, "condition": {"title": "records", "expression": RECORDS}},
+        ]
         self.denied: set[str] = set()
         self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
