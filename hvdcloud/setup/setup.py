@@ -189,9 +189,9 @@ def consequences(plan: SetupPlan, *, name: str, project: str) -> Iterator[str]:
     done = {(change.address, change.action) for change in plan.changes}
     if (f'google_project_iam_member.self_replace["{name}"]', Action.CREATE) in done:
         yield (
-            f"the head of {name} may make VMs named {name}-…, of any machine type, number and duration, and so may each "
-            "job on its nodes: limits.max_cost does not bind them. The project's quotas do, and so can an organization "
-            "policy (custom constraints on compute.googleapis.com/Instance): "
+            f"the head of {name} may make VMs named {name}-…, of any machine type, number and duration, and so may "
+            "each job on its nodes: limits.max_cost does not bind them. The project's quotas do, and so can an "
+            "organization policy (custom constraints on compute.googleapis.com/Instance): "
             f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
         )
     of_all_clusters = ("google_compute_firewall.mesh", "google_storage_bucket_iam_member.node")

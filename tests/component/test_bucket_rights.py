@@ -221,12 +221,22 @@ def test_names_that_a_job_has_taken_first_keep_no_checkpoint_out(place: Place) -
     data = [b"one", b"two"]
     foreseen = crc32c_of_bytes(data[1])
     for name in ("latest.pt", f"latest.pt@{base64.b64decode(foreseen).hex()}"):
-        place.node.write(PREFIX + name, b"junk", if_generation=0)
+        place.node.write(PREFIX + name, b"bad", if_generation=0)
     for each in data:
         (place.directory() / "latest.pt").write_bytes(each)
         assert place.finish() == ["latest.pt"]
         assert place.pulled() == {"latest.pt": each}
-    assert place.laptop.read(f"{PREFIX}latest.pt") == b"junk", "it was not replaced either"
+    assert place.laptop.read(f"{PREFIX}latest.pt") == b"bad", "it was not replaced either"
+
+
+def test_nodes_that_may_replace_checkpoints_do_not(place: Place) -> None:
+    """Nodes of the local provider have the user's own rights, and an account that was made by hand may have any."""
+    place.laptop.write(f"{PREFIX}latest.pt", b"of another")
+    (place.directory() / "latest.pt").write_bytes(b"mine")
+    up = Uploader(place.laptop, cluster=CLUSTER, run=RUN, node=0, directory=place.directory(), quiet_seconds=0)
+    assert up.finish(time.monotonic() + 30).complete
+    assert place.laptop.read(f"{PREFIX}latest.pt") == b"of another"
+    assert place.pulled() == {"latest.pt": b"mine"}
 
 
 def test_a_version_that_was_announced_and_done_is_found_again(place: Place) -> None:

@@ -214,8 +214,7 @@ def test_nodes_without_an_account_of_their_own_are_refused_before_anything_is_as
     unset = well(cloud, tmp_path, gce={"service_account": None})
     default = "gce.service_account: default"
     examine(unset).failed("service account", "is not set", "hvdcloud setup", default, exit_code=2)
-    refused = unset.hvdcloud("up", "--dry-run", check=False)
-    assert refused.code == 2
+    refused = unset.hvdcloud("up", "--dry-run", expect=2)
     assert "hvdcloud setup" in refused.err
     assert default in refused.err
 
