@@ -149,7 +149,7 @@ def running_cloud(
 
         def account(token: str) -> str:
             try:
-                return emulator.keys.check(f"Bearer {token}")
+                return emulator.keys.owner(f"Bearer {token}")
             except ApiError:
                 return ""
 
