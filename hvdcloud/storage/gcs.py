@@ -343,7 +343,8 @@ class GcsBucket:
         if code in (401, 403) or isinstance(error, GoogleAuthError):
             return CredentialsError(
                 f"{what} was refused: {_short(error)}",
-                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket",
+                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket; "
+                "hvdcloud setup gives nodes theirs",
             )
         if isinstance(error, OSError):
             return disk_error(error, path=Path(error.filename or "."), doing="writing")

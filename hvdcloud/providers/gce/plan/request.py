@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import Group, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -136,7 +136,8 @@ def _account(settings: Settings, *, is_head: bool) -> dict[str, Any]:
     own = settings.head_service_account if is_head else None
     wide = settings.self_delete or own is not None
     scopes = [SCOPE] if wide else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
-    return {"email": own or settings.service_account, "scopes": scopes}
+    # Without one, only more nodes come to a cluster that an earlier version has made.
+    return {"email": own or settings.service_account or DEFAULT_ACCOUNT, "scopes": scopes}
 
 
 def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
