@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -96,6 +96,9 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/*
+
+policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybody more than it has to?
+	@.cache/terraform/bin/checkov --config-file .checkov.yaml
 
 mutants: setup ## damaged copies of the package, each of which a test has to notice; no Docker needed
 	@$(BIN)/python -m tests.mutants

@@ -10,10 +10,9 @@ resource "google_storage_bucket" "checkpoints" {
   # terraform destroy leaves a bucket with checkpoints in it alone.
   force_destroy = false
 
-  # Google's default is to keep, and to bill, every deleted and overwritten object for 7 days more. Checkpoints are
-  # overwritten all the time.
+  # What is deleted or overwritten can be restored for so long, and is billed so long.
   soft_delete_policy {
-    retention_duration_seconds = 0
+    retention_duration_seconds = var.soft_delete_days * 86400
   }
 
   # Nearline is billed for 30 days at least, and reading costs: it is for runs that were pulled long ago.
@@ -61,5 +60,5 @@ resource "google_storage_bucket" "checkpoints" {
   depends_on = [google_project_service.api]
 
   #checkov:skip=CKV_GCP_62:access logs need a second bucket; who reads checkpoints is in Cloud Audit Logs where that is on
-  #checkov:skip=CKV_GCP_78:old versions of checkpoints would be billed; hvdcloud verifies each upload by its checksum
+  #checkov:skip=CKV_GCP_78:nodes cannot replace checkpoints, and what else is deleted can be restored (soft delete)
 }

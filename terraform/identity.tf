@@ -8,24 +8,93 @@ resource "google_service_account" "node" {
   depends_on = [google_project_service.api]
 }
 
-resource "google_storage_bucket_iam_member" "node" {
+# Heads that replace lost nodes may make VMs, which no other node may: they are another account, and the same otherwise.
+resource "google_service_account" "head" {
+  count = length(var.self_replace) > 0 ? 1 : 0
+
+  project      = var.project
+  account_id   = "hvdcloud-head"
+  display_name = "hvdcloud heads that replace nodes"
+  description  = "managed-by=hvdcloud"
+
+  depends_on = [google_project_service.api]
+}
+
+locals {
+  node_members = merge(
+    { node = "serviceAccount:${google_service_account.node.email}" },
+    { for head in google_service_account.head : "head" => "serviceAccount:${head.email}" },
+  )
+}
+
+# Nodes run other people's code. They add checkpoints and read them; they neither replace nor delete one, of no experiment.
+resource "google_storage_bucket_iam_member" "node_adds" {
+  for_each = local.node_members
+
+  bucket = google_storage_bucket.checkpoints.name
+  role   = "roles/storage.objectCreator"
+  member = each.value
+}
+
+resource "google_storage_bucket_iam_member" "node_reads" {
+  for_each = local.node_members
+
+  bucket = google_storage_bucket.checkpoints.name
+  role   = "roles/storage.objectViewer"
+  member = each.value
+}
+
+# What they rewrite: the manifests, which say what a run has, and what is known of it. A checkpoint that a manifest no
+# longer names is there all the same.
+resource "google_storage_bucket_iam_member" "node_rewrites" {
+  for_each = local.node_members
+
   bucket = google_storage_bucket.checkpoints.name
   role   = "roles/storage.objectUser"
-  member = "serviceAccount:${google_service_account.node.email}"
+  member = each.value
+
+  condition {
+    title       = "hvdcloud-run-records"
+    description = "CLUSTER/RUN/.hvdcloud/: manifests, samples, events, state and log"
+
+    # https://cloud.google.com/iam/docs/conditions-attribute-reference
+    expression = join(" || ", [
+      "resource.name.extract(\"/.hvdcloud/{file}\").startsWith(\"manifest-\")",
+      "resource.name.extract(\"/.hvdcloud/{file}\").startsWith(\"samples-\")",
+      "resource.name.endsWith(\"/.hvdcloud/events.jsonl\")",
+      "resource.name.endsWith(\"/.hvdcloud/state.json\")",
+      "resource.name.endsWith(\"/.hvdcloud/log\")",
+    ])
+  }
 }
 
 resource "google_artifact_registry_repository_iam_member" "node" {
+  for_each = local.node_members
+
   project    = var.project
   location   = google_artifact_registry_repository.images.location
   repository = google_artifact_registry_repository.images.repository_id
   role       = "roles/artifactregistry.reader"
-  member     = "serviceAccount:${google_service_account.node.email}"
+  member     = each.value
 }
 
 resource "google_project_iam_member" "node_logs" {
+  for_each = local.node_members
+
   project = var.project
   role    = "roles/logging.logWriter"
-  member  = "serviceAccount:${google_service_account.node.email}"
+  member  = each.value
+}
+
+# So that what existed before there was a second account stays as it is.
+moved {
+  from = google_artifact_registry_repository_iam_member.node
+  to   = google_artifact_registry_repository_iam_member.node["node"]
+}
+
+moved {
+  from = google_project_iam_member.node_logs
+  to   = google_project_iam_member.node_logs["node"]
 }
 
 # -- builds by Cloud Build (hvdcloud build --remote) --------------------------------------------------------------------
@@ -71,28 +140,48 @@ resource "google_project_iam_custom_role" "self_delete" {
   depends_on = [google_project_service.api]
 }
 
-# A node may delete the nodes of its own cluster, which are named NAME-0, NAME-1 and so on. All nodes are the same
+# A node may delete the nodes of its own cluster, which are named NAME-0, NAME-1 and so on. The nodes of all clusters are one
 # account, though: what one cluster in the list may, every other may too.
+locals {
+  # IAM's part of CEL has no regular expressions. extract() gives "" where its template doesn't match, so the last line
+  # leaves out a name with one more hyphen: digits-2-0, of the cluster digits-2, also begins with "digits-". What is
+  # left over is a VM named digits- and something other than a number.
+  # https://cloud.google.com/iam/docs/conditions-attribute-reference
+  vms_of = {
+    for name in var.self_delete : name => join(" && ", [
+      "resource.type == \"compute.googleapis.com/Instance\"",
+      "resource.name.extract(\"/instances/{name}\").startsWith(\"${name}-\")",
+      "resource.name.extract(\"/instances/${name}-{number}-\") == \"\"",
+    ])
+  }
+}
+
 resource "google_project_iam_member" "self_delete" {
-  for_each = toset(var.self_delete)
+  for_each = local.vms_of
 
   project = var.project
   role    = google_project_iam_custom_role.self_delete[0].name
-  member  = "serviceAccount:${google_service_account.node.email}"
+  member  = local.node_members["node"]
 
   condition {
-    title       = "hvdcloud-${each.value}"
-    description = "VMs of the cluster ${each.value}"
+    title       = "hvdcloud-${each.key}"
+    description = "VMs of the cluster ${each.key}"
+    expression  = each.value
+  }
+}
 
-    # IAM's part of CEL has no regular expressions. extract() gives "" where its template doesn't match, so the last line
-    # leaves out a name with one more hyphen: digits-2-0, of the cluster digits-2, also begins with "digits-". What is
-    # left over is a VM named digits- and something other than a number.
-    # https://cloud.google.com/iam/docs/conditions-attribute-reference
-    expression = join(" && ", [
-      "resource.type == \"compute.googleapis.com/Instance\"",
-      "resource.name.extract(\"/instances/{name}\").startsWith(\"${each.value}-\")",
-      "resource.name.extract(\"/instances/${each.value}-{number}-\") == \"\"",
-    ])
+# A head of an account of its own ends its cluster too.
+resource "google_project_iam_member" "self_delete_by_head" {
+  for_each = { for name, condition in local.vms_of : name => condition if contains(var.self_replace, name) }
+
+  project = var.project
+  role    = google_project_iam_custom_role.self_delete[0].name
+  member  = local.node_members["head"]
+
+  condition {
+    title       = "hvdcloud-${each.key}"
+    description = "VMs of the cluster ${each.key}"
+    expression  = each.value
   }
 }
 
@@ -134,7 +223,7 @@ resource "google_project_iam_member" "self_replace" {
 
   project = var.project
   role    = google_project_iam_custom_role.self_replace[0].name
-  member  = "serviceAccount:${google_service_account.node.email}"
+  member  = local.node_members["head"]
 
   condition {
     title       = "hvdcloud-${each.value}"
@@ -148,13 +237,13 @@ resource "google_project_iam_member" "self_replace" {
   }
 }
 
-# A new node has the account of the existing ones.
+# A new node has the account of the existing ones, not the head's.
 resource "google_service_account_iam_member" "self_replace" {
   count = length(var.self_replace) > 0 ? 1 : 0
 
   service_account_id = google_service_account.node.name
   role               = "roles/iam.serviceAccountUser"
-  member             = "serviceAccount:${google_service_account.node.email}"
+  member             = local.node_members["head"]
 }
 
 # -- people and CI jobs that use hvdcloud ------------------------------------------------------------------------------
@@ -202,6 +291,14 @@ resource "google_service_account_iam_member" "operator" {
   for_each = toset(var.operators)
 
   service_account_id = google_service_account.node.name
+  role               = "roles/iam.serviceAccountUser"
+  member             = each.value
+}
+
+resource "google_service_account_iam_member" "operator_head" {
+  for_each = toset(length(var.self_replace) > 0 ? var.operators : [])
+
+  service_account_id = google_service_account.head[0].name
   role               = "roles/iam.serviceAccountUser"
   member             = each.value
 }

@@ -43,31 +43,8 @@ resource "google_compute_subnetwork" "other" {
   #checkov:skip=CKV_GCP_76:there is no IPv6 in this network
 }
 
-# Gloo and NCCL pick ports at random.
-resource "google_compute_firewall" "mesh" {
-  project     = var.project
-  name        = "hvdcloud-mesh"
-  description = "managed-by=hvdcloud: nodes to nodes"
-  network     = google_compute_network.hvdcloud.self_link
-  direction   = "INGRESS"
-  priority    = 1000
-  source_tags = ["hvdcloud"]
-  target_tags = ["hvdcloud"]
-
-  allow {
-    protocol = "tcp"
-  }
-
-  allow {
-    protocol = "udp"
-  }
-
-  allow {
-    protocol = "icmp"
-  }
-}
-
-# Who is not let in here: the internet. For a laptop's own address, hvdcloud makes a rule with each cluster, and deletes it.
+# Who is not let in here: the internet, and nodes. hvdcloud makes two rules with each cluster, and deletes them with it: for a
+# laptop's own address, and for this cluster's nodes among themselves, so that no job reaches the nodes of another.
 resource "google_compute_firewall" "iap" {
   project     = var.project
   name        = "hvdcloud-iap"

@@ -30,6 +30,11 @@ output "service_account" {
   value       = google_service_account.node.email
 }
 
+output "head_service_account" {
+  description = "gce.head_service_account of the clusters in self_replace; null: there are none"
+  value       = one(google_service_account.head[*].email)
+}
+
 output "build_service_account" {
   description = "image.remote.service_account"
   value       = google_service_account.build.email

@@ -120,6 +120,18 @@ variable "delete_after_days" {
   }
 }
 
+variable "soft_delete_days" {
+  description = "How long what is deleted in the bucket can be restored, and is billed: 7 to 90 days; 0: not at all."
+  type        = number
+  default     = 7
+
+  validation {
+    # https://cloud.google.com/storage/docs/soft-delete
+    condition     = var.soft_delete_days == 0 || try(var.soft_delete_days >= 7 && var.soft_delete_days <= 90 && floor(var.soft_delete_days) == var.soft_delete_days, false)
+    error_message = "soft_delete_days is 0, or 7 to 90 days."
+  }
+}
+
 variable "budget" {
   description = "E-mail when the project's bill of a month reaches 50, 90 and 100 % of this many dollars (or units of the billing account's currency). It ends nothing."
   type = object({

@@ -32,7 +32,7 @@ def fetch(
 
     items = [
         Download(
-            name=prefix + entry.name,
+            name=prefix + entry.object,
             target=path,
             size=entry.size,
             crc32c=entry.crc32c,

@@ -3,6 +3,9 @@
 Below `CLUSTER/RUN/` the head's files have their own path and those of node K are in `@node-K/`, so that two nodes that
 write one name never overwrite each other.
 
+In Cloud Storage nodes may add checkpoints and neither replace nor delete one, so what a file is rewritten with becomes
+an object of its own, `NAME@VERSION`, and the manifest says which one is the file. What is in `.hvdcloud/` they rewrite.
+
 A manifest is written before an upload too: `uploading` announces what is about to be replaced, so that a node that dies
 between the object and the manifest leaves nothing in the bucket that can't be verified.
 """
@@ -39,6 +42,7 @@ _LONGEST_NAME = 1024
 _HINT = "restore this object from a backup, or delete it to give up what this node wrote in this run"
 _READS = 5
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VERSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,12 @@ class Entry:
     generation: int  # Of the object; 0 where it is only announced.
     modified: float  # The file's modification time on its node, seconds since the epoch.
     sha256: str | None = None  # Hexadecimal, of the same bytes; None: written by a node before there was one.
+    version: str | None = None  # Of the object, where others of this name were there before and stay.
+
+    @property
+    def object(self) -> str:
+        """The object's path relative to `CLUSTER/RUN/`."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
 
 
 class BadManifestError(CheckpointError):
@@ -144,9 +154,7 @@ def to_json(manifest: Manifest) -> bytes:
 
 def _plain_entry(entry: Entry) -> dict[str, Any]:
     value = {key: getattr(entry, key) for key in _ENTRY_KEYS}
-    if entry.sha256 is None:
-        del value["sha256"]
-    return value
+    return {key: each for key, each in value.items() if each is not None}
 
 
 def usual_time(seconds: float) -> float:
@@ -190,7 +198,10 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 generation=field(raw, "generation", int, where),
                 modified=field(raw, "modified", (int, float), where),
                 sha256=field(raw, "sha256", str, where) if "sha256" in raw else None,
+                version=field(raw, "version", str, where) if "version" in raw else None,
             )
+            if entry.version is not None and not _VERSION.fullmatch(entry.version):
+                refuse(f"'version' of {where} is {_short(entry.version)}")
             if len(entry.name) > _LONGEST_NAME:
                 refuse(f"the name of {where} has {len(entry.name)} characters")
             try:

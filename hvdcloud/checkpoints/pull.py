@@ -358,7 +358,7 @@ def _that_fit(
     if sum(entry.size for entry in missing) > free:
         sizes = {info.name: info.size for info in bucket.list(prefix)}
         for entry in missing:
-            if (there := sizes.get(prefix + entry.name)) != entry.size:
+            if (there := sizes.get(prefix + entry.object)) != entry.size:
                 what = f"{entry.name} in {bucket.url} is not what the manifest promises: {entry.size} bytes"
                 failed[entry.name] = (
                     ObjectMissingError(what, hint="hvdcloud pull")

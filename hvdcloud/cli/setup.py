@@ -53,6 +53,16 @@ def setup(
     delete_after: Annotated[
         int | None, typer.Option(min=0, help="Delete checkpoints after this many days; 0: never.", metavar="DAYS")
     ] = None,
+    soft_delete_days: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=90,
+            help="How long what is deleted in the bucket can be restored, and is billed: 7 to 90, 0: not at all; "
+            "default: 7.",
+            metavar="DAYS",
+        ),
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(min=0, help="Send mail when a month costs this much; 0: no budget.", metavar="DOLLARS")
     ] = None,
@@ -69,7 +79,8 @@ def setup(
         bool | None,
         typer.Option(
             "--self-replace/--no-self-replace",
-            help="Let this cluster's head replace lost nodes of an elastic run; default: no.",
+            help="Let this cluster's head, and so its jobs, make VMs: it replaces lost nodes of an elastic run; "
+            "default: no.",
         ),
     ] = None,
     plan_only: Annotated[
@@ -120,6 +131,7 @@ def setup(
         nat=nat,
         operators=operator,
         delete_after_days=delete_after,
+        soft_delete_days=soft_delete_days,
         budget_dollars=budget,
         billing_account=billing_account,
         self_delete=self_delete,

@@ -321,7 +321,22 @@ class GceConfig(Section):
         description="subnetwork; a name: those of all regions that have one of this name, a URL: that of one region; "
         "a terraform output",
     )
-    service_account: str | None = Field(default=None, description="the nodes' service account; a terraform output")
+    service_account: str | None = Field(
+        default=None,
+        description="the nodes' service account, which a job acts as; a terraform output. default: the project's "
+        "default account",
+    )
+    head_service_account: str | None = Field(
+        default=None,
+        description="the head's service account, where it is not the others': it may replace lost nodes; a terraform "
+        "output",
+    )
+    self_delete: bool | None = Field(
+        default=None,
+        description="whether the nodes' tokens may be used for Compute Engine, so that nodes delete themselves and "
+        "replace lost ones where their account is allowed to; else they are good for storage, images and logs alone. "
+        "Default: unless service_account is default",
+    )
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(
         default=None,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hvdcloud.setup.terraform import WorkFolder
 
 DEFAULT_REGION = "us-central1"
+SOFT_DELETE_DAYS = 7
 MOST_SELF_DELETING = 20
 """Conditional grants of one role to one account: https://cloud.google.com/iam/quotas"""
 # https://cloud.google.com/resource-manager/docs/creating-managing-projects
@@ -34,6 +35,8 @@ class SetupOptions:
     operators: Sequence[str] | None = None
     delete_after_days: int | None = None
     """0: never."""
+    soft_delete_days: int | None = None
+    """0: not at all."""
     budget_dollars: int | None = None
     """0: none."""
     billing_account: str | None = None
@@ -91,6 +94,11 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
         ),
         "delete_after_days": (
             before.get("delete_after_days") if options.delete_after_days is None else options.delete_after_days or None
+        ),
+        "soft_delete_days": (
+            before.get("soft_delete_days", SOFT_DELETE_DAYS)
+            if options.soft_delete_days is None
+            else _soft_delete_days(options.soft_delete_days)
         ),
         "budget": _budget(options, before.get("budget")),
     }
@@ -164,6 +172,13 @@ def _bucket_name(given: str | None) -> str | None:
         message = f"--bucket: {given!r} is not a bucket's name"
         raise UsageError(message, hint="3 to 63 characters a-z, 0-9, '-', '_' and '.'; without a folder in it")
     return name
+
+
+def _soft_delete_days(days: int) -> int:
+    # https://cloud.google.com/storage/docs/soft-delete
+    if days and not 7 <= days <= 90:
+        raise UsageError(f"--soft-delete-days: {days} is not what Google takes", hint="7 to 90 days, or 0 for none")
+    return days
 
 
 def _members(given: Sequence[str]) -> list[str]:

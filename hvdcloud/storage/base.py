@@ -83,6 +83,11 @@ class Bucket(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def write_once(self) -> bool:
+        """Whether a checkpoint that is there is never replaced, since nodes may not have the right to. Where they hold
+        the bucket itself, as they do a folder, that would protect nothing and fill the disk."""
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects whose name starts with `prefix`, sorted by name, fetched page by page."""
 

@@ -57,6 +57,8 @@ _numbers = itertools.count()
 class FolderBucket:
     """See Bucket. `root` need not exist before the first write."""
 
+    write_once = False
+
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
         self._swept = False

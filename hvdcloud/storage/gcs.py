@@ -46,6 +46,8 @@ _FIELDS = "items(name,size,crc32c,generation,updated),nextPageToken"
 class GcsBucket:
     """See Bucket. Making one reads the credentials; no request goes to the bucket."""
 
+    write_once = True
+
     def __init__(
         self, *, bucket: str, prefix: str, endpoint: str | None, credentials_file: Path | None, retry_seconds: float
     ) -> None:
@@ -356,7 +358,8 @@ class GcsBucket:
         if code in (401, 403) or isinstance(error, GoogleAuthError):
             return CredentialsError(
                 f"{what} was refused: {_short(error)}",
-                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket",
+                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket; "
+                "hvdcloud setup gives nodes theirs",
             )
         if isinstance(error, OSError):
             return disk_error(error, path=Path(error.filename or "."), doing="writing")

@@ -30,6 +30,7 @@ run "everything_wrong" {
     var.self_replace,
     var.cheaper_after_days,
     var.delete_after_days,
+    var.soft_delete_days,
     var.budget,
   ]
 }
@@ -45,6 +46,7 @@ run "everything_wrong_in_another_way" {
     self_delete       = ["a-name-of-more-than-forty-characters-is-no-name"]
     self_replace      = ["a-name-of-more-than-forty-characters-is-no-name"]
     delete_after_days = -1
+    soft_delete_days  = 3
 
     budget = {
       billing_account = "01AB23-4C56DE-F78901"
@@ -60,6 +62,7 @@ run "everything_wrong_in_another_way" {
     var.self_delete,
     var.self_replace,
     var.delete_after_days,
+    var.soft_delete_days,
     var.budget,
   ]
 }

@@ -50,6 +50,18 @@ def bench(tmp_path: Path, delays: Delays, boot: BootDelays) -> Iterator[Bench]:
         assert bench.left == []
 
 
+# --- nothing is made without being asked ---------------------------------------------------------------------------
+
+
+def test_nodes_do_not_get_the_projects_default_account_unless_it_is_named(bench: Bench) -> None:
+    unset = bench.another(service_account=None)
+    (problem,) = unset.preflight(bench.spec())
+    assert "gce.service_account: default" in problem.hint
+    with pytest.raises(UsageError, match="is not set"):
+        unset.plan(bench.spec())
+    assert bench.calls() == {}
+
+
 # --- all goes well ----------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def life(emulator: Emulator, folder: Path, *, nodes: int) -> Calls:
         created=datetime.now(timezone.utc),
     )
     provider = GceProvider(
-        GceConfig(zones=["us-central1-a"], ssh=SshConfig(source="198.51.100.7/32")),
+        GceConfig(zones=["us-central1-a"], service_account="default", ssh=SshConfig(source="198.51.100.7/32")),
         LimitsConfig(),
         client=lambda: connect_client(project="test-project", endpoint=emulator.url),
     )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from hvdcloud.node.vms.compute import Compute
+from hvdcloud.config.model import GceConfig, LimitsConfig
+from hvdcloud.node.vms.compute import Compute, RefusedError
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.settings import settings_of
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import ZONE, Plain, until
 from tests.support.gce_bench import DELETE
+from tests.support.gce_requests import SPEC
 from tests.support.http_server import Asked, Reply, answering
 
 
@@ -70,6 +75,25 @@ def test_a_missing_permission_is_reported_at_once_by_name(emulator: Emulator, no
     }
     asked = [entry for entry in emulator.log.entries() if entry.method == DELETE]
     assert len(asked) == 3
+
+
+def test_a_node_whose_token_is_narrow_can_ask_compute_engine_for_nothing_whatever_its_account_may(
+    emulator: Emulator, node: Path
+) -> None:
+    emulator.access.allow(NODES_ACCOUNT, "*")
+    made = settings_of(
+        GceConfig(service_account="default"), LimitsConfig(), project="test-project", ssh_source="10.0.0.0/8"
+    )
+    [body] = bulk_insert_bodies(SPEC, made, zone=ZONE, vm_image="projects/p/global/images/i")
+    [account] = body["instanceProperties"]["serviceAccounts"]
+    narrow = identity_of_vm(emulator, account=NODES_ACCOUNT, zone=ZONE, scopes=account["scopes"])
+    with answering(narrow) as server:
+        node.write_text(json.dumps({**json.loads(node.read_text()), "metadata": server}))
+        refused = Compute().delete_vms(["vm-1"])
+        assert refused == {"vm-1": "403 insufficientPermissions: Request had insufficient authentication scopes."}
+        with pytest.raises(RefusedError, match="insufficient authentication scopes"):
+            Compute().call("POST", "instances/bulkInsert", body=body, deadline=time.monotonic() + 5)
+    assert {vm["name"] for vm in emulator.state.instances()} == {"vm-0", "vm-1", "vm-2"}
 
 
 def test_an_api_that_falters_is_asked_again_with_the_same_request_id(emulator: Emulator, node: Path) -> None:

@@ -8,17 +8,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.compute import Emulator
+from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server
 from tests.standins.terraform import MODULE, ROOT, VENV, change, fail, heal, missing, resources
 from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
+HEADS = "serviceAccount:hvdcloud-head@test-project.iam.gserviceaccount.com"
 BUILDS = "serviceAccount:hvdcloud-build@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
@@ -131,7 +133,7 @@ def test_an_installed_hvdcloud_has_every_file_of_the_module() -> None:
 
 def test_nothing_is_open_to_the_internet(everything: Workplace) -> None:
     rules = resources(everything.folder)["google_compute_firewall"].values()
-    assert {tuple(rule["source_ranges"] or ()) for rule in rules} == {(), ("35.235.240.0/20",)}
+    assert [rule["source_ranges"] for rule in rules] == [["35.235.240.0/20"]]
     assert all(rule["target_tags"] == ["hvdcloud"] for rule in rules)
 
 
@@ -139,12 +141,20 @@ def test_nodes_and_builds_may_only_do_their_work(place: Workplace) -> None:
     applied = place.apply()
     assert applied.returncode == 0, applied.stderr
     assert {(who, role) for who, role, _ in _bindings(place.folder)} == {
-        (NODES, "roles/storage.objectUser"),
+        (NODES, "roles/storage.objectCreator"),
+        (NODES, "roles/storage.objectViewer"),
+        (NODES, "roles/storage.objectUser"),  # with a condition
         (NODES, "roles/artifactregistry.reader"),
         (NODES, "roles/logging.logWriter"),
         (BUILDS, "roles/storage.admin"),
         (BUILDS, "roles/artifactregistry.writer"),
     }
+
+
+def test_nodes_replace_only_what_doctor_looks_for_too(place: Workplace) -> None:
+    assert place.apply().returncode == 0
+    found = [each for who, role, each in _bindings(place.folder) if (who, role) == (NODES, "roles/storage.objectUser")]
+    assert [each["condition"][0]["expression"] for each in found] == [RECORDS]
 
 
 def test_operators_may_start_builds_as_the_builds_account(everything: Workplace) -> None:
@@ -179,8 +189,9 @@ def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplac
 def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(everything: Workplace) -> None:
     role = "projects/test-project/roles/hvdcloudSelfReplace"
     (condition,) = (
-        binding["condition"][0] for who, each, binding in _bindings(everything.folder) if each == role and who == NODES
+        binding["condition"][0] for who, each, binding in _bindings(everything.folder) if each == role and who == HEADS
     )
+    assert [who for who, each, _ in _bindings(everything.folder) if each == role] == [HEADS]
     assert condition["title"] == "hvdcloud-digits"
     for kind in ("Instance", "Disk"):
         allowed = [
@@ -190,29 +201,29 @@ def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(ever
         ]
         assert allowed == ["digits-0", "digits-255"]
     assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
-    # It acts as itself, and as no other account.
-    users = [who for who, each, _ in _bindings(everything.folder) if each == "roles/iam.serviceAccountUser"]
+    # What it makes has the nodes' account, and never its own.
+    acting = [(who, each) for who, role, each in _bindings(everything.folder) if role == "roles/iam.serviceAccountUser"]
+    (target,) = (each["service_account_id"] for who, each in acting if who == HEADS)
+    assert "/hvdcloud@" in target
     operators = ["user:ada@example.com", "group:ci@example.com"]
-    assert sorted(users) == sorted([NODES, *operators, *operators])
+    assert sorted(who for who, _ in acting) == sorted([HEADS, *operators, *operators, *operators])
 
 
-class _Text(str):
-    """A string of CEL's, as IAM has it: https://cloud.google.com/iam/docs/conditions-attribute-reference"""
+def test_a_head_that_replaces_nodes_may_otherwise_do_what_nodes_may(everything: Workplace) -> None:
+    def grants(of: str) -> set[tuple[str, str]]:
+        return {
+            (role, binding["condition"][0]["title"] if binding["condition"] else "")
+            for who, role, binding in _bindings(everything.folder)
+            if who == of and "SelfReplace" not in role and role != "roles/iam.serviceAccountUser"
+        }
 
-    startsWith = str.startswith  # noqa: N815 - CEL's name
-
-    def extract(self, template: str) -> _Text:
-        before, after = re.split(r"\{\w+\}", template)
-        _, found, rest = self.partition(before)
-        text, end, _ = rest.partition(after) if after else (rest, "end", "")
-        return _Text(text if found and end else "")
+    assert grants(NODES) - grants(HEADS) == {("projects/test-project/roles/hvdcloudSelfDelete", "hvdcloud-digits-2")}
+    assert grants(HEADS) < grants(NODES)
 
 
 def _holds(expression: str, name: str, *, kind: str = "compute.googleapis.com/Instance") -> bool:
     collection = "disks" if kind.endswith("/Disk") else "instances"
-    path = _Text(f"projects/test-project/zones/us-central1-a/{collection}/{name}")
-    resource = SimpleNamespace(type=kind, name=path)
-    return bool(eval(expression.replace("&&", "and").replace("||", "or"), {"resource": resource}))
+    return holds(expression, name=f"projects/test-project/zones/us-central1-a/{collection}/{name}", kind=kind)
 
 
 def test_a_second_apply_has_nothing_to_do(everything: Workplace) -> None:
@@ -231,6 +242,7 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "regions": ["us-central1", "us-east1"],
         "subnetwork": "hvdcloud",
         "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
+        "head_service_account": "hvdcloud-head@test-project.iam.gserviceaccount.com",
         "build_service_account": "hvdcloud-build@test-project.iam.gserviceaccount.com",
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
@@ -238,13 +250,13 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
 
 
 def test_what_was_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
-    soft_delete = [{"retention_duration_seconds": 604800, "effective_time": None}]
+    soft_delete = [{"retention_duration_seconds": 0, "effective_time": None}]
     change(everything.folder, "google_storage_bucket", "test-project-hvdcloud", soft_delete_policy=soft_delete)
     change(everything.folder, "google_compute_firewall", "projects/test-project/global/firewalls/hvdcloud-iap")
     applied = everything.apply()
     assert "Apply complete! Resources: 1 added, 1 changed, 0 destroyed." in applied.stdout
     (bucket,) = resources(everything.folder)["google_storage_bucket"].values()
-    assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == 0
+    assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == 604800
     assert everything.plan().returncode == 0
 
 
@@ -273,7 +285,7 @@ def test_a_bucket_with_checkpoints_survives_destroy(tmp_path: Path) -> None:
         assert applied.returncode == 0, applied.stderr
         assert "hvdcloud" in emulator.state.networks
         assert "hvdcloud" in emulator.state.subnetworks["us-central1"]
-        assert set(emulator.state.firewalls) == {"hvdcloud-mesh", "hvdcloud-iap"}
+        assert set(emulator.state.firewalls) == {"hvdcloud-iap"}
 
         _upload(storage.url, bucket="test-project-hvdcloud", name="digits/model.pt")
         destroyed = place.destroy()

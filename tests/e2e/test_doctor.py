@@ -18,6 +18,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import doctor
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
 from tests.support.harness import Ended, Project, labelled, project_in, until
@@ -207,6 +208,17 @@ def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, 
     examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
 
 
+def test_nodes_without_an_account_of_their_own_are_refused_before_anything_is_asked(
+    cloud: RecordsCloud, tmp_path: Path
+) -> None:
+    unset = well(cloud, tmp_path, gce={"service_account": None})
+    default = "gce.service_account: default"
+    examine(unset).failed("service account", "is not set", "hvdcloud setup", default, exit_code=2)
+    refused = unset.hvdcloud("up", "--dry-run", expect=2)
+    assert "hvdcloud setup" in refused.err
+    assert default in refused.err
+
+
 def test_nodes_that_no_policy_lets_pull_or_write_are_warned_of(
     cloud: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
@@ -230,6 +242,20 @@ def test_nodes_that_no_policy_lets_pull_or_write_are_warned_of(
     )
     with bucket_policy(storage, []):
         assert " or use the bucket gs://bucket" in examine(named).checks["node rights"]["message"]
+    nodes = {"members": [f"serviceAccount:{NODES_ACCOUNT}"]}
+    google.policies[repository] = [reader]
+    adds, reads, everything = (
+        {"role": f"roles/storage.{role}", **nodes} for role in ("objectCreator", "objectViewer", "objectUser")
+    )
+    with bucket_policy(storage, [adds, reads]):
+        hint = examine(named).checks["node rights"]["hint"]
+        assert hint.count("roles/storage.") == 1
+        assert f"--role=roles/storage.objectUser --condition='title=hvdcloud-run-records,expression={RECORDS}'" in hint
+    with bucket_policy(storage, [everything]):
+        found = examine(named).checks["node rights"]
+        assert found["status"] == "warning"
+        assert "may delete and replace every checkpoint in gs://bucket; so may each job" in found["message"]
+    google.policies.clear()
     with bucket_policy(storage, None):
         report = examine(project)
         assert (report.exit_code, report.names("unknown")) == (0, ["node rights"])
@@ -278,12 +304,14 @@ def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsClou
     settings = cloud.cloud.storage.settings
     settings["softDeletePolicy"] = {"retentionDurationSeconds": "604800"}
     report = examine(project)
-    assert (report.exit_code, report.checks["bucket"]["status"]) == (0, "warning")
-    assert "billed, for 7 more days" in report.checks["bucket"]["message"]
+    assert (report.exit_code, report.checks["bucket"]["status"]) == (0, "ok")
+    assert "can be restored for 7 days, and is billed so long" in report.checks["bucket"]["message"]
     settings.update({"location": "EUROPE-WEST4", "locationType": "region"})
     assert "traffic between regions" in examine(project).checks["bucket"]["message"]
     settings.update({"location": "US-CENTRAL1", "softDeletePolicy": {}})
-    assert examine(project).checks["bucket"]["status"] == "ok"
+    found = examine(project).checks["bucket"]
+    assert found["status"] == "ok"
+    assert "what is deleted is gone (hvdcloud setup --soft-delete-days 7)" in found["message"]
 
 
 def test_a_registry_that_refuses_or_is_not_there_is_reported(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import elastic_run
-from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud import HEAD_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.cloud_views import BOOT_SECONDS, left, zone_of
 from tests.support.elastic_run import Training
 from tests.support.harness import Project, Screen, until
@@ -21,15 +21,15 @@ NAME = "t-h-new"
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Nodes may make their like; nothing is left when all tests are over."""
+    """The head may make nodes, and no other node may; nothing is left when all tests are over."""
     with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         access = cloud.emulator.access
         # What terraform's self_replace allows (terraform/identity.tf).
         for verb in ("delete", "get", "getGuestAttributes"):
             access.allow(
-                NODES_ACCOUNT, f"compute.instances.{verb}", resource=f"projects/test-project/zones/*/instances/{NAME}-*"
+                HEAD_ACCOUNT, f"compute.instances.{verb}", resource=f"projects/test-project/zones/*/instances/{NAME}-*"
             )
-        access.allow(NODES_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
+        access.allow(HEAD_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
         yield cloud
         assert cloud.left() == []
 
@@ -55,7 +55,7 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_replaced_by_the_hea
     project = cloud.project(
         tmp_path,
         NAME,
-        gce={"spot": "workers"},
+        gce={"spot": "workers", "head_service_account": HEAD_ACCOUNT, "self_delete": False},
         run={
             "command": "python train.py --epochs 1000 --pause 0.1",
             "elastic": {"min": 1, "max": 2},
@@ -74,8 +74,8 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_replaced_by_the_hea
     before = made(cloud, node)
     cloud.emulator.preempt(zone_of(cloud, node), node)
     until(lambda: made(cloud, node) not in (None, before), seconds=BOOT_SECONDS, what="another VM")
-    assert makers(cloud)[-1] == NODES_ACCOUNT
-    assert makers(cloud).count(NODES_ACCOUNT) == 1
+    assert makers(cloud)[-1] == HEAD_ACCOUNT
+    assert makers(cloud).count(HEAD_ACCOUNT) == 1
 
     # The laptop is back, and knows the new node by what it sent to the provider.
     until(lambda: newest_run(project)["world"] == 2, seconds=BOOT_SECONDS, what="the world to be whole again")

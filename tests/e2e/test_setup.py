@@ -78,6 +78,12 @@ class Lab:
         return {key: at(key) for key in KEYS}
 
     @property
+    def gce(self) -> dict[str, Any]:
+        """What hvdcloud.yaml says of Compute Engine."""
+        found: dict[str, Any] = yaml.safe_load(self.file.read_text())["gce"]
+        return found
+
+    @property
     def state_file(self) -> Path:
         return self.project.state / "_setup" / LAB / "terraform.tfstate"
 
@@ -105,7 +111,7 @@ class Lab:
         info = self.emulator.keys.credentials(self.emulator.url)
         credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
         provider = GceProvider(
-            GceConfig(zones=["us-central1-a"], ssh=SshConfig(source="198.51.100.7/32")),
+            GceConfig(zones=["us-central1-a"], service_account="default", ssh=SshConfig(source="198.51.100.7/32")),
             LimitsConfig(),
             client=lambda: ComputeClient(project=LAB, credentials=credentials, endpoint=self.emulator.url),
         )
@@ -192,15 +198,44 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
 
 def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     lab.setup("--yes")
-    change(lab.cloud, "google_compute_firewall", f"projects/{LAB}/global/firewalls/hvdcloud-mesh")
+    change(lab.cloud, "google_compute_firewall", f"projects/{LAB}/global/firewalls/hvdcloud-iap")
     change(lab.cloud, "google_storage_bucket", f"{LAB}-hvdcloud", public_access_prevention="inherited")
     done = lab.setup("--yes")
-    assert "+ firewall rule hvdcloud-mesh" in done.err
+    assert "+ firewall rule hvdcloud-iap" in done.err
     assert "~ bucket gs://test-project-hvdcloud (public_access_prevention; changed outside hvdcloud)" in done.err
-    assert "created firewall rule hvdcloud-mesh" in done.err
+    assert "created firewall rule hvdcloud-iap" in done.err
     assert "changed bucket gs://test-project-hvdcloud" in done.err
     (bucket,) = lab.resources["google_storage_bucket"].values()
     assert bucket["public_access_prevention"] == "enforced"
+
+
+def test_a_head_that_may_make_vms_is_another_account_and_what_that_means_is_said_before(lab: Lab) -> None:
+    lab.setup("--yes")
+    assert lab.gce.keys().isdisjoint({"head_service_account", "self_delete"})
+    head = f"hvdcloud-head@{LAB}.iam.gserviceaccount.com"
+    planned = lab.setup("--self-replace", "--plan-only")
+    assert "+ service account hvdcloud-head" in planned.err
+    assert "of any machine type, number and duration" in planned.err
+    done = lab.setup("--self-replace", "--yes")
+    assert "limits.max_cost does not bind them" in done.err
+    assert lab.gce["head_service_account"] == head
+    assert lab.gce["service_account"] == KEYS[("gce", "service_account")]
+    makers = [each for each in lab.resources["google_project_iam_member"].values() if "SelfReplace" in each["role"]]
+    assert [each["member"] for each in makers] == [f"serviceAccount:{head}"]
+    assert "nothing to do" in lab.setup().out
+
+    lab.setup("--no-self-replace", "--no-self-delete", "--yes")
+    assert lab.gce["head_service_account"] == KEYS[("gce", "service_account")]
+    assert lab.gce["self_delete"] is False
+    assert "google_project_iam_custom_role" not in lab.resources
+
+
+def test_days_to_restore_what_is_deleted_are_a_choice(lab: Lab) -> None:
+    for words, days in (((), 7), (("--soft-delete-days", "30"), 30), ((), 30), (("--soft-delete-days", "0"), 0)):
+        lab.setup("--yes", *words)
+        (bucket,) = lab.resources["google_storage_bucket"].values()
+        assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == days * 86400
+    lab.setup("--yes", "--soft-delete-days", "3", expect=2)
 
 
 def test_choices_stay_until_others_are_made(lab: Lab) -> None:

@@ -13,6 +13,7 @@ from tests.support.http_server import Asked, Reply, answering
 
 EMAIL = "laptop@lab.iam.gserviceaccount.com"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 AUDIENCE = "https://oauth2.googleapis.com/token"
 """What google-auth signs for, wherever the token server is."""
 
@@ -39,7 +40,7 @@ class Account:
         if fields.get("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer":
             return 400, {"error": "unsupported_grant_type"}
         claims = jwt.decode(fields["assertion"], certs=self._public(), audience=AUDIENCE)
-        if claims["iss"] != EMAIL or claims["scope"] != SCOPE or not self.tokens:
+        if claims["iss"] != EMAIL or claims["scope"] not in (SCOPE, STORAGE_SCOPE) or not self.tokens:
             return 400, {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}
         token = self.tokens.pop(0) if len(self.tokens) > 1 else self.tokens[0]
         self.issued.append(token)

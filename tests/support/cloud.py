@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.cloudbuild import BUILDER, CloudBuildServer
 from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
@@ -15,6 +16,7 @@ from tests.standins.compute.machines import Machines, shared_layers
 from tests.standins.compute.machines_layers import Layers
 from tests.standins.registry import TokenServer, free_port, google_like_registry, lasting_port, share_layers, storage_of
 from tests.standins.storage import StorageServer, running_server
+from tests.standins.storage.iam import Iam
 from tests.support.harness import Project, project_in
 from tests.support.http_server import Reply, answering
 
@@ -23,8 +25,21 @@ NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 """The VMs' service account: may read images and use the bucket, and nothing else unless `emulator.access` allows it."""
 SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
 """The one that `hvdcloud setup` makes, likewise."""
+HEAD_ACCOUNT = f"hvdcloud-head@{PROJECT}.iam.gserviceaccount.com"
+"""The one that it makes for heads that replace nodes."""
 BUILD_ACCOUNT = f"hvdcloud-build@{PROJECT}.iam.gserviceaccount.com"
 """The one that `hvdcloud setup` makes for builds: may push images and use the bucket."""
+
+LAPTOP = "user:laptop@example.com"
+_NODES = [f"serviceAccount:{each}" for each in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT)]
+BUCKET_POLICY: Sequence[dict[str, Any]] = [
+    {"role": "roles/storage.objectUser", "members": [LAPTOP]},
+    {"role": "roles/storage.admin", "members": [f"serviceAccount:{each}" for each in (BUILDER, BUILD_ACCOUNT)]},
+    {"role": "roles/storage.objectCreator", "members": _NODES},
+    {"role": "roles/storage.objectViewer", "members": _NODES},
+    {"role": "roles/storage.objectUser", "members": _NODES, "condition": {"expression": RECORDS}},
+]
+"""As terraform/ makes it."""
 
 
 @dataclass
@@ -134,7 +149,7 @@ def running_cloud(
 
         def account(token: str) -> str:
             try:
-                return emulator.keys.check(f"Bearer {token}")
+                return emulator.keys.owner(f"Bearer {token}")
             except ApiError:
                 return ""
 
@@ -145,12 +160,13 @@ def running_cloud(
                 BUILD_ACCOUNT: ("pull", "push"),
                 NODES_ACCOUNT: ("pull",),
                 SETUP_ACCOUNT: ("pull",),
+                HEAD_ACCOUNT: ("pull",),
                 "": None,
             }
             return roles.get(account(token), ()) if emulator.access.settled(account(token)) else ()
 
         def may_use_bucket(email: str) -> bool:
-            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, BUILDER, BUILD_ACCOUNT)
+            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT, BUILDER, BUILD_ACCOUNT)
             return known and emulator.access.settled(email)
 
         addresses = tuple({"127.0.0.1", here})
@@ -165,6 +181,7 @@ def running_cloud(
                 host=here,
                 # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
                 authorize=lambda token: not token or may_use_bucket(account(token)),
+                iam=Iam(lambda token: f"serviceAccount:{account(token)}" if token else LAPTOP, BUCKET_POLICY),
             )
         )
         builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))

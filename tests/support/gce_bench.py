@@ -43,6 +43,7 @@ class Bench:
         settings: dict[str, Any] = {
             "zones": [A, B, W],
             "gpu": GpuConfig(type="nvidia-tesla-t4"),
+            "service_account": "default",
             "ssh": SshConfig(source="198.51.100.7/32"),
             **changes,
         }

@@ -10,9 +10,7 @@ from tests.support import gce_samples
 
 SPEC = dataclasses.replace(gce_samples.SPEC, id="a1b2c3")
 
-SETTINGS = dataclasses.replace(
-    gce_samples.SETTINGS, service_account="nodes@p.iam.gserviceaccount.com", max_run_seconds=43200
-)
+SETTINGS = dataclasses.replace(gce_samples.SETTINGS, max_run_seconds=43200)
 
 
 def settings(**changes: Any) -> Settings:

@@ -137,7 +137,7 @@ class GceWorkshop:
         self.provider: Provider = self.another_provider()
 
     def another_provider(self) -> Provider:
-        config = GceConfig(zones=[ZONE], ssh=SshConfig(source="198.51.100.7/32"))
+        config = GceConfig(zones=[ZONE], service_account="default", ssh=SshConfig(source="198.51.100.7/32"))
         return GceProvider(config, LimitsConfig(), client=self._client)
 
     def _client(self) -> ComputeClient:

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.config.model import GceConfig, LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity import candidates
+from hvdcloud.providers.gce.capacity.preflight import no_account
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc
-from hvdcloud.providers.gce.settings import Settings
+from hvdcloud.providers.gce.settings import Settings, settings_of
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
 from tests.support.price_table import write_prices
@@ -31,7 +33,7 @@ VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
 VARIANTS = [
     {},
     {"spot": "all"},
-    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": None},
+    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": "default", "self_delete": False},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
@@ -170,6 +172,55 @@ def test_a_time_that_compute_engine_does_not_take_is_refused(seconds: int) -> No
         )
 
 
+def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
+    storage, logs = (
+        "https://www.googleapis.com/auth/devstorage.read_write",
+        "https://www.googleapis.com/auth/logging.write",
+    )
+    everything = "https://www.googleapis.com/auth/cloud-platform"
+    account = "hvdcloud@p.iam.gserviceaccount.com"
+
+    def accounts(**changes: Any) -> Any:
+        config = GceConfig.model_validate(changes)
+        made = settings_of(config, LimitsConfig(), project="p", ssh_source="198.51.100.7/32")
+        [body] = request.bulk_insert_bodies(SPEC, made, zone="us-central1-a", vm_image=VM_IMAGE)
+        return body["instanceProperties"]["serviceAccounts"]
+
+    assert accounts(service_account=account) == [{"email": account, "scopes": [everything]}]
+    assert accounts(service_account=account, self_delete=False) == [{"email": account, "scopes": [storage, logs]}]
+    # In many projects it is an editor of everything.
+    assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
+
+
+def test_only_the_head_gets_the_account_that_may_make_vms() -> None:
+    head, node = "hvdcloud-head@p.iam.gserviceaccount.com", SETTINGS.service_account
+    everything = "https://www.googleapis.com/auth/cloud-platform"
+
+    def accounts(**changes: Any) -> dict[str, Any]:
+        return {
+            name: made["serviceAccounts"]
+            for names, made in by_role(head_service_account=head, **changes)
+            for name in names
+        }
+
+    workers = {f"digits-{index}": [{"email": node, "scopes": [everything]}] for index in (1, 2, 3)}
+    assert accounts() == {"digits-0": [{"email": head, "scopes": [everything]}], **workers}
+    assert accounts(spot="workers", head_machine_type="n1-standard-2") == accounts()
+    # The head asks Compute Engine whether or not the others do.
+    narrow = accounts(self_delete=False)
+    assert narrow["digits-0"] == accounts()["digits-0"]
+    assert everything not in narrow["digits-1"][0]["scopes"]
+    assert accounts(indices=[2]) == {"digits-2": workers["digits-2"]}
+
+
+def test_no_node_gets_the_default_account_unasked() -> None:
+    [problem] = no_account(settings(service_account=None))
+    assert problem.error is UsageError
+    assert "hvdcloud setup" in problem.hint
+    assert "gce.service_account: default" in problem.hint
+    assert no_account(settings(service_account="default")) == no_account(SETTINGS) == []
+
+
 def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:
     assert properties()["guestAccelerators"] == [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]
     assert "guestAccelerators" not in properties(machine_type="g2-standard-8")
@@ -263,14 +314,19 @@ def needed(*existing: dict[str, Any], **changes: Any) -> list[str]:
 
 
 MESH = rule(sourceRanges=[], sourceTags=["hvdcloud"], allowed=[{"IPProtocol": "all"}])
+OWN = "hvdcloud-digits-a1b2c3"
 
 
-def test_no_rule_is_made_where_terraform_s_rules_do() -> None:
+def test_no_rule_for_ssh_is_made_where_terraform_s_rule_does() -> None:
     assert needed() == ["ssh", "mesh"]
     assert needed(rule()) == ["mesh"]
-    assert needed(MESH) == ["ssh"]
-    assert needed(rule(), MESH) == []
-    assert needed(rule(sourceRanges=["35.235.240.0/20"]), MESH, ssh_source="iap") == []
+    assert needed(rule(sourceRanges=["35.235.240.0/20"]), ssh_source="iap") == ["mesh"]
+
+
+def test_a_rule_that_lets_every_cluster_in_does_not_stand_for_this_cluster_s_own() -> None:
+    assert needed(rule(), MESH) == ["mesh"]
+    assert needed(rule(), {**MESH, "sourceTags": ["hvdcloud-words-ffffff"]}) == ["mesh"]
+    assert needed(rule(), {**MESH, "sourceTags": [OWN], "targetTags": [OWN]}) == []
 
 
 @pytest.mark.parametrize(
@@ -290,7 +346,7 @@ def test_no_rule_is_made_where_terraform_s_rules_do() -> None:
     ],
 )
 def test_a_rule_that_does_not_let_this_laptop_in_does_not_count(change: Any) -> None:
-    assert needed(rule(**change), MESH) == ["ssh"]
+    assert needed(rule(**change)) == ["ssh", "mesh"]
 
 
 def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
@@ -399,10 +455,11 @@ def test_what_a_vm_costs_that_may_not_delete_itself_is_said(known_prices: Settin
         zones, _ = budget.paid_zones(settings, ["us-central1-a"], nodes=2)
         return [notice for notice in budget.notices(settings, zones, [], nodes=2) if "switched off" in notice]
 
-    # 0.010 x 730
-    [notice] = said(dataclasses.replace(known_prices, service_account=None))
-    assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
-    assert said(dataclasses.replace(known_prices, service_account="nodes@p.iam.gserviceaccount.com")) == []
+    for changes in ({"service_account": "default"}, {"self_delete": False}):
+        # 0.010 x 730
+        [notice] = said(dataclasses.replace(known_prices, **changes))
+        assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
+    assert said(known_prices) == []
 
 
 def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settings) -> None:

@@ -54,12 +54,21 @@ def test_what_is_written_is_read_back() -> None:
     announced = Entry(name="c", size=0, crc32c="AAAAAA==", generation=0, modified=2.0)
     for manifest in (
         MANIFEST,
+        Manifest(cluster="c", run=RUN, node=0, complete=False, files=[replace(ENTRY, version="0badcafe-01234567")]),
         Manifest(cluster="c", run=RUN, node=3, complete=False, files=[], uploading=[announced], resumed="r1"),
     ):
         read = from_json(to_json(manifest), source="x")
         assert to_json(read) == to_json(manifest)
         assert list(read.files) == list(manifest.files)
         assert list(read.uploading) == list(manifest.uploading)
+
+
+def test_a_later_version_is_an_object_beside_the_first_under_the_same_file_name() -> None:
+    later = replace(ENTRY, version="0badcafe")
+    assert (ENTRY.object, later.object) == ("a/b.pt", "a/b.pt@0badcafe")
+    assert later.name == ENTRY.name
+    (written,) = json.loads(to_json(replace(MANIFEST, files=[later])))["files"]
+    assert written["version"] == "0badcafe"
 
 
 def test_its_form_is_the_documented_one() -> None:
@@ -130,6 +139,10 @@ def test_its_form_is_the_documented_one() -> None:
         b'{"version":' + b"9" * 5000 + b"}",
         b"\xff\xfe\x00",
         b" " * (LARGEST + 1),
+        *(
+            plain_entry(version=each)
+            for each in (None, 1, "", "x", "0BADCAFE", "0badcafe/x", "0badcafe-", "../0badcafe")
+        ),
         plain(files=[json.loads(plain())["files"][0]] * 2),
     ],
     ids=lambda data: ascii(data[-40:]),

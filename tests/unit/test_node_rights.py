@@ -51,3 +51,13 @@ def test_who_may_pull(of_repository: Bindings | None, of_project: Bindings | Non
 )
 def test_who_may_write_a_bucket(of_bucket: Bindings, of_project: Bindings, may: bool | None) -> None:
     assert granted(NODES, WRITE_ROLES, project="lab", policies=(of_bucket, of_project)) is may
+
+
+@pytest.mark.parametrize(
+    ("conditional", "may"),
+    [(False, None), (True, True)],
+)
+def test_a_right_with_a_condition_counts_where_one_is_expected(conditional: bool, may: bool | None) -> None:
+    of_bucket = [binding("roles/storage.objectUser", ME, condition={"title": "hvdcloud-run-records"})]
+    found = granted(NODES, WRITE_ROLES, project="lab", policies=(of_bucket, []), conditional=conditional)
+    assert found is may

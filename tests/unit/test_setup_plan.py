@@ -38,6 +38,22 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
                     after={"member": "user:ann@lab", "role": "roles/iam.serviceAccountUser"},
                     after_unknown={"service_account_id": True},
                 ),
+                entry(
+                    'google_storage_bucket_iam_member.node_rewrites["head"]',
+                    ["create"],
+                    after={
+                        "bucket": "lab-hvdcloud",
+                        "role": "roles/storage.objectUser",
+                        "condition": [{"title": "hvdcloud-run-records"}],
+                    },
+                    after_unknown={"member": True},
+                ),
+                entry(
+                    "google_service_account_iam_member.self_replace[0]",
+                    ["create"],
+                    after={"role": "roles/iam.serviceAccountUser"},
+                    after_unknown={"member": True, "service_account_id": True},
+                ),
                 entry("google_compute_network.hvdcloud", ["create"], after={"name": "hvdcloud"}),
                 entry(
                     'google_project_iam_member.self_delete["digits"]',
@@ -80,6 +96,8 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
         "+ grant to the nodes' service account: storage.objectUser on bucket lab-hvdcloud",
         "+ grant to the builds' service account: storage.admin on bucket lab-hvdcloud",
         "+ grant to user:ann@lab: iam.serviceAccountUser on the builds' service account",
+        "+ grant to the heads' service account: storage.objectUser on bucket lab-hvdcloud, if hvdcloud-run-records",
+        "+ grant to the heads' service account: iam.serviceAccountUser on the nodes' service account",
         "- grant to serviceAccount:n@lab: hvdcloudSelfDelete on the project, if hvdcloud-digits",
         "+ something new x",
     ]

@@ -4,11 +4,13 @@ A file is left alone while any process has it open for writing or mapped shared 
 last change. Then its CRC32C is taken; if its status is the same afterwards and no process writes it, the bytes are
 promised to the bucket, which refuses any others. What is about to be uploaded is announced in the manifest first, and
 listed in it afterwards, so that a kill -9 at any point leaves a bucket that can be verified and an uploader that can
-continue.
+continue. In Cloud Storage a checkpoint is never replaced: what a file is rewritten with becomes another object.
 """
 
 from __future__ import annotations
 
+import base64
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,7 @@ from hvdcloud.checkpoints.manifest import (
     run_prefix,
     to_json,
 )
-from hvdcloud.errors import CheckpointError, HvdcloudError
+from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError
 from hvdcloud.node.uploads.open_files import being_written
 from hvdcloud.node.uploads.restore import read_baseline
 from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
@@ -64,6 +66,10 @@ class _Found:
 
 class _SkippedError(Exception):
     """Not tried, because the bucket has just proved unreachable."""
+
+
+class _TakenError(_SkippedError):
+    """The bucket has something else under this name, and it stays."""
 
 
 class Uploader:
@@ -105,6 +111,8 @@ class Uploader:
         self._announced: dict[str, Entry] = {}
         self._known: dict[str, Signature] = {}
         self._seen: dict[str, tuple[Signature, float]] = {}
+        self._taken: set[str] = set()
+        """Names of objects that are there and in no manifest of this node."""
 
     def scan(self, *, final: bool = False) -> UploadReport:
         """Upload what is ready. Network and bucket errors are in the result, not raised: the next scan tries again.
@@ -277,7 +285,9 @@ class Uploader:
         names = {promised[file.name].name for file in files}
         self._adopt([entry for name, entry in self._announced.items() if name in names])
         for file in files:
-            self._announced[promised[file.name].name] = promised[file.name]
+            entry = promised[file.name]
+            promised[file.name] = entry = replace(entry, version=self._version(entry))
+            self._announced[entry.name] = entry
         self._complete = False
         self._dirty = True
         self._save()
@@ -288,7 +298,7 @@ class Uploader:
                 raise _SkippedError
             entry = promised[file.name]
             try:
-                return self._bucket.upload(file.path, self._prefix + entry.name, crc32c=entry.crc32c)
+                return self._send(file, entry)
             except BucketUnreachableError:
                 unreachable.set()
                 raise
@@ -299,6 +309,30 @@ class Uploader:
         for group, workers in ((small, WORKERS_SMALL), (large, WORKERS_LARGE)):
             for outcome in parallel(group, upload, workers=workers):
                 self._settle(outcome.item, promised[outcome.item.name], outcome.result, outcome.error, found)
+
+    def _version(self, entry: Entry) -> str | None:
+        """By what the object is told from earlier ones of this file; None: there are none, or it replaces them."""
+        if not self._bucket.write_once or (entry.name not in self._entries and entry.name not in self._taken):
+            return None
+        version = base64.b64decode(entry.crc32c).hex()
+        # A job can make objects under names that it foresees.
+        return version if f"{entry.name}@{version}" not in self._taken else f"{version}-{os.urandom(4).hex()}"
+
+    def _send(self, file: File, entry: Entry) -> ObjectInfo:
+        name = self._prefix + entry.object
+        if not self._bucket.write_once:
+            return self._bucket.upload(file.path, name, crc32c=entry.crc32c)
+        try:
+            return self._bucket.upload(file.path, name, crc32c=entry.crc32c, if_generation=0)
+        except (PreconditionError, CredentialsError):
+            # There is one already, or, said in the words of rights: it may not be replaced.
+            there = self._bucket.stat(name)
+            if there is None:
+                raise
+            if (there.size, there.crc32c) == (entry.size, entry.crc32c):
+                return there
+            self._taken.add(entry.object)
+            raise _TakenError from None
 
     def _settle(
         self, file: File, entry: Entry, info: ObjectInfo | None, error: Exception | None, found: _Found
@@ -353,7 +387,7 @@ class Uploader:
     def _adopt(self, announced: Sequence[Entry]) -> None:
         """List uploads whose outcome is not known, if the bucket has their bytes."""
         stat = self._bucket.stat
-        for outcome in parallel(announced, lambda entry: stat(self._prefix + entry.name), workers=WORKERS_SMALL):
+        for outcome in parallel(announced, lambda entry: stat(self._prefix + entry.object), workers=WORKERS_SMALL):
             if outcome.error is not None:
                 raise outcome.error
             entry, info = outcome.item, outcome.result

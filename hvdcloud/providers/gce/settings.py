@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import GceConfig, LimitsConfig
 
 
+DEFAULT_ACCOUNT = "default"
+"""As `gce.service_account`, and as the API names it: the project's default service account."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What is the same for every cluster of one configuration."""
@@ -31,7 +35,7 @@ class Settings:
     subnetwork: str | None
     """URL: of one region; name: of one in each region that nodes may be in."""
     service_account: str | None
-    """E-mail address; None: the project's default."""
+    """E-mail address, or DEFAULT_ACCOUNT; None: not chosen, and no node is made."""
     ssh_source: str
     """`iap`, or one range of IPv4 addresses: `198.51.100.7/32`."""
     max_run_seconds: int
@@ -45,6 +49,10 @@ class Settings:
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+    head_service_account: str | None = None
+    """The head's, which replaces lost nodes; None: as the others'."""
+    self_delete: bool = True
+    """Nodes may ask Compute Engine for their deletion."""
 
     @property
     def needs_external_ip(self) -> bool:
@@ -117,11 +125,13 @@ def settings_of(
         gpu_count=gpu.count if gpu else 0,
         spot=config.spot or "none",
         head_machine_type=config.head_machine_type,
+        head_service_account=config.head_service_account,
         disk_gb=config.disk_gb,
         vm_image_profile=config.vm_image,
         network=config.network,
         subnetwork=config.subnetwork,
         service_account=config.service_account,
+        self_delete=config.service_account != DEFAULT_ACCOUNT if config.self_delete is None else config.self_delete,
         ssh_source=ssh_source,
         max_run_seconds=int(limits.max_run_duration),
         max_cost=limits.max_cost,

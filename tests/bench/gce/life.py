@@ -37,7 +37,7 @@ def main(endpoint: str, nodes: int) -> None:
         authorized_key=new_key_pair("bench").public,
         created=datetime.now(timezone.utc),
     )
-    config = GceConfig(zones=[ZONE], ssh=SshConfig(source="198.51.100.7/32"))
+    config = GceConfig(zones=[ZONE], service_account="default", ssh=SshConfig(source="198.51.100.7/32"))
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "journal.jsonl")
         mark("imported")

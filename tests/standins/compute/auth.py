@@ -11,7 +11,7 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -57,6 +57,7 @@ class Keys:
         self._project = project
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[str, float]] = {}
+        self._narrow: set[str] = set()
 
     def credentials(self, url: str) -> dict[str, str]:
         """The service account's key, as Google's console hands it out."""
@@ -71,11 +72,17 @@ class Keys:
             "universe_domain": "googleapis.com",
         }
 
-    def issue(self, email: str) -> tuple[str, float]:
-        """An access token, and the seconds it's valid."""
+    def issue(self, email: str, *, scopes: Collection[str] = SCOPES) -> tuple[str, float]:
+        """An access token, and the seconds it's valid.
+
+        Args:
+            scopes: of a VM's service account; without one of SCOPES, it is good for other services alone.
+        """
         token = f"ya29.{secrets.token_urlsafe(32)}"
         with self._lock:
             self._tokens[token] = (email, time.time() + self.token_seconds)
+            if SCOPES.isdisjoint(scopes):
+                self._narrow.add(token)
         return token, self.token_seconds
 
     def revoke(self) -> None:
@@ -101,7 +108,25 @@ class Keys:
         return {"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"}
 
     def check(self, header: str | None) -> str:
-        """The e-mail address of the caller.
+        """The e-mail address of a caller of Compute Engine's.
+
+        Raises:
+            ApiError: 401; 403 for a token without a scope for it.
+        """
+        email = self.owner(header)
+        if (header or "").partition(" ")[2] in self._narrow:
+            info = {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+                "domain": "googleapis.com",
+                "metadata": {"service": "compute.googleapis.com"},
+            }
+            message = "Request had insufficient authentication scopes."
+            raise ApiError(403, "insufficientPermissions", message, details=[info])
+        return email
+
+    def owner(self, header: str | None) -> str:
+        """The e-mail address of whom a token is.
 
         Raises:
             ApiError: 401.

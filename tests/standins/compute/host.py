@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.standins.compute.backing import Instance, metadata_of
@@ -18,7 +18,7 @@ class Host:
         world: Workers,
         zone: str,
         *,
-        token: Callable[[str], tuple[str, float]],
+        token: Callable[[str, Sequence[str]], tuple[str, float]],
         powered_off: Callable[[Vm], None],
     ) -> None:
         self.project = world.project
@@ -83,4 +83,4 @@ class Host:
             accounts = vm.resource.get("serviceAccounts", []) if vm else []
         if not accounts:
             raise LookupError(f"{name} has no service account")
-        return self._token(accounts[0]["email"])
+        return self._token(accounts[0]["email"], accounts[0].get("scopes", []))

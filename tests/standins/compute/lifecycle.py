@@ -25,7 +25,9 @@ NOTICE_SECONDS = 30.0
 class Lifecycle:
     """Moves the instances of a world on, with their machines."""
 
-    def __init__(self, world: Workers, backing: Backing, *, token: Callable[[str], tuple[str, float]]) -> None:
+    def __init__(
+        self, world: Workers, backing: Backing, *, token: Callable[[str, Sequence[str]], tuple[str, float]]
+    ) -> None:
         self.world = world
         self.backing = backing
         self._token = token

@@ -78,7 +78,9 @@ class Emulator:
         self.faults: Faults = self.state.faults
         self.keys = Keys(project=project, token_seconds=token_seconds)
         self.access = Access(self.keys.email)
-        self.lifecycle = Lifecycle(self.state, backing or Records(), token=self.keys.issue)
+        self.lifecycle = Lifecycle(
+            self.state, backing or Records(), token=lambda email, scopes: self.keys.issue(email, scopes=scopes)
+        )
         self.api = Api(self.state, self.lifecycle, self.keys, self.access, page_size=page_size)
         self.log: Log = self.api.log
         # It speaks to this package's parts in its turn.

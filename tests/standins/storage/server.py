@@ -16,11 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
+from tests.standins.storage.iam import Iam
 from tests.standins.storage.resources import bucket_resource, object_resource
-from tests.standins.storage.store import CHUNK, Store, Version
+from tests.standins.storage.store import CHUNK, Conditions, Store, Version
 from tests.standins.storage.uploads import CONDITIONS, WRITABLE, Uploads, conditions_of
 
 
@@ -35,6 +37,7 @@ class StorageServer:
         keep_generations: what is overwritten stays readable by its generation, as with object versioning.
         md5: compute and serve MD5.
         authorize: whether a request with this bearer token ("" for none) may pass; None: every one may.
+        iam: what those that pass may do with objects; None: everything.
 
     Attributes:
         bindings: of every bucket's IAM policy; None: nobody may read it.
@@ -52,13 +55,21 @@ class StorageServer:
         keep_generations: bool = False,
         md5: bool = True,
         authorize: Callable[[str], bool] | None = None,
+        iam: Iam | None = None,
     ) -> None:
         self.authorize = authorize
-        self.bindings: list[dict[str, Any]] | None = [{"role": "roles/storage.objectUser", "members": ["allUsers"]}]
+        self.iam = iam
+        every = {"members": ["allUsers"]}
+        self.bindings: list[dict[str, Any]] | None = [
+            {"role": "roles/storage.objectCreator", **every},
+            {"role": "roles/storage.objectViewer", **every},
+            {"role": "roles/storage.objectUser", **every, "condition": {"title": "records", "expression": RECORDS}},
+        ]
         self.denied: set[str] = set()
         self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
         self.uploads = Uploads(self.store)
+        self.uploads.permit = self._permit_upload
         self.faults = Faults()
         self.page_size = page_size
         # How many requests came with each bearer token.
@@ -83,6 +94,20 @@ class StorageServer:
     ) -> None:
         """See faults.py."""
         self.faults.add({"path": path, "action": action, "method": method, "times": times, "skip": skip})
+
+    def permit(self, request: Request, verb: str, bucket: str, name: str | None = None) -> None:
+        """Raises ApiError: whose request it is may not do that."""
+        if self.iam is not None:
+            self.iam.require(_token_of(request), f"storage.objects.{verb}", bucket=bucket, name=name)
+
+    def _permit_upload(self, request: Request, bucket: str, name: str, conditions: Conditions) -> None:
+        self.permit(request, "create", bucket, name)
+        present = self.store.bucket(bucket).live.get(name)
+        if self.iam is not None and present is not None:
+            if self.iam.conditions_first:
+                conditions.check(present, reading=False)
+            # https://cloud.google.com/storage/docs/access-control/iam-permissions: to replace one is to delete it too.
+            self.permit(request, "delete", bucket, name)
 
     def __enter__(self) -> StorageServer:
         self._thread.start()
@@ -167,10 +192,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _authorize(owner: StorageServer, request: Request) -> None:
-    token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
+    token = _token_of(request)
     owner.tokens[token] += 1
     if owner.authorize is not None and not owner.authorize(token):
         raise ApiError(401, "authError", "Invalid Credentials")
+
+
+def _token_of(request: Request) -> str:
+    return (request.headers.get("Authorization") or "").removeprefix("Bearer ")
 
 
 # -- routes ----------------------------------------------------------------------------------------------------------
@@ -217,11 +246,13 @@ def _route(owner: StorageServer, request: Request) -> None:
             _get(owner, request, bucket, name)
         case ("DELETE", ["storage", "v1", "b", bucket, "o", name]):
             request.allow("generation", *CONDITIONS)
+            owner.permit(request, "delete", bucket, name)
             owner.store.delete(bucket, name, generation=request.number("generation"), conditions=conditions_of(request))
             request.answer_bytes(b"", status=204)
         case ("PATCH", ["storage", "v1", "b", bucket, "o", name]):
             request.allow("generation", "projection", *CONDITIONS)
             changes = request.json()
+            owner.permit(request, "update", bucket, name)
             if unknown := set(changes) - (WRITABLE - {"name", "bucket", "crc32c", "md5Hash"}):
                 raise invalid(f"not writable: {', '.join(sorted(unknown))}")
             version = owner.store.patch(
@@ -260,6 +291,7 @@ def _list_buckets(owner: StorageServer, request: Request) -> None:
 
 
 def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> None:
+    owner.permit(request, "list", bucket_name)
     request.allow("prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "projection")
     bucket = owner.store.bucket(bucket_name)
     prefix = request.query.get("prefix", "")
@@ -303,6 +335,7 @@ def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> N
 
 
 def _get(owner: StorageServer, request: Request, bucket: str, name: str) -> None:
+    owner.permit(request, "get", bucket, name)
     request.allow("generation", "projection", *CONDITIONS)
     version = owner.store.find(bucket, name, generation=request.number("generation"))
     conditions_of(request).check(version, reading=True)
@@ -354,6 +387,7 @@ def _byte_range(header: str | None, size: int) -> tuple[int, int, int]:
 def _compose(owner: StorageServer, request: Request, bucket: str, name: str) -> Version:
     request.allow("ifGenerationMatch", "ifMetagenerationMatch")
     body = request.json()
+    owner.uploads.permit(request, bucket, name, conditions_of(request))
     if set(body) - {"sourceObjects", "destination", "kind"} or not 1 <= len(body.get("sourceObjects", [])) <= 32:
         raise invalid("compose takes 1 to 32 sourceObjects and a destination")
     sources: list[Version] = []

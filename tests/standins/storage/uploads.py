@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,8 @@ class Uploads:
         self._store = store
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
+        self.permit: Callable[[Request, str, str, Conditions], None] = lambda *_: None
+        """Raises ApiError: the caller may not make this object."""
 
     def insert(self, request: Request, bucket: str) -> Version | None:
         """POST …/o?uploadType=…; None: already answered."""
@@ -109,7 +112,8 @@ class Uploads:
         except BaseException:
             incoming.discard()
             raise
-        return self._store.commit(
+        return self._commit(
+            request,
             bucket,
             name,
             incoming,
@@ -152,7 +156,8 @@ class Uploads:
         except BaseException:
             incoming.discard()
             raise
-        return self._store.commit(
+        return self._commit(
+            request,
             bucket,
             name,
             incoming,
@@ -161,12 +166,23 @@ class Uploads:
             conditions=conditions_of(request),
         )
 
+    def _commit(
+        self, request: Request, bucket: str, name: str, incoming: Incoming, *, conditions: Conditions, **options: Any
+    ) -> Version:
+        try:
+            self.permit(request, bucket, name, conditions)
+        except ApiError:
+            incoming.discard()
+            raise
+        return self._store.commit(bucket, name, incoming, conditions=conditions, **options)
+
     # -- resumable -------------------------------------------------------------------------------------------------
 
     def _initiate(self, request: Request, bucket: str) -> None:
         name, kept, promised = split_metadata(request.json(), request)
         kept.setdefault("contentType", request.headers.get("x-upload-content-type") or "application/octet-stream")
         length = request.headers.get("x-upload-content-length")
+        self.permit(request, bucket, name, conditions_of(request))
         session = Session(
             bucket=bucket,
             name=name,
@@ -199,7 +215,8 @@ class Uploads:
                 return None
             session.promised.update(hash_header(request))
             try:
-                session.version = self._store.commit(
+                session.version = self._commit(
+                    request,
                     session.bucket,
                     session.name,
                     session.incoming,

@@ -24,7 +24,7 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.plan.request import network_path
-from hvdcloud.providers.gce.settings import Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
 from hvdcloud.units import counted
 
 IMAGE_FAMILIES = {
@@ -93,7 +93,7 @@ def preflight(
         zones: `gce.zones`; empty: wherever the machine type and the GPU are.
         today: decides which GPUs are still available.
     """
-    problems = wrong_settings(spec, settings, today=today)
+    problems = wrong_settings(spec, settings, today=today) or no_account(settings)
     if problems:
         return Preflight(problems, [], [], "")
     found = look_ahead(client, spec, settings, zones=zones)
@@ -155,6 +155,16 @@ def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> lis
     except UsageError as error:
         return [Problem.of(error)]
     return _not_on_demand(settings, spec)
+
+
+def no_account(settings: Settings) -> list[Problem]:
+    """Nodes get the project's default account only where that is written: in many projects it is an editor of
+    everything, and so would be the job, with all that it imports."""
+    if settings.service_account:
+        return []
+    message = "gce.service_account is not set: a job could do all that the project's default account may"
+    hint = f"hvdcloud setup makes an account that may do little; or write gce.service_account: {DEFAULT_ACCOUNT}"
+    return [Problem(message=message, hint=hint)]
 
 
 def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Problem]:

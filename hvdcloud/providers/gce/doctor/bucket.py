@@ -14,7 +14,7 @@ from hvdcloud.providers.gce.doctor.permissions import Login
 
 _BASE_PATH = "/storage/v1/"
 _PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
-"""What pulling takes, and what the role roles/storage.objectUser has; the nodes' account needs the same."""
+"""What pulling and builds take, and what the role roles/storage.objectUser has; nodes have less (node_rights.py)."""
 # Where multi-regions and predefined dual-regions are: https://cloud.google.com/storage/docs/locations
 _WIDE = {"US": ("us-",), "EU": ("europe-",), "ASIA": ("asia-",), "NAM4": ("us-",), "EUR4": ("europe-",)}
 
@@ -73,7 +73,6 @@ def bucket_policy(login: Login, name: str) -> dict[str, Any]:
 
 
 def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Finding:
-    name = url.removeprefix("gs://").partition("/")[0]
     location = str(bucket.get("location", "")).upper()
     said = f"{url} can be written" + (f"; it is in {location.lower()}" if location else "")
     here = region is None or not location or region.upper() == location or region.startswith(_WIDE.get(location, "-"))
@@ -84,11 +83,9 @@ def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Findin
         )
     seconds = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
     if seconds:
-        return warning(
-            f"{said}; what is deleted is kept, and billed, for {seconds / 86400:g} more days (soft delete)",
-            hint=f"gcloud storage buckets update gs://{name} --clear-soft-delete, if you do not want that",
-        )
-    return fine(said)
+        days = f"{seconds / 86400:g} days"
+        return fine(f"{said}; what is deleted can be restored for {days}, and is billed so long (soft delete)")
+    return fine(f"{said}; what is deleted is gone (hvdcloud setup --soft-delete-days 7)")
 
 
 def _storage(login: Login) -> Any:

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, Status, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, networks, quota
-from hvdcloud.providers.gce.capacity.preflight import Outlook, kinds, look_ahead, needed_of_zone, wrong_settings
+from hvdcloud.providers.gce.capacity.preflight import (
+    Outlook,
+    kinds,
+    look_ahead,
+    needed_of_zone,
+    no_account,
+    wrong_settings,
+)
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.node_rights import check_node_rights
@@ -88,16 +95,24 @@ class _Checks:
 
     def _service_account(self) -> Finding:
         account = self._config.service_account
-        return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
+        if account is None:
+            return _problem(no_account(self._settings(project="none")))
+        found = [
+            permissions.check_service_account(self._login(), account=each, setup=setup_hint())
+            for each in filter(None, (account, self._config.head_service_account))
+        ]
+        return _worst(found)
 
     def _node_rights(self) -> Finding:
-        return check_node_rights(
-            self._login(),
-            account=self._config.service_account,
-            repository=self._repository,
-            bucket=self._spec.bucket,
-            setup=setup_hint(),
-        )
+        if self._config.service_account is None:
+            return unknown("not checked: see service account")
+        found = [
+            check_node_rights(
+                self._login(), account=each, repository=self._repository, bucket=self._spec.bucket, setup=setup_hint()
+            )
+            for each in filter(None, (self._config.service_account, self._config.head_service_account))
+        ]
+        return _worst(found)
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -299,6 +314,11 @@ class _Checks:
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None
+
+
+def _worst(found: Sequence[Finding]) -> Finding:
+    """Of the nodes' account and the head's: the first that is not as it should be, else the nodes'."""
+    return next((each for each in found if each.status is not Status.OK), found[0])
 
 
 def _described(kind: NodeKind) -> str:

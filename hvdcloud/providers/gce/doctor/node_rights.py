@@ -14,7 +14,7 @@ from hvdcloud.checks import Finding, fine, unknown, warning
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.doctor.bucket import bucket_policy
-from hvdcloud.providers.gce.doctor.permissions import Login, default_account
+from hvdcloud.providers.gce.doctor.permissions import Login, account_of_nodes
 
 Bindings = Sequence[Mapping[str, Any]]
 """`[{"role": "roles/editor", "members": ["serviceAccount:…"]}]`, https://cloud.google.com/iam/docs/reference/rest/v1/Policy"""
@@ -31,19 +31,31 @@ PULL_ROLES = frozenset(
 # https://cloud.google.com/storage/docs/access-control/iam-roles; the legacy ones are what editors of the project have.
 _WRITERS = ("objectUser", "objectAdmin", "admin", "legacyBucketOwner", "legacyBucketWriter")
 WRITE_ROLES = frozenset(f"roles/storage.{each}" for each in _WRITERS)
+"""To add, read, replace and delete."""
+ADD_ROLES = WRITE_ROLES | {"roles/storage.objectCreator"}
+READ_ROLES = WRITE_ROLES | {"roles/storage.objectViewer"}
+_FILE = 'resource.name.extract("/.hvdcloud/{file}")'
+RECORDS = " || ".join(
+    (
+        *(f'{_FILE}.startsWith("{each}-")' for each in ("manifest", "samples")),
+        *(f'resource.name.endsWith("/.hvdcloud/{each}")' for each in ("events.jsonl", "state.json", "log")),
+    )
+)
+"""The condition with which nodes may replace objects: what a run has and what is known of it, not its checkpoints.
+Terraform's is the same (terraform/identity.tf)."""
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 
-def check_node_rights(login: Login, *, account: str | None, repository: str | None, bucket: str, setup: str) -> Finding:
+def check_node_rights(login: Login, *, account: str, repository: str | None, bucket: str, setup: str) -> Finding:
     """Whether nodes may pull the image and write checkpoints.
 
     Args:
-        account: e-mail address; None: the project's default.
+        account: e-mail address, or DEFAULT_ACCOUNT.
         repository: `image.repository`; None, or not of Artifact Registry: pulling is not looked at.
         bucket: `gs://BUCKET[/PREFIX]`.
         setup: how to get an account that may.
     """
-    email = account or default_account(login)
+    email = account_of_nodes(login, account)
     if not email or not bucket.startswith("gs://"):
         return unknown("not checked: see service account and bucket")
     found = _REPOSITORY.match(repository or "")
@@ -57,17 +69,18 @@ def check_node_rights(login: Login, *, account: str | None, repository: str | No
         ),
     ]
     of_project, of_bucket, of_images = side_by_side(_answer, questions, only_reads=True)
+    policies = (of_bucket, of_project if project == login.project else None)
+    wanted = {"objectCreator": ADD_ROLES, "objectViewer": READ_ROLES, "objectUser": WRITE_ROLES}
+    may_use = {
+        role: granted(email, roles, project=project, policies=policies, conditional=role == "objectUser")
+        for role, roles in wanted.items()
+    }
+    use = f"gcloud storage buckets add-iam-policy-binding gs://{name} --member=serviceAccount:{email} "
     grants: list[tuple[bool | None, str, str]] = [
         (
-            granted(
-                email,
-                WRITE_ROLES,
-                project=project,
-                policies=(of_bucket, of_project if project == login.project else None),
-            ),
+            False if False in may_use.values() else None if None in may_use.values() else True,
             f"use the bucket gs://{name}",
-            f"gcloud storage buckets add-iam-policy-binding gs://{name} --member=serviceAccount:{email} "
-            "--role=roles/storage.objectUser",
+            " && ".join(use + _role_words(role) for role, may in may_use.items() if may is False),
         )
     ]
     if found:
@@ -81,20 +94,44 @@ def check_node_rights(login: Login, *, account: str | None, repository: str | No
     if lacking:
         return warning(
             f"no role lets {email}, which nodes run as, {' or '.join(what for what, _ in lacking)}",
-            hint=" && ".join(command for _, command in lacking) if account else setup,
+            hint=" && ".join(command for _, command in lacking) if account == email else setup,
         )
     if unclear := [what for may, what, _ in grants if may is None]:
         return unknown(
             f"the IAM policies, as far as they may be read, do not tell whether nodes may {' and '.join(unclear)}"
         )
+    if granted(email, WRITE_ROLES, project=project, policies=policies):
+        return warning(
+            f"{email}, which nodes run as, may delete and replace every checkpoint in gs://{name}; so may each job",
+            hint=f"{setup}; then its role there can go: gcloud storage buckets get-iam-policy gs://{name}",
+        )
     return fine(f"nodes may {' and '.join(what for _, what, _ in grants)}")
 
 
-def granted(email: str, roles: Collection[str], *, project: str, policies: Sequence[Bindings | None]) -> bool | None:
+def _role_words(role: str) -> str:
+    """The role, in words of gcloud's; objectUser only for what nodes have to replace."""
+    words = f"--role=roles/storage.{role}"
+    # Where a policy has a condition, gcloud asks for one unless it is told that there is none.
+    return (
+        f"{words} --condition=None"
+        if role != "objectUser"
+        else f"{words} --condition='title=hvdcloud-run-records,expression={RECORDS}'"
+    )
+
+
+def granted(
+    email: str,
+    roles: Collection[str],
+    *,
+    project: str,
+    policies: Sequence[Bindings | None],
+    conditional: bool = False,
+) -> bool | None:
     """Whether one of the policies gives the account one of the roles.
 
     Args:
         policies: the resource's, then its project's; None: it cannot be read.
+        conditional: with a condition will do.
 
     Returns:
         False if none does; None if that cannot be told: groups, conditions, custom roles, policies that are not read.
@@ -104,17 +141,21 @@ def granted(email: str, roles: Collection[str], *, project: str, policies: Seque
     # https://cloud.google.com/storage/docs/access-control/iam#convenience-values
     members |= {f"project{role.rpartition('/')[2].capitalize()}:{project}" for role in basic}
     answers = [None if policy is None else False for policy in policies]
-    answers += [_gives(binding, members, roles) for policy in policies for binding in policy or ()]
+    answers += [
+        _gives(binding, members, roles, conditional=conditional) for policy in policies for binding in policy or ()
+    ]
     return True if True in answers else None if None in answers else False
 
 
-def _gives(binding: Mapping[str, Any], members: Collection[str], roles: Collection[str]) -> bool | None:
+def _gives(
+    binding: Mapping[str, Any], members: Collection[str], roles: Collection[str], *, conditional: bool
+) -> bool | None:
     role, given = str(binding["role"]), binding.get("members", ())
     custom = not role.startswith("roles/")
     if role not in roles and not custom:
         return False
     if any(member in members for member in given):
-        return None if custom or "condition" in binding else True
+        return None if custom or ("condition" in binding and not conditional) else True
     others = ("group:", "domain:", "principal:", "principalSet:")
     return None if any(member.startswith(others) for member in given) else False
 

@@ -14,6 +14,7 @@ from hvdcloud.google.errors import ApiError
 from hvdcloud.google.http import BASE_PATH, Transport, api_errors
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import GceConfig
@@ -249,17 +250,17 @@ def missing(login: Login, permissions: Sequence[str]) -> list[str]:
     return [permission for permission in permissions if permission not in found.get("permissions", [])]
 
 
-def check_service_account(login: Login, *, account: str | None, setup: str) -> Finding:
+def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
     """Whether we may make VMs that run as their service account.
 
     Args:
-        account: None: the project's default.
+        account: e-mail address, or DEFAULT_ACCOUNT.
         setup: how to get one.
     """
-    email = account or default_account(login)
+    email = account_of_nodes(login, account)
     if not email:
         return failed(
-            f"project {login.project} has no default service account, and gce.service_account is not set",
+            f"project {login.project} has no default service account (gce.service_account: {DEFAULT_ACCOUNT})",
             hint=setup,
             error=UsageError,
         )
@@ -279,14 +280,19 @@ def check_service_account(login: Login, *, account: str | None, setup: str) -> F
             f"--project={login.project} --member={login.member} --role=roles/iam.serviceAccountUser",
             error=CredentialsError,
         )
-    if account is None:
+    if account == DEFAULT_ACCOUNT:
         said = "which the organization may allow more than nodes need, or nothing at all"
         return warning(f"nodes run as {email}, the project's default, {said}", hint=setup)
     return fine(f"nodes run as {email}")
 
 
+def account_of_nodes(login: Login, account: str) -> str:
+    """The e-mail address of gce.service_account; "": the project has no default account."""
+    return default_account(login) if account == DEFAULT_ACCOUNT else account
+
+
 def default_account(login: Login) -> str:
-    """The service account of VMs that name none; "": there is none."""
+    """The project's default service account; "": there is none."""
     try:
         return str(login.client().get_project().get("defaultServiceAccount", ""))
     except ApiError as error:

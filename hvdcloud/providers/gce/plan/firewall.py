@@ -20,8 +20,9 @@ def firewall_bodies(
 ) -> list[dict[str, Any]]:
     """`Firewall` bodies that the cluster needs beside the `existing` rules of the network's project.
 
-    One lets the laptop (or IAP) reach the containers' sshd, one lets the nodes reach each other: Horovod, Open MPI and
-    NCCL pick ports at random. None where rules on the tag `hvdcloud`, such as Terraform's, do so already.
+    One lets the laptop (or IAP) reach the containers' sshd, unless a rule on the tag `hvdcloud`, such as Terraform's,
+    does so already. One lets the nodes reach each other: Horovod, Open MPI and NCCL pick ports at random. That is this
+    cluster's own in any case: a rule on a tag that all clusters have lets each job reach every other one's nodes.
     """
     # Firewall rules have no labels: a cleanup reads the owner from here.
     description = " ".join(f"{key}={value}" for key, value in spec.labels.items())
@@ -34,7 +35,8 @@ def missing_in_shared_vpc(
     """The rules that the host project lacks, with the commands for its administrator: nothing is made there.
 
     A firewall rule is made in its network's own project, else "Cross project referencing is not allowed"; that takes
-    rights in the host project (https://cloud.google.com/vpc/docs/shared-vpc#iam_in_shared_vpc).
+    rights in the host project (https://cloud.google.com/vpc/docs/shared-vpc#iam_in_shared_vpc). So the nodes of all
+    clusters there share one rule.
 
     Args:
         existing: the host project's.
@@ -122,7 +124,7 @@ def _lets_ssh_in(rule: Mapping[str, Any], source: ipaddress.IPv4Network) -> bool
 def _lets_nodes_talk(rule: Mapping[str, Any], tag: str, ranges: Sequence[str]) -> bool:
     sources = rule.get("sourceTags", [])
     inside = [ipaddress.IPv4Network(each) for each in ranges]
-    among_nodes = NETWORK_TAG in sources or tag in sources or (bool(inside) and all(_comes_from(rule, inside)))
+    among_nodes = tag in sources or (bool(inside) and all(_comes_from(rule, inside)))
     return among_nodes and any(_allows_tcp(allowed, ports=(1, 65535)) for allowed in rule.get("allowed", []))
 
 

@@ -5,7 +5,7 @@ Bodies have the JSON form of the API's discovery document (compute.v1): camelCas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -33,6 +33,7 @@ NETWORK_TAG = "hvdcloud"
 DRIVER = "R580"
 """The last driver branch for Volta and Pascal, which newer GPUs take as well: NVIDIA's data center driver notes."""
 
+_SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
 """Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
 
@@ -48,7 +49,8 @@ def bulk_insert_bodies(
 ) -> list[dict[str, Any]]:
     """`BulkInsertInstanceResource` bodies, each for all of its nodes or none, to be sent to `zone` one after the other.
 
-    One for each kind of node: a request has one machine type and one scheduling for all of its VMs.
+    One for each kind of node, and for a head of an account of its own: a request has one machine type, one scheduling
+    and one account for all of its VMs.
 
     Args:
         zone: such as `us-central1-a`.
@@ -70,16 +72,25 @@ def bulk_insert_bodies(
             "minCount": str(group.nodes),
             "perInstanceProperties": {spec.node_name(index): {} for index in group.indices},
             "instanceProperties": _instance_properties(
-                spec, settings, group.kind, zone=zone, vm_image=vm_image, run_seconds=run_seconds
+                spec, settings, group, zone=zone, vm_image=vm_image, run_seconds=run_seconds
             ),
         }
-        for group in groups(settings, wanted)
+        for group in _requested_together(settings, wanted)
     ]
 
 
+def _requested_together(settings: Settings, indices: Iterable[int]) -> list[Group]:
+    found = groups(settings, indices)
+    if settings.head_service_account is None:
+        return found
+    parts = [(group, [i for i in group.indices if i > 0], [i for i in group.indices if i == 0]) for group in found]
+    return [Group(kind=group.kind, indices=tuple(part)) for group, *both in parts for part in both if part]
+
+
 def _instance_properties(
-    spec: ClusterSpec, settings: Settings, kind: NodeKind, *, zone: str, vm_image: str, run_seconds: int
+    spec: ClusterSpec, settings: Settings, group: Group, *, zone: str, vm_image: str, run_seconds: int
 ) -> dict[str, Any]:
+    kind = group.kind
     machine = catalog.machine(kind.machine_type)
     properties: dict[str, Any] = {
         # Here machine, accelerator and disk types are bare names, not URLs as in `instances.insert`.
@@ -99,8 +110,7 @@ def _instance_properties(
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
-        # Scopes are wide because IAM is what limits the account; Artifact Registry needs more than the storage scopes.
-        "serviceAccounts": [{"email": settings.service_account or "default", "scopes": [SCOPE]}],
+        "serviceAccounts": [_account(settings, is_head=0 in group.indices)],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
@@ -116,6 +126,18 @@ def _instance_properties(
     if machine.takes_gpus and kind.gpu_type and kind.gpu_count:
         properties["guestAccelerators"] = [{"acceleratorType": kind.gpu_type, "acceleratorCount": kind.gpu_count}]
     return properties
+
+
+def _account(settings: Settings, *, is_head: bool) -> dict[str, Any]:
+    """Who a node is, and what its tokens are good for, whatever IAM allows that account.
+
+    Images are pulled with a storage scope: https://cloud.google.com/artifact-registry/docs/integrate-compute
+    """
+    own = settings.head_service_account if is_head else None
+    wide = settings.self_delete or own is not None
+    scopes = [SCOPE] if wide else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
+    # Without one, only more nodes come to a cluster that an earlier version has made.
+    return {"email": own or settings.service_account or DEFAULT_ACCOUNT, "scopes": scopes}
 
 
 def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
