@@ -197,6 +197,7 @@ def result_of_followed(cluster: str, followed: Followed) -> RunResult:
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
+    from hvdcloud.checkpoints.manifest import run_prefix
     from hvdcloud.cluster.nodes_gone import not_whole
     from hvdcloud.remote.code import Sending, list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
@@ -258,7 +259,13 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "command": command,
         "env": environment,
         "resume": resume,
-        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=endpoint),
+        # What it continues from may itself continue from an earlier run of the cluster's name.
+        "credentials": context.platform.storage_credentials(
+            cluster.bucket,
+            endpoint=endpoint,
+            writes=run_prefix(cluster.name, run_id),
+            reads=[f"{cluster.name}/"] if resume else [],
+        ),
         "elastic": elastic is not None,
     }
     indices = {node.name: node.index for node in cluster.nodes}
