@@ -23,7 +23,7 @@ ENDPOINT_VARIABLE = "HVDCLOUD_STS_ENDPOINT"
 GOOGLE_ENDPOINT = "https://sts.googleapis.com/v1/token"
 WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a kind of token
+_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
 
 def boundary(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> Any:
@@ -40,16 +40,23 @@ def boundary(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> Any:
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     rules = []
     for role, folder in [(WRITER, writes), *((READER, folder) for folder in reads)]:
-        object_name = json.dumps(f"projects/_/buckets/{name}/objects/{prefix}{folder}")
+        below = _quoted(f"projects/_/buckets/{name}/objects/{prefix}{folder}")
         # Where objects are listed, the resource is the bucket, and the folder is what the request asks for.
-        listed = f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith({json.dumps(prefix + folder)})'
+        listed = (
+            f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith({_quoted(prefix + folder)})'
+        )
         rule = AccessBoundaryRule(
             available_resource=f"//storage.googleapis.com/projects/_/buckets/{name}",
             available_permissions=[f"inRole:{role}"],
-            availability_condition=AvailabilityCondition(f"resource.name.startsWith({object_name}) || {listed}"),
+            availability_condition=AvailabilityCondition(f"resource.name.startsWith({below}) || {listed}"),
         )
         rules.append(rule)
     return CredentialAccessBoundary(rules=rules)
+
+
+def _quoted(text: str) -> str:
+    """A string of the Common Expression Language."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def storage_token(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> str:

@@ -17,6 +17,7 @@ from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
@@ -309,6 +310,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             context.state.save(replace(record, runs=(*record.runs, run_id)))
             context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
             fleet.head.call(f"launch {run_id}", payload=payload)
+            keep_renewing(context, cluster)
     except NodeRefusedError as error:
         context.state.save(record)
         if "active" not in error.answer:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
+from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.state import Event, Member, RunState
@@ -163,6 +164,7 @@ class Observer:
                 fresh.start()
 
     def _ask_provider(self) -> None:
+        lend(self._context, self._cluster)
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
                 found = self._context.query()

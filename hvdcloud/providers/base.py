@@ -162,6 +162,9 @@ class Platform(Protocol):
             CredentialsError: this machine has none, or they are refused.
         """
 
+    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+        """Whether what `storage_credentials` returns is a token that ends, and has to be sent again in time."""
+
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
 

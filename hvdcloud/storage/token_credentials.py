@@ -13,11 +13,11 @@ from google.auth.exceptions import RefreshError
 from hvdcloud.storage.token_file import WAITING, token_expiry
 
 
-class TokenCredentials(Credentials):  # type: ignore[misc]  # google-auth's classes have no types
+class TokenCredentials(Credentials):
     """The token that the file holds at the time of each request."""
 
     def __init__(self, file: Path) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # google-auth's own methods are not all typed
         self._file = file
 
     def refresh(self, request: Any) -> None:
@@ -34,4 +34,4 @@ class TokenCredentials(Credentials):  # type: ignore[misc]  # google-auth's clas
     def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
         """Put the newest token into a request: one that ends in the middle of a long upload is followed by the next."""
         self.refresh(request)
-        self.apply(headers)
+        self.apply(headers)  # type: ignore[no-untyped-call]

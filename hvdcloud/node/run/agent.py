@@ -7,8 +7,8 @@ asked for: it ends every process of the run on its node, uploads what is left, a
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
 gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
 disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why}
-(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is
-the number of seconds since the rank's end.
+(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the
+ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations

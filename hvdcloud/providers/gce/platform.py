@@ -96,6 +96,10 @@ class GcePlatform:
         """Those of the VM's service account."""
         return METADATA_CREDENTIALS if bucket.startswith("gs://") else None
 
+    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+        """No: a VM asks its metadata server."""
+        return False
+
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """By the price table."""
         return prices.bucket_dollars_per_month(size_bytes=size_bytes)

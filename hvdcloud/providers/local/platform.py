@@ -58,9 +58,13 @@ class LocalPlatform:
     ) -> str | None:
         """A token for these folders that ends within an hour. It travels over the pinned connection into a file of mode
         0600, which is deleted when the run's checkpoints are complete."""
-        if not bucket.startswith("gs://") or (endpoint and ENDPOINT_VARIABLE not in os.environ):
+        if not self.lends_token(bucket, endpoint=endpoint):
             return None
         return storage_token(bucket, writes=writes, reads=reads)
+
+    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+        """Of Cloud Storage, or of a server in its place that has a token service too."""
+        return bucket.startswith("gs://") and (endpoint is None or ENDPOINT_VARIABLE in os.environ)
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """None: the bucket is a folder, or not of this provider."""
