@@ -17,10 +17,15 @@ from typing import Any
 import pytest
 
 from hvdcloud.checkpoints.manifest import run_prefix
+from hvdcloud.cluster.record import ClusterRecord
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.storage_token import ENDPOINT_VARIABLE
+from hvdcloud.lifecycle import storage_tokens
+from hvdcloud.node.uploads.loop import write_report
 from hvdcloud.providers.local.platform import LocalPlatform
+from hvdcloud.runs.state import UploadReport
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.storage.token_file import TokenMissingError
 from tests.standins.google_account import Account, service_account
@@ -201,6 +206,7 @@ def test_a_token_that_has_ended_is_not_sent_and_the_next_one_is(cloud: Google, t
     bucket.write(f"{FOLDER}b", b"2")
 
 
+@pytest.mark.filterwarnings("ignore:.*load_credentials_from_file:DeprecationWarning")
 def test_an_earlier_image_reads_the_token(cloud: Google, tmp_path: Path) -> None:
     """With what it has used since before there were such tokens."""
     from google.auth import load_credentials_from_file
@@ -307,6 +313,20 @@ def test_what_a_run_could_not_upload_goes_when_a_token_has_arrived(
     assert not list(cluster.base.rglob("credentials.json"))
 
 
+def test_a_run_reads_what_it_continues_from(cluster: NodeCluster, cloud: Google) -> None:
+    cluster.start_run(writes("pass"), credentials=cloud.lend())
+    assert cluster.wait_done()["checkpoints"]["complete"]
+    second = RUN.replace("20261121", "20261122")
+    platform, folder = LocalPlatform(Config(name="digits")), run_prefix("digits", second)
+
+    def prepare(*reads: str) -> list[dict[str, Any]]:
+        token = platform.storage_credentials(BUCKET, endpoint=cloud.storage.url, writes=folder, reads=reads)
+        return cluster.prepare(["true"], run=second, resume=RUN, credentials=token)
+
+    assert all("was refused" in answer["error"] for answer in prepare())
+    assert [answer["restored"] for answer in prepare("digits/")] == [4, 4]
+
+
 def test_only_a_token_replaces_a_token(cluster: NodeCluster, cloud: Google, tmp_path: Path) -> None:
     cluster.prepare(["true"], credentials=cloud.lend())
     before = {path: path.read_bytes() for path in cluster.base.rglob("credentials.json")}
@@ -317,6 +337,67 @@ def test_only_a_token_replaces_a_token(cluster: NodeCluster, cloud: Google, tmp_
     other = "20260101-000000-abcdef"
     assert cluster.verb("n0", "token", payload={"tokens": {other: cloud.lend()}})["runs"].keys() == {RUN}
     assert {path: path.read_bytes() for path in cluster.base.rglob("credentials.json")} == before
+
+
+def test_a_token_that_comes_after_the_last_upload_is_not_kept(
+    cluster: NodeCluster, cloud: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.prepare(["true"], credentials=cloud.lend())
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
+    # The agent has said so, and is about to delete the token.
+    write_report(RUN, UploadReport(complete=True))
+    assert cluster.verb("n0", "token", payload={"tokens": {RUN: cloud.lend()}}) == {"runs": {}}
+    assert not list(cluster.root("n0").rglob("credentials.json"))
+
+
+# -- the process that renews -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterState]:
+    """Of a cluster whose engine does not answer."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    state = ClusterState("digits")
+    state.make()
+    state.save(ClusterRecord(id="abcdef"))
+    yield state
+    storage_tokens.end(state)
+
+
+def test_one_process_renews_and_nothing_is_left_of_it(state: ClusterState) -> None:
+    assert storage_tokens.background_process(state) is None
+    storage_tokens.start(state)
+    process = until(lambda: storage_tokens.background_process(state), seconds=20, what="the process")
+    assert os.getsid(process) == process
+    storage_tokens.start(state)
+    time.sleep(1.0)
+    assert storage_tokens.background_process(state) == process
+    storage_tokens.end(state)
+    assert storage_tokens.background_process(state) is None
+    assert [path.name for path in state.dir.iterdir()] == ["cluster.json"]
+
+
+def test_it_ends_with_the_cluster_also_where_nobody_tells_it(state: ClusterState) -> None:
+    storage_tokens.start(state)
+    until(lambda: storage_tokens.background_process(state), seconds=20, what="the process")
+    state.forget()
+    until(lambda: storage_tokens.background_process(state) is None, seconds=10, what="its end")
+    state.save(ClusterRecord(id="another"))
+    storage_tokens.start(state)
+    until(lambda: storage_tokens.background_process(state), seconds=20, what="the process of the next cluster")
+
+
+def test_it_imports_nothing_from_the_projects_folder(
+    state: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "project" / "hvdcloud"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(package.parent)
+    storage_tokens.start(state)
+    until(lambda: storage_tokens.background_process(state), seconds=20, what="the process")
+    assert not (tmp_path / "ran").exists()
 
 
 # -- what the stand-in takes -------------------------------------------------------------------------------------------
