@@ -36,6 +36,7 @@ CHECK_SECONDS = 30.0
 RETRY_SECONDS = 10.0
 POLL_SECONDS = 1.0
 END_SECONDS = 5.0
+LOCK_ATTEMPTS = 10
 _PATHS_IN_ENVIRONMENT = ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG")
 
 
@@ -135,11 +136,17 @@ def _applies(context: Context, cluster: Cluster) -> bool:
 def background_process(state: ClusterState) -> int | None:
     """The process that renews the cluster's tokens; None: there is none."""
     with contextlib.suppress(OSError), _lock_file(state).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with contextlib.suppress(ValueError):
-                return int(file.read(20))
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                if (text := file.read(20)).endswith(b"\n"):
+                    return int(text)
+                # It has just begun.
+                time.sleep(0.01)
+            else:
+                return None
     return None
 
 
@@ -149,7 +156,7 @@ def start(state: ClusterState) -> None:
     named = {name: str(Path(os.environ[name]).absolute()) for name in _PATHS_IN_ENVIRONMENT if name in os.environ}
     with explained(Path(sys.executable)):
         process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__, state.name],
+            [sys.executable, "-m", __name__, state.name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -180,31 +187,49 @@ def _lock_file(state: ClusterState) -> Path:
 
 def main(name: str) -> None:
     """Renew the tokens of this cluster's nodes as long as a run needs them."""
-    from hvdcloud.config.model import Config
-    from hvdcloud.console import Console
-
     state = ClusterState(name)
     record = state.load()
     if record is None:
         return
     lock = os.open(_lock_file(state), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _locked(lock):
         return
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
-    console = Console(quiet=True)
+    _work(state, record.id)
+    if state.load() is None:
+        _lock_file(state).unlink(missing_ok=True)
+
+
+def _locked(file: int) -> bool:
+    """Hold the lock from now on; False: another process does, for longer than it takes to look."""
+    for _ in range(LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
+def _work(state: ClusterState, cluster_id: str) -> None:
+    """Until the cluster is gone, or no run of it needs a token."""
+    from hvdcloud.config.model import Config
+    from hvdcloud.console import Console
+
+    # Of the other configuration nothing matters: only the default provider's nodes have no identity.
+    config, console = Config(name=state.name), Console(quiet=True)
     renew_at = check_at = 0.0
-    while state.record_of(record.id) is not None:
+    while state.record_of(cluster_id) is not None:
         # By the wall clock, which goes on while a machine sleeps.
         now = time.time()
         if now >= min(renew_at, check_at):
             check_at = now + CHECK_SECONDS
             try:
-                with Context(Config(name=name), console) as context:
+                with Context(config, console) as context:
                     cluster = context.query()
-                    if cluster is None or cluster.id != record.id:
+                    if cluster is None or cluster.id != cluster_id:
                         return
                     if now >= renew_at:
                         renewal = renew(context, cluster, context.fleet(cluster), ending_within=float("inf"))
@@ -212,8 +237,7 @@ def main(name: str) -> None:
                             return
                         left = (renewal.ends or now) - time.time()
                         renew_at = time.time() + (left / 2 if renewal.error is None and left > 0 else RETRY_SECONDS)
-            except HvdcloudError:
-                # No network, no engine: as long as the cluster may be there, this is tried again.
+            except Exception:  # noqa: BLE001 - no network, no engine: while the cluster may be there, it is tried again
                 renew_at = time.time() + RETRY_SECONDS
         time.sleep(POLL_SECONDS)
 
