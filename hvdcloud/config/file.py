@@ -33,6 +33,8 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_RUN": "set in every rank: the run's id",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
+    "HVDCLOUD_STS_ENDPOINT": "where storage tokens for local nodes are asked for, instead of Google's Security Token "
+    "Service: for tests",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
     "proxies",
     "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "

@@ -12,6 +12,8 @@ from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.storage_tokens import end as end_renewals
+from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -72,6 +74,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         while found is not None:
             deleted += _delete(context, found)
             found = _late_arrival(context, cut_off, until=late)
+        end_renewals(context.state)
         context.state.forget()
     cost = meter.read()
     return DownResult(
@@ -174,6 +177,8 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     missing = record.lost_predecessors() if record is not None else set()
     unsafe = Unsafe()
     if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
+        if (renewal := lend(context, cluster)).error is not None and renewal.waits:
+            raise renewal.error
         unsafe.on_nodes = unsaved(cluster, record, bucket=bucket, fleet=context.fleet)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.

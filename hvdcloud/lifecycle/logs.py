@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines
@@ -80,6 +81,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
         _check_rank(state, rank)
         return _show(context, state, log, rank=rank)
     cluster = found or context.cluster()
+    lend(context, cluster)
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
     run_id, elastic = state.run, state.elastic is not None
@@ -151,6 +153,7 @@ def detached(cluster: Cluster, run_id: str, *, down_when_done: bool) -> Interrup
 def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
+    lend(context, cluster)
     with context.console.waiting("stop", "ending the run; its checkpoints go to the bucket"):
         run_id = find_run(context, cluster, run_id).run
         return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))

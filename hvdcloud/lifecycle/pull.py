@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
+from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
@@ -67,6 +68,8 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
     cluster = context.find()
+    if cluster is not None:
+        lend(context, cluster)
     bucket = context.bucket(cluster)
     with context.console.waiting("pull", "looking for runs"):
         runs = _runs(context, bucket, cluster, run_id)

@@ -18,6 +18,7 @@ from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
@@ -201,6 +202,7 @@ def result_of_followed(cluster: str, followed: Followed) -> RunResult:
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
+    from hvdcloud.checkpoints.manifest import run_prefix
     from hvdcloud.cluster.nodes_gone import not_whole
     from hvdcloud.remote.code import Sending, list_code, prepare
     from hvdcloud.remote.ssh import NodeRefusedError
@@ -262,7 +264,13 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "command": command,
         "env": environment,
         "resume": resume,
-        "credentials": context.platform.storage_credentials(cluster.bucket, endpoint=endpoint),
+        # What it continues from may itself continue from an earlier run of the cluster's name.
+        "credentials": context.platform.storage_credentials(
+            cluster.bucket,
+            endpoint=endpoint,
+            writes=run_prefix(cluster.name, run_id),
+            reads=[f"{cluster.name}/"] if resume else [],
+        ),
         "elastic": elastic is not None,
         **({"user": config.run.user} if config.run.user else {}),
     }
@@ -307,6 +315,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             context.state.save(replace(record, runs=(*record.runs, run_id)))
             context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
             fleet.head.call(f"launch {run_id}", payload=payload)
+            keep_renewing(context, cluster)
     except NodeRefusedError as error:
         context.state.save(record)
         if "active" not in error.answer:

@@ -16,11 +16,11 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stop RUN | flush | leave [WHY] | poweroff | idle | end-if-idle"
+    "state [RUN] | look [--offset N] | stop RUN | flush | token | leave [WHY] | poweroff | idle | end-if-idle"
 )
 
 
-# What only the laptop asks for: activity from outside.
+# What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
 _FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush"}
 
 
@@ -89,6 +89,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if verb == "stop":
             return control.stop(_one(verb, rest))
         return control.flush()
+    if verb == "token":
+        from hvdcloud.node.run import control
+
+        return control.take_tokens(_request(verb).get("tokens") or {})
     if verb == "poweroff":
         from hvdcloud.node.vms import poweroff
 

@@ -109,6 +109,8 @@ class UploadReport:
     skipped: Sequence[str] = ()
     """Sentences about what is not uploaded: links that lead out of the checkpoint directory, names that no checkpoint
     may have."""
+    needs_token: bool = False
+    """The storage token has ended, and uploads wait for the next one."""
 
     @classmethod
     def from_json(cls, value: object) -> UploadReport:
@@ -124,11 +126,13 @@ class UploadReport:
             pending=[f"{node}: {name}" for node, report in reports.items() for name in report.pending],
             errors=[f"{node}: {error}" for node, report in reports.items() for error in report.errors],
             skipped=[f"{node}: {what}" for node, report in reports.items() for what in report.skipped],
+            needs_token=any(report.needs_token for report in reports.values()),
         )
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        return asdict(self)
+        found = asdict(self)
+        return found if self.needs_token else {key: found[key] for key in found if key != "needs_token"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +328,8 @@ class RunState:
     """What went wrong when the head deleted the nodes after the run."""
     supervisor_dead: bool = False
     """The supervisor was killed; how the run ended is not written down yet."""
+    needs_token: Sequence[str] = ()
+    """The nodes whose uploads wait for a storage token."""
 
     @property
     def done(self) -> bool:
@@ -371,8 +377,9 @@ class RunState:
     def to_json(self) -> dict[str, Any]:
         """The state as a JSON object."""
         found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
+        found["checkpoints"] = self.checkpoints.to_json()
         absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
-        absent |= {key for key in ("making", "not_deleted", "supervisor_dead") if not found[key]}
+        absent |= {key for key in ("making", "not_deleted", "supervisor_dead", "needs_token") if not found[key]}
         absent |= {"left_behind"} if self.left_behind is None else set()
         return {key: value for key, value in found.items() if key not in absent}
 

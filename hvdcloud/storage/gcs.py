@@ -31,6 +31,7 @@ from hvdcloud.storage.base import (
     settle,
 )
 from hvdcloud.storage.checksum import Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
+from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError, token_expiry
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
 UPLOAD_CHUNK = 32 << 20
@@ -56,6 +57,7 @@ class GcsBucket:
         self._name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _client(endpoint=endpoint, credentials_file=credentials_file)
+        self._by_token = credentials_file is not None and _holds_token(credentials_file)
         self._bucket = self._client.bucket(bucket)
         self._kwargs: dict[str, Any] = {
             "timeout": TIMEOUT,
@@ -355,6 +357,8 @@ class GcsBucket:
                 f"{what} failed, also when tried again: {_short(error)}",
                 hint="check the network and type the command again: what was sent is not sent again",
             )
+        if self._by_token and (code == 401 or isinstance(error, GoogleAuthError)):
+            return TokenMissingError(f"{WAITING} ({doing})", hint=RENEW_HINT)
         if code in (401, 403) or isinstance(error, GoogleAuthError):
             return CredentialsError(
                 f"{what} was refused: {_short(error)}",
@@ -412,12 +416,21 @@ def _credentials(file: Path) -> tuple[Any, str | None]:
     from google.auth import compute_engine
     from google.auth.credentials import DEFAULT_UNIVERSE_DOMAIN
 
+    if _holds_token(file):
+        from hvdcloud.storage.token_credentials import TokenCredentials
+
+        return TokenCredentials(file), None
     if json.loads(file.read_bytes()) == {"type": "metadata"}:
         # Named, the universe is not asked for: nothing should be asked before the first request.
         return compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN), None
     scope = "https://www.googleapis.com/auth/devstorage.read_write"
     found: tuple[Any, str | None] = google.auth.load_credentials_from_file(str(file), scopes=[scope])
     return found
+
+
+def _holds_token(file: Path) -> bool:
+    """Whether these credentials are a token that ends, and is followed by another."""
+    return token_expiry(json.loads(file.read_bytes())) is not None
 
 
 def _changed(path: Path) -> ChangedWhileUploadingError:

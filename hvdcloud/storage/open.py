@@ -20,8 +20,9 @@ def open_bucket(
     Args:
         endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
             Without `credentials_file` it is accessed anonymously.
-        credentials_file: Google credentials as JSON, or `{"type": "metadata"}` for those of the service account of the
-            VM that this runs on; default: Application Default Credentials.
+        credentials_file: Google credentials as JSON, a token that is replaced before it ends (token_file.py), or
+            `{"type": "metadata"}` for those of the service account of the VM that this runs on; default: Application
+            Default Credentials.
         retry_seconds: how long each request is retried while the network or the service fails.
 
     Raises UsageError: any other URL; CredentialsError: no Google credentials, or not readable.

@@ -120,6 +120,8 @@ class NodeCluster:
         self.head = self.names[0]
         self.bucket = base / "bucket"
         self.bucket.mkdir()
+        self.bucket_url = self.bucket.as_uri()
+        self.bucket_endpoint: str | None = None
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -208,8 +210,8 @@ class NodeCluster:
                 "run": run,
                 "cluster": "digits",
                 "node": index,
-                "bucket": self.bucket.as_uri(),
-                "bucket_endpoint": None,
+                "bucket": self.bucket_url,
+                "bucket_endpoint": self.bucket_endpoint,
                 "keep_every": 0.2,
                 "slots": slots,
                 "command": list(command),

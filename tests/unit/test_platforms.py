@@ -41,16 +41,19 @@ def test_a_gpu_belongs_to_a_machine(either: Platform) -> None:
 
 
 def test_a_folder_needs_no_credentials(either: Platform, tmp_path: Path) -> None:
-    assert either.storage_credentials(tmp_path.as_uri(), endpoint=None) is None
+    assert either.storage_credentials(tmp_path.as_uri(), endpoint=None, writes="t/1/") is None
+    assert not either.lends_token(tmp_path.as_uri(), endpoint=None)
 
 
 def test_nodes_without_an_identity_are_lent_this_machines(either: Platform) -> None:
     if either.lends_credentials:
-        with pytest.raises(CredentialsError, match=r"none\.json cannot be read"):
-            either.storage_credentials("gs://bucket/t", endpoint=None)
-        assert either.storage_credentials("gs://bucket/t", endpoint="http://127.0.0.1:1") is None
+        with pytest.raises(CredentialsError, match=r"none\.json"):
+            either.storage_credentials("gs://bucket/t", endpoint=None, writes="t/1/")
+        assert either.storage_credentials("gs://bucket/t", endpoint="http://127.0.0.1:1", writes="t/1/") is None
     else:
-        assert either.storage_credentials("gs://bucket/t", endpoint=None) == "metadata"
+        assert either.storage_credentials("gs://bucket/t", endpoint=None, writes="t/1/") == "metadata"
+    assert either.lends_token("gs://bucket/t", endpoint=None) == either.lends_credentials
+    assert not either.lends_token("gs://bucket/t", endpoint="http://127.0.0.1:1")
 
 
 def test_what_costs_money_has_a_price_for_its_buckets_and_offers(either: Platform) -> None:

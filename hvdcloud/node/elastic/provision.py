@@ -76,7 +76,9 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
         UnreachableError: it cannot be reached.
         NodeError: it refuses, or takes too long.
     """
-    header = {**bundle.header, "node": index, "slots": slots}
+    # A storage token that has been renewed since the run began.
+    credentials = read_credentials(bundle.header["run"]) or bundle.header["credentials"]
+    header = {**bundle.header, "credentials": credentials, "node": index, "slots": slots}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,

@@ -7,7 +7,8 @@ import json
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
-from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.files import parse_object, read_json, write_json
+from hvdcloud.storage.token_file import token_expiry
 
 METADATA = "metadata"
 """Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
@@ -17,8 +18,8 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
     """Put both where the ranks and the agent of a run find them. Raises UsageError: the credentials are not JSON.
 
     Args:
-        credentials: JSON text of a Google credentials file, for the agent alone; METADATA: those of the VM's service
-            account; None: none.
+        credentials: JSON text of a token or a Google credentials file, for the agent alone; METADATA: those of the
+            VM's service account; None: none.
     """
     folder = paths.secret_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,6 +34,16 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
     except ValueError:
         hint = "gcloud auth application-default login makes new ones"
         raise UsageError("the Google credentials are not JSON", hint=hint) from None
+
+
+def renew_token(run: str, text: str) -> float:
+    """Replace a run's storage token, for its agent alone; returns when it ends. Raises UsageError: it is none."""
+    content = parse_object(text)
+    expiry = token_expiry(content)
+    if expiry is None:
+        raise UsageError(f"what was sent for run {run} is not a storage token", hint="hvdcloud status sends another")
+    write_json(paths.credentials_file(run), content, mode=0o600)
+    return expiry
 
 
 def read_environment(run: str) -> dict[str, str]:

@@ -6,9 +6,9 @@ asked for: it ends every process of the run on its node, uploads what is left, a
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
 gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
-disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped
-{left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is
-the number of seconds since the rank's end.
+disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why}
+(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the
+ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Agent:
         self._connections: dict[str, float] = {}
         """When each of the workers' connections to other nodes was first seen, by inode."""
         self._resetting = False
+        self._needs_token = False
         self._ending = False
         self._orphaned = ""
         self._finished: UploadReport | None = None
@@ -110,6 +111,7 @@ class Agent:
             if now >= beat_at:
                 self._lease.beat()
                 self._say_connected()
+                self._say_token()
                 beat_at = now + BEAT_SECONDS
             if not self._ending and now - self._heard > self._silence:
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
@@ -211,6 +213,12 @@ class Agent:
             seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
+
+    def _say_token(self) -> None:
+        """Whether uploads wait for a storage token, when that changes."""
+        if self._needs_token != self._upload_loop.needs_token:
+            self._needs_token = not self._needs_token
+            self._lease.send({"type": "token", "missing": self._needs_token})
 
     def _look_at_connections(self) -> dict[int | None, tcp.OpenSockets]:
         """What each rank has open; notes when each of its connections to other nodes was first seen."""
@@ -322,6 +330,7 @@ class Agent:
 
     def _say_goodbye(self, report: UploadReport) -> None:
         turn(self._selector, 0.0)
+        self._say_token()
         if self._drain is not None:
             # First, because the supervisor ends us when it has heard that we have finished.
             self._answer_askers(self._drain.saved(report))

@@ -30,6 +30,7 @@ from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
 from hvdcloud.runs.state import RankRecord, RunState, UploadReport
+from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 FAILURE_SECONDS = 2.0
 """How long horovodrun may take to end the other ranks when one has failed; then we do it."""
@@ -238,6 +239,8 @@ class Supervisor:
             self._leaves(lease, str(message["why"]))
         elif kind == "saved":
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
+        elif kind == "token":
+            self._note_token(lease.node, missing=bool(message["missing"]))
         elif kind == "finished":
             lease.checkpoints = UploadReport.from_json(message["checkpoints"])
             if message.get("orphaned"):
@@ -263,6 +266,16 @@ class Supervisor:
         event = "preempted" if why == PREEMPTED else "node leaves"
         state.record_event(self._request.run, event, node=lease.node, detail=why)
         self._log.note(leaving_note(lease.node, why))
+
+    def _note_token(self, node: str, *, missing: bool) -> None:
+        """The uploads of a node wait for a storage token, or do no longer."""
+        nodes = {*self._state.needs_token} - {node} | ({node} if missing else set())
+        if bool(nodes) != bool(self._state.needs_token):
+            text = f"{WAITING}; {RENEW_HINT}" if nodes else "a storage token has arrived: uploads continue"
+            self._log.note(text)
+            state.record_event(self._request.run, text)
+        self._state.needs_token = sorted(nodes)
+        state.write(self._state)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
         """An agent has ended the run on its node on its own account; what that ended there is not the cause."""
@@ -300,6 +313,7 @@ class Supervisor:
         lease.close()
         if self._leases.get(lease.node) is lease:
             del self._leases[lease.node]
+        self._state.needs_token = [node for node in self._state.needs_token if node != lease.node]
 
     def _is_over(self) -> bool:
         """Whether the run has to end, for any reason."""

@@ -25,6 +25,7 @@ FIRST_SCAN_SECONDS = 1.0
 FLUSH_STEP_SECONDS = 60.0
 """A final flush that gets nothing done for this long is given up; `flush` tries again later."""
 FLUSH_SECONDS = 3600.0
+_TOKEN_POLL_SECONDS = 0.2
 
 
 def report_file(run: str) -> Path:
@@ -60,6 +61,8 @@ class UploadLoop:
         """The run's bucket; None as long as it could not be opened."""
         self._uploader: Uploader | None = None
         self._uploaded: set[str] = set()
+        self.needs_token = False
+        """Whether the last try found no storage token; another thread reads it."""
         self._working = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
@@ -106,11 +109,15 @@ class UploadLoop:
                 self._uploader = None
             return ""
 
-    def finish(self) -> UploadReport:
-        """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress."""
+    def finish(self, *, token_seconds: float = FLUSH_SECONDS) -> UploadReport:
+        """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress.
+
+        Args:
+            token_seconds: how long to wait for a storage token, where the last one has ended.
+        """
         self._ending.set()
         with self._working:
-            report = self._finish()
+            report = self._finish(token_seconds)
         write_report(self._spec.run, report)
         return report
 
@@ -149,24 +156,46 @@ class UploadLoop:
             return self._unopened(error)
         assert self._uploader is not None
         try:
-            return self._uploader.scan(final=final)
+            report = self._uploader.scan(final=final)
         except Exception as error:  # noqa: BLE001 - as above: a failed scan is tried again, the end reports it
             return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
+        self.needs_token = report.needs_token
+        return report
 
-    def _finish(self) -> UploadReport:
+    def _finish(self, token_seconds: float) -> UploadReport:
         """Final uploads, as long as they get on."""
         deadline = time.monotonic() + FLUSH_SECONDS
+        token_deadline = time.monotonic() + token_seconds
         while True:
             if error := self._open():
                 return self._unopened(error)
             assert self._uploader is not None
-            before = len(self._uploaded)
+            before, token = len(self._uploaded), self._token()
             try:
                 report = self._uploader.finish(min(deadline, time.monotonic() + FLUSH_STEP_SECONDS))
             except Exception as error:  # noqa: BLE001 - reported; `flush` tries again
                 return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
+            self.needs_token = report.needs_token
+            if report.needs_token and self._token_arrives(after=token, deadline=token_deadline):
+                continue
             if report.complete or len(self._uploaded) == before or time.monotonic() >= deadline:
                 return report
+
+    def _token(self) -> tuple[int, int] | None:
+        """What tells the present storage token from the one before."""
+        try:
+            found = paths.credentials_file(self._spec.run).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _token_arrives(self, *, after: tuple[int, int] | None, deadline: float) -> bool:
+        """Wait for another storage token than this; False: none came in time."""
+        while time.monotonic() < deadline:
+            if self._token() != after:
+                return True
+            time.sleep(_TOKEN_POLL_SECONDS)
+        return False
 
     def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""

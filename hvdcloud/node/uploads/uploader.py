@@ -43,6 +43,7 @@ from hvdcloud.storage.base import (
 )
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.threads import parallel
+from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError
 
 SMALL = 1 << 20
 """Files up to this size wait for round trips, not for bandwidth: many at once."""
@@ -62,6 +63,8 @@ class _Found:
     skipped: list[str] = field(default_factory=list)
     may_pass: bool = False
     """An error may be gone at the next try."""
+    needs_token: bool = False
+    """There is no storage token for more."""
 
 
 class _SkippedError(Exception):
@@ -136,6 +139,7 @@ class Uploader:
             pending=sorted(found.pending),
             errors=found.errors,
             skipped=[*found.skipped, *([self._replaced] if self._replaced else [])],
+            needs_token=found.needs_token,
         )
 
     def finish(self, deadline: float) -> UploadReport:
@@ -164,7 +168,7 @@ class Uploader:
             with self._lock:
                 self._scan(found, final=True, completing=True)
             last.append(self._report(found))
-            hopeless = found.errors and not found.pending and not found.may_pass
+            hopeless = found.needs_token or (found.errors and not found.pending and not found.may_pass)
             wait = next(waits, _WAITS[-1])
             # A scan that can't begin before the deadline is not begun.
             if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= deadline:
@@ -203,8 +207,13 @@ class Uploader:
             found.may_pass = True
 
     def _fail(self, found: _Found, error: Exception) -> None:
-        found.errors.append(str(error))
-        found.may_pass = found.may_pass or isinstance(error, BucketUnreachableError)
+        if isinstance(error, TokenMissingError):
+            # Said once: every request that is left fails in the same way.
+            found.errors += [] if found.needs_token else [f"{WAITING}; {RENEW_HINT}"]
+            found.needs_token = True
+        else:
+            found.errors.append(str(error))
+        found.may_pass |= isinstance(error, (BucketUnreachableError, TokenMissingError))
 
     def _changed(self, found: _Found) -> list[File]:
         """Files that are not in the bucket as they are, the one that has rested longest first: checkpoints arrive in
@@ -299,7 +308,7 @@ class Uploader:
             entry = promised[file.name]
             try:
                 return self._send(file, entry)
-            except BucketUnreachableError:
+            except (BucketUnreachableError, TokenMissingError):
                 unreachable.set()
                 raise
 

@@ -90,9 +90,15 @@ class GcePlatform:
             return Problem(message=message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
-    def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
+    def storage_credentials(
+        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = ()
+    ) -> str | None:
         """Those of the VM's service account."""
         return METADATA_CREDENTIALS if bucket.startswith("gs://") else None
+
+    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+        """No: a VM asks its metadata server."""
+        return False
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """By the price table."""

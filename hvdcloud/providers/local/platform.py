@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import CredentialsError
-from hvdcloud.google.credentials import default_file, login_hint
+from hvdcloud.google.storage_token import ENDPOINT_VARIABLE, storage_token
 from hvdcloud.providers.base import Gpu, Problem
 from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.providers.pricing import OffersResult
@@ -53,18 +53,18 @@ class LocalPlatform:
         """None: nothing is paid for."""
         return None
 
-    def storage_credentials(self, bucket: str, *, endpoint: str | None) -> str | None:
-        """This machine's own, which travel over the pinned connection into a 0600 file that the run's end deletes."""
-        if not bucket.startswith("gs://") or endpoint:
+    def storage_credentials(
+        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = ()
+    ) -> str | None:
+        """A token for these folders that ends within an hour. It travels over the pinned connection into a file of mode
+        0600, which is deleted when the run's checkpoints are complete."""
+        if not self.lends_token(bucket, endpoint=endpoint):
             return None
-        path = default_file()
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise CredentialsError(
-                f"no credentials for {bucket}: {path} cannot be read ({error.strerror})",
-                hint=login_hint(),
-            ) from error
+        return storage_token(bucket, writes=writes, reads=reads)
+
+    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+        """Of Cloud Storage, or of a server in its place that has a token service too."""
+        return bucket.startswith("gs://") and (endpoint is None or ENDPOINT_VARIABLE in os.environ)
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """None: the bucket is a folder, or not of this provider."""

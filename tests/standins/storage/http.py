@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -78,6 +79,8 @@ class Request:
         self.segments = [unquote(part, errors="strict") for part in parts.path.split("/")[1:]]
         self.headers = handler.headers
         self.fault = fault
+        self.permit: Callable[[str, str, str], None] = lambda action, bucket, name: None
+        """Ends the request where its token does not allow an action on an object of a bucket."""
         self.body = Body(handler, fault.get("after", 0) if fault.get("cut") == "request" else None)
         self._handler = handler
         raw = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -42,6 +42,8 @@ class StorageServer:
     Attributes:
         bindings: of every bucket's IAM policy; None: nobody may read it.
         denied: permissions that no account has, as `testPermissions` tells.
+        boundary: the status for a token, an action (get, list, create, delete), a bucket and an object's name or the
+            prefix of a list: 200, 401 or 403; None: every one may. A session of a resumable upload needs no token.
         settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
     """
 
@@ -66,6 +68,7 @@ class StorageServer:
             {"role": "roles/storage.objectUser", **every, "condition": {"title": "records", "expression": RECORDS}},
         ]
         self.denied: set[str] = set()
+        self.boundary: Callable[[str, str, str, str], int] | None = None
         self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
         self.uploads = Uploads(self.store)
@@ -196,6 +199,24 @@ def _authorize(owner: StorageServer, request: Request) -> None:
     owner.tokens[token] += 1
     if owner.authorize is not None and not owner.authorize(token):
         raise ApiError(401, "authError", "Invalid Credentials")
+    if (boundary := owner.boundary) is None:
+        return
+
+    def permit(action: str, bucket: str, name: str) -> None:
+        if (status := boundary(token, action, bucket, name)) != 200:
+            what = "Invalid Credentials" if status == 401 else f"no permission to {action} {name}"
+            raise ApiError(status, {401: "authError"}.get(status, "forbidden"), what)
+
+    request.permit = permit
+    match (request.method, request.segments[-5:]):
+        case ("GET", ["v1", "b", bucket, "o"]) | ("GET", [_, "v1", "b", bucket, "o"]):
+            permit("list", bucket, request.query.get("prefix", ""))
+        case ("GET" | "DELETE", ["v1", "b", bucket, "o", name]):
+            permit({"GET": "get"}.get(request.method, "delete"), bucket, name)
+        case ("POST" | "PUT", [_, "v1", "b", _, "o"]) if request.segments[0] == "upload":
+            pass  # Where the object's name is known.
+        case _:
+            permit("administer", "", "")
 
 
 def _token_of(request: Request) -> str:

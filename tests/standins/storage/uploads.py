@@ -60,6 +60,7 @@ def split_metadata(value: dict[str, Any], request: Request) -> tuple[str, dict[s
     name = value.get("name", request.query.get("name"))
     if not isinstance(name, str) or not name:
         raise ApiError(400, "required", "Required object name")
+    request.permit("create", request.segments[4], name)
     metadata = value.get("metadata", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise invalid("metadata takes strings")
