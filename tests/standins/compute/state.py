@@ -153,6 +153,7 @@ class Workers:
         # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().
         self.list_lag = 0.0
         self.departed: list[tuple[float, Vm]] = []
+        self.common_metadata: dict[str, Any] = {"fingerprint": "AAAAAAAAAAA=", "items": []}
         self.hosts: dict[str, Host] = {}
         # With NATs; region/name.
         self.routers: dict[str, dict[str, Any]] = {}
