@@ -176,6 +176,11 @@ def show_clusters(console: Console, listing: Listing) -> None:
         rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *total, "", ""])
     money = ["$/H", "SO FAR", "AT WORST"] if costs else []
     console.table(["CLUSTER", "NODES", "STATE", *money, "OWNER", "CREATED"], rows)
+    for cluster in clusters:
+        first, *others = cluster.cost_notes or ("",)
+        if first:
+            more = f"; {len(others)} more: hvdcloud status --name {cluster.name}" if others else ""
+            console.answer(f"  {cluster.name}: {first}{more}")
 
 
 def _costs(cluster: Cluster) -> bool:

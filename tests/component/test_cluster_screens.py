@@ -41,8 +41,13 @@ there = replace(
     here, name="big", provider="gce", dollars_per_hour=1.5, dollars_so_far=0.31, worst_case_dollars=26.2,
     expected_nodes=3,
 )
+off = replace(
+    there, worst_case_dollars=None, cost_notes=tuple(f"big-{n} is off, and its disk still costs" for n in (0, 1))
+)
 show_clusters(console, Listing(clusters=(here,)))
 show_clusters(console, Listing(clusters=(there, here)))
+show_clusters(console, Listing(clusters=(off,)))
+show_clusters(console, Listing(clusters=(replace(off, cost_notes=off.cost_notes[:1]),)))
 
 def state(run, **more):
     return RunState.from_json({"run": run, "started": 1.0, "ended": 9.0, "np": 2, **more})
@@ -71,6 +76,12 @@ CLUSTER  NODES  STATE               $/H   SO FAR  AT WORST  OWNER       CREATED
 big      2/3    NOT WHOLE, running  1.50  0.31    26.20     ann-laptop  2026-11-21 10:00:00Z
 digits   2/2    whole               0.00  0.00    0.00      ann-laptop  2026-11-21 10:00:00Z
 total    4                          1.50  0.31    26.20
+CLUSTER  NODES  STATE               $/H   SO FAR  AT WORST  OWNER       CREATED
+big      2/3    NOT WHOLE, running  1.50  0.31    no end    ann-laptop  2026-11-21 10:00:00Z
+  big: big-0 is off, and its disk still costs; 1 more: hvdcloud status --name big
+CLUSTER  NODES  STATE               $/H   SO FAR  AT WORST  OWNER       CREATED
+big      2/3    NOT WHOLE, running  1.50  0.31    no end    ann-laptop  2026-11-21 10:00:00Z
+  big: big-0 is off, and its disk still costs
 cluster digits on local, 12 min 03 s old, made by ann-laptop
 NODE      STATE    SSH
 digits-0  running  127.0.0.1:2222

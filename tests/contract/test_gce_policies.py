@@ -3,16 +3,18 @@ leaves nothing."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.model import SshConfig
 from hvdcloud.errors import CredentialsError
-from hvdcloud.google.errors import Action, ApiError
+from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.resource_mapper import metadata_of
 from hvdcloud.steps import Row, draw
@@ -20,6 +22,7 @@ from tests.standins.compute import Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, A, B, Bench, W
 
 SERIAL_LOG = "compute.disableSerialPortLogging"
+OS_LOGIN = "compute.requireOsLogin"
 LOCATIONS = "gcp.resourceLocations"
 ITEM = "serial-port-logging-enable"
 LINE = f"the boot log is not kept ({SERIAL_LOG})"
@@ -81,6 +84,53 @@ def test_nodes_that_the_head_makes_again_are_asked_for_as_the_others_were(bench:
     keys = {item["key"] for item in templates["bodies"][0]["instanceProperties"]["metadata"]["items"]}
     assert (ITEM in keys) is not forbidden
     assert bench.provider.destroy(spec.name) == []
+
+
+@pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
+def test_where_os_login_is_required_nodes_come_up_since_nothing_switches_it_off(
+    bench: Bench, in_operation: bool
+) -> None:
+    bench.emulator.enforce(OS_LOGIN, in_operation=in_operation)
+    spec = bench.spec()
+    plan = bench.provider.plan(spec)
+    assert [node.index for node in bench.wait(bench.create(spec))] == [0, 1]
+    assert bench.zones_asked() == [A]
+    assert bench.provider.destroy(spec.name) == []
+    # With the item the same request is refused.
+    body = plan.bodies(A)[0]
+    body["instanceProperties"]["metadata"]["items"].append({"key": "enable-oslogin", "value": "FALSE"})
+    assert f"Constraint constraints/{OS_LOGIN} violated for project 123456789012." in refusal(bench, body)
+
+
+def refusal(bench: Bench, body: dict[str, Any]) -> str:
+    """What is said of a request for VMs."""
+    client = bench.client()
+    try:
+        operation = client.bulk_insert(A, body, request_id("t", secrets.token_hex(3)))
+    except ApiError as error:
+        return error.message
+    ended = client.wait(operation, deadline=time.monotonic() + 20)
+    return "; ".join(error.message for error in operation_errors(ended))
+
+
+def test_where_os_login_is_required_the_projects_metadata_does_not_switch_it_off(bench: Bench) -> None:
+    transport = bench.client().transport
+    path = "projects/test-project/setCommonInstanceMetadata"
+
+    def switch(value: str) -> None:
+        metadata = bench.client().get_project()["commonInstanceMetadata"]
+        body = {"fingerprint": metadata["fingerprint"], "items": [{"key": "enable-oslogin", "value": value}]}
+        operation = transport.post(path, body)
+        bench.client().wait(operation, deadline=time.monotonic() + 20)
+
+    switch("FALSE")
+    bench.emulator.enforce(OS_LOGIN)
+    switch("TRUE")
+    with pytest.raises(ApiError, match=f"Constraint constraints/{OS_LOGIN} violated for project test-project"):
+        switch("FALSE")
+    assert bench.client().get_project()["commonInstanceMetadata"]["items"] == [
+        {"key": "enable-oslogin", "value": "TRUE"}
+    ]
 
 
 # --- what no other request would change -------------------------------------------------------------------------------

@@ -631,20 +631,37 @@ def test_a_node_that_is_lost_while_it_boots_ends_the_wait(
     bench.provider.destroy(spec.name)
 
 
-def test_vms_that_no_list_shows_yet_come_up_and_are_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_lists_that_are_late_a_cluster_comes_up_and_goes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvdcloud.providers.gce.ops.ready.LIST_SECONDS", 0.05)
+    bench.emulator.delay_lists(2)
     spec = bench.spec()
-    bench.emulator.state.unlisted.add(spec.node_name(1))
     nodes = bench.create(spec)
     assert [node.index for node in bench.wait(nodes)] == [0, 1]
-    bench.emulator.state.unlisted.clear()
-    # One that vanishes from the lists before its deletion has begun is not believed to be gone.
+    assert bench.provider.destroy(spec.name) == []
+    assert bench.left == []
+    assert bench.provider.cluster(spec.name) is None
+
+
+def test_down_from_another_laptop_finds_vms_that_no_list_shows_by_their_disks(bench: Bench) -> None:
+    bench.emulator.delay_lists(3600)
+    spec = bench.spec()
+    bench.create(spec)
+    # Another laptop knows neither names nor zones.
+    assert bench.another().destroy(spec.name) == []
+    assert bench.left == []
+
+
+def test_a_vm_that_vanishes_from_the_lists_before_its_deletion_has_begun_is_not_believed_to_be_gone(
+    bench: Bench,
+) -> None:
+    spec = bench.spec()
+    bench.create(spec)
     bench.emulator.faults.add({"hold": "before"}, method="compute.instances.delete", instance=spec.node_name(1))
     left: list[object] = []
     down = threading.Thread(target=lambda: left.extend(bench.provider.destroy(spec.name)))
     down.start()
     assert bench.emulator.faults.wait_held()
-    bench.emulator.state.unlisted.add(spec.node_name(1))
+    bench.emulator.delay_lists(3600)
     bench.emulator.faults.release()
     down.join(timeout=60)
     assert left == []
@@ -653,7 +670,7 @@ def test_vms_that_no_list_shows_yet_come_up_and_are_deleted(bench: Bench, monkey
 
 def test_what_a_failed_create_has_made_is_deleted_although_no_list_shows_it(bench: Bench) -> None:
     spec = bench.spec()
-    bench.emulator.state.unlisted.update(map(spec.node_name, range(2)))
+    bench.emulator.delay_lists(3600)
     bench.fail({"operation_error": {"code": "INTERNAL_ERROR"}, "effect": True}, method=BULK_INSERT, times=None)
     with pytest.raises(NodeError):
         bench.create(spec)

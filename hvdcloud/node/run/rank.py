@@ -173,7 +173,7 @@ def _run(spec: Spec, environment: dict[str, str], *, account: RankUser | None, a
     if problem := keras_check.problem(spec.command, environment, account=account):
         _say(problem)
         return _End(REFUSED)
-    killed_before = _killed_for_memory()
+    killed_before = machine.killed_for_memory()
     try:
         child = _start(spec.command, environment, account=account)
     except FileNotFoundError:
@@ -219,16 +219,7 @@ def _run(spec: Spec, environment: dict[str, str], *, account: RankUser | None, a
     end = _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
     # A shell that ran the command reports its signal as an exit code.
     killed = end.exit_code == 128 + signal.SIGKILL and not terminated
-    return end._replace(out_of_memory=killed and _killed_for_memory() > killed_before)
-
-
-def _killed_for_memory() -> int:
-    """How many processes the kernel of this machine has killed because there was no memory left (proc(5))."""
-    with contextlib.suppress(OSError), Path("/proc/vmstat").open() as counters:
-        for line in counters:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
+    return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str], *, account: RankUser | None) -> int:

@@ -49,6 +49,8 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
             emulator.set_unreachable(zone, value["unreachable"], says=value.get("says", ("warning", "list")))
         case ("POST", ["accounts", email]):
             emulator.new_account(email, unknown_seconds=value["unknown_seconds"])
+        case ("POST", ["lists"]):
+            emulator.delay_lists(value["lag_seconds"])
         case ("POST", ["policies", constraint]):
             emulator.enforce(constraint, **value)
         case ("POST", ["quota"]):

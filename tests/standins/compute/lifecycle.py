@@ -6,6 +6,7 @@ instance one thing after the other.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -114,7 +115,8 @@ class Lifecycle:
         self.world.clock.after(self.world.delays.start, lambda: self._ask(vm, switch_off))
 
     def _remove(self, vm: Vm) -> None:
-        self.world.vms[vm.zone].pop(vm.name, None)
+        if self.world.vms[vm.zone].pop(vm.name, None) is not None:
+            self.world.departed.append((time.monotonic(), vm))
         for attached in vm.resource["disks"]:
             if attached["type"] == "SCRATCH":
                 continue

@@ -53,15 +53,14 @@ class Policies:
             project: its number.
             at_once: only what refuses the request itself.
         """
-        items = properties.get("metadata", {}).get("items", [])
-        asked = {(item["key"], item["value"].lower()) for item in items}
+        by_metadata = self._forbidden(properties.get("metadata", {}))
         external = any(one.get("accessConfigs") for one in properties["networkInterfaces"])
         found = []
         for constraint, allowed in self._allowed.items():
             violated = f"Constraint constraints/{constraint} violated for project {project}."
             if at_once and constraint in self._in_operation:
                 continue
-            if _METADATA.get(constraint) in asked:
+            if constraint in by_metadata:
                 found.append(violated)
             elif constraint == EXTERNAL and external:
                 found.append(f"{violated} Add instance {path} to the constraint to use external IP with it.")
@@ -73,6 +72,17 @@ class Policies:
                     f"Location ZONE:{zone} violates constraint constraints/{LOCATIONS} on the resource {path}."
                 )
         return found
+
+    def _forbidden(self, metadata: Mapping[str, Any]) -> set[str]:
+        """The policies that forbid one of these items."""
+        asked = {(item["key"], item.get("value", "").lower()) for item in metadata.get("items", [])}
+        return {constraint for constraint in self._allowed if _METADATA.get(constraint) in asked}
+
+    def check_project_metadata(self, metadata: Mapping[str, Any], project: str) -> None:
+        """Raises ApiError: no project may have one of these items."""
+        if forbidden := self._forbidden(metadata):
+            text = f"Constraint constraints/{min(forbidden)} violated for project {project}."
+            raise ApiError(412, "conditionNotMet", text)
 
     def check_guest_attributes(self, project: str) -> None:
         """Raises ApiError: nobody may read guest attributes.

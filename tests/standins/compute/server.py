@@ -161,6 +161,11 @@ class Emulator:
         with self.state.lock:
             self.state.new_accounts[email] = time.monotonic() + unknown_seconds
 
+    def delay_lists(self, seconds: float) -> None:
+        """Lists of VMs show what there was that many seconds ago; a VM asked for by its name is seen at once."""
+        with self.state.lock:
+            self.state.list_lag = seconds
+
     def enforce(self, constraint: str, *, allowed: Collection[str] = (), in_operation: bool = False) -> None:
         """A policy of the organization: policies.py."""
         with self.state.lock:

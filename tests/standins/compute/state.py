@@ -56,6 +56,7 @@ class Vm:
         created: the insert operation is over.
         deleting: the operation that deletes it, once asked for.
         gone: what waits for its end.
+        made: when, as of time.monotonic().
         last: the last thing that the backing was asked to do for it.
     """
 
@@ -69,6 +70,7 @@ class Vm:
     serial_start: int = 0
     guest: dict[tuple[str, str], str] = field(default_factory=dict)
     preempted: bool = False
+    made: float = field(default_factory=time.monotonic)
     limit: Timer | None = None
     last: Future[None] | None = None
     fault: dict[str, Any] = field(default_factory=dict)
@@ -148,8 +150,10 @@ class Workers:
         self.new_accounts: dict[str, float] = {}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
         self.unreachable: dict[str, frozenset[str]] = {}
-        # Names of VMs that no list shows yet.
-        self.unlisted: set[str] = set()
+        # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().
+        self.list_lag = 0.0
+        self.departed: list[tuple[float, Vm]] = []
+        self.common_metadata: dict[str, Any] = {"fingerprint": "AAAAAAAAAAA=", "items": []}
         self.hosts: dict[str, Host] = {}
         # With NATs; region/name.
         self.routers: dict[str, dict[str, Any]] = {}
@@ -253,6 +257,12 @@ class Workers:
     def all_vms(self) -> Iterator[Vm]:
         for zone in self.vms.values():
             yield from zone.values()
+
+    def listed_vms(self) -> Iterator[Vm]:
+        """What lists show: the VMs that there were a while ago."""
+        then = time.monotonic() - self.list_lag
+        gone = [vm for at, vm in self.departed if at > then]
+        yield from (vm for vm in [*self.all_vms(), *gone] if vm.made <= then)
 
     def used(self) -> Counter[Key]:
         """What the instances take of the quotas."""

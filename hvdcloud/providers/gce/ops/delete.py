@@ -15,7 +15,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, take_inventory, why
-from hvdcloud.providers.gce.names import request_id, zone_of
+from hvdcloud.providers.gce.names import last_segment, request_id, zone_of
 from hvdcloud.providers.gce.resource_mapper import described_operation
 
 DESTROY_SECONDS = 300.0
@@ -119,11 +119,11 @@ class Sweep:
         """Note what exists and what is gone; returns what to delete now."""
         vms = {Target(VMS, vm["name"], zone_of(vm)) for vm in inventory.instances}
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
-        disks = {Target(DISKS, disk["name"], zone_of(disk)) for disk in inventory.loose_disks}
+        disks = {Target(DISKS, disk["name"], zone_of(disk)): _holders(disk) for disk in inventory.loose_disks}
         rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self.firewalls else set()
-        listed = vms | disks | rules
-        hidden, unsure = self._hidden(inventory, listed)
-        listed |= hidden
+        listed = vms | disks.keys() | rules
+        hidden, unsure = self._hidden(inventory, listed, set().union(*disks.values()))
+        listed = listed - {disk for disk, holders in disks.items() if holders & hidden} | hidden
         for target in listed:
             self._reasons.setdefault(target, "it still exists")
         for target in self._reasons.keys() - listed:
@@ -139,11 +139,15 @@ class Sweep:
         return listed
 
     def _hidden(
-        self, inventory: Inventory, listed: set[Target]
+        self, inventory: Inventory, listed: set[Target], holders: set[Target]
     ) -> tuple[set[Target], dict[Target, ApiError | HvdcloudError]]:
-        """VMs that exist although the list does not show them, and those of which that could not be found out."""
+        """VMs that exist although the list does not show them, and those of which that could not be found out.
+
+        Args:
+            holders: VMs that disks name as theirs.
+        """
         zones: dict[str, set[str]] = defaultdict(set)
-        for target in {*self.expected, *self._reasons} - listed:
+        for target in {*self.expected, *self._reasons, *holders} - listed:
             if target.kind == VMS and VMS not in inventory.failures and inventory.sees(target.zone):
                 zones[target.zone].add(target.name)
         hidden: set[Target] = set()
@@ -231,3 +235,8 @@ class Sweep:
         late = f"it still makes something after {self.creating_seconds:.0f} s"
         left += [(described_operation(operation), late, look) for operation in creating]
         return [Leftover(object=what, reason=reason, delete_with=command) for what, reason, command in left]
+
+
+def _holders(disk: Resource) -> set[Target]:
+    """The VMs that the disk says it is attached to."""
+    return {Target(VMS, last_segment(user), zone_of(disk)) for user in disk.get("users", ())}

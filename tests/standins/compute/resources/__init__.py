@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from tests.standins.compute.resources import bulk, disks, firewalls, instances, networks, operations, places
+from tests.standins.compute.resources import (
+    bulk,
+    disks,
+    firewalls,
+    instances,
+    networks,
+    operations,
+    places,
+    project_metadata,
+)
 
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]
+__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places", "project_metadata"]

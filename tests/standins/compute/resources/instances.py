@@ -19,7 +19,7 @@ def get_instance(call: Call) -> dict[str, Any]:
 @implements("instances.list")
 def list_instances(call: Call) -> dict[str, Any]:
     path = call.url(f"zones/{call.zone}/instances")
-    items = [vm.resource for vm in call.world.vms[call.zone].values() if vm.name not in call.world.unlisted]
+    items = [vm.resource for vm in call.world.listed_vms() if vm.zone == call.zone]
     return lists.plain(call.page("Instance"), items, kind="compute#instanceList", path=path)
 
 
@@ -27,7 +27,7 @@ def list_instances(call: Call) -> dict[str, Any]:
 def aggregate_instances(call: Call) -> dict[str, Any]:
     return lists.aggregated(
         call.page("Instance"),
-        ((f"zones/{vm.zone}", vm.resource) for vm in call.world.all_vms() if vm.name not in call.world.unlisted),
+        ((f"zones/{vm.zone}", vm.resource) for vm in call.world.listed_vms()),
         kind="compute#instanceAggregatedList",
         path=call.url("aggregated/instances"),
         field="instances",
