@@ -6,8 +6,9 @@ import contextlib
 import json
 
 from hvdcloud.errors import UsageError
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.files import parse_object, read_json, write_json
+from hvdcloud.node.files import read_json, write_json
 from hvdcloud.storage.token_file import token_expiry
 
 METADATA = "metadata"
