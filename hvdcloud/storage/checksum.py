@@ -19,8 +19,9 @@ import google_crc32c
 
 # Large enough that system calls don't count, small enough that a dozen threads cost nothing.
 CHUNK = 1 << 20
-# Parts of that size that may wait for SHA-256.
-AHEAD = 32
+# Bytes of an upload that are kept for SHA-256, and how many parts beyond them may wait.
+KEPT = 64 << 20
+_PARTS = 1
 
 
 class Crc32c:
@@ -47,17 +48,19 @@ def crc32c_of_bytes(data: bytes) -> str:
 
 
 class Sha256:
-    """A running SHA-256 that is computed in a thread of its own from the second part on: it is the slowest thing that
-    happens to a byte on its way, and hashlib frees the interpreter meanwhile.
+    """A running SHA-256. To hash is the slowest thing that happens to a byte on its way, so an upload does not wait for
+    it: the first bytes are kept until `text` is asked for, when the object is in the bucket. Of a larger file all are
+    hashed in a thread of its own; hashlib frees the interpreter meanwhile.
 
     Args:
-        ahead: how many parts may wait to be hashed.
+        keep: how many bytes are kept before there is a thread.
     """
 
-    def __init__(self, *, ahead: int) -> None:
+    def __init__(self, *, keep: int) -> None:
         self._hash = hashlib.sha256()
-        self._first: bytes | None = None
-        self._parts: queue.Queue[bytes | None] = queue.Queue(ahead)
+        self._kept: list[bytes] = []
+        self._room = keep
+        self._parts: queue.Queue[bytes | None] = queue.Queue(_PARTS)
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Sha256:
@@ -66,16 +69,18 @@ class Sha256:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._kept.clear()
         self._end()
 
     def update(self, data: bytes) -> None:
-        if self._thread is None and self._first is None:
-            self._first = data
+        if self._thread is not None:
+            self._parts.put(data)
             return
-        if self._thread is None:
+        self._kept.append(data)
+        self._room -= len(data)
+        if self._room < 0:
             self._thread = threading.Thread(target=self._work, name="hvdcloud-sha256", daemon=True)
             self._thread.start()
-        self._parts.put(data)
 
     def text(self) -> str:
         """In hexadecimal; nothing is added after it."""
@@ -87,15 +92,17 @@ class Sha256:
             self._parts.put(None)
             self._thread.join()
             self._thread = None
-        elif self._first is not None:
-            self._hash.update(self._first)
-        self._first = None
+        self._hash_kept()
+
+    def _hash_kept(self) -> None:
+        for part in self._kept:
+            self._hash.update(part)
+        self._kept = []
 
     def _work(self) -> None:
-        part = self._first
-        while part is not None:
+        self._hash_kept()
+        while (part := self._parts.get()) is not None:
             self._hash.update(part)
-            part = self._parts.get()
 
 
 def open_plain(path: Path) -> FileIO:
@@ -136,7 +143,7 @@ class Checksums:
 def checksums_of_file(path: Path, *, with_sha256: bool) -> Checksums:
     """Of what the file holds now, read once. Raises OSError: the file can't be read."""
     crc = Crc32c()
-    with open_plain(path) as file, Sha256(ahead=AHEAD) as sha:
+    with open_plain(path) as file, Sha256(keep=CHUNK) as sha:
         while data := file.read(CHUNK):
             crc.update(data)
             if with_sha256:

@@ -37,7 +37,7 @@ from hvdcloud.storage.base import (
     partial_path,
     settle,
 )
-from hvdcloud.storage.checksum import AHEAD, CHUNK, Crc32c, Sha256, crc32c_of_descriptor, open_plain
+from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
 from hvdcloud.storage.threads import parallel
 
 # Where objects are while they are written; on the same file system as the objects, and never listed.
@@ -207,7 +207,7 @@ class FolderBucket:
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
-        with Sha256(ahead=AHEAD) as sha:
+        with Sha256(keep=KEPT) as sha:
 
             def copy(out: IO[bytes]) -> Crc32c:
                 crc = Crc32c()

@@ -30,7 +30,7 @@ from hvdcloud.storage.base import (
     partial_path,
     settle,
 )
-from hvdcloud.storage.checksum import Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
+from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError, token_expiry
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
@@ -232,7 +232,7 @@ class GcsBucket:
 
         def send(blob: Any, **options: Any) -> None:
             nonlocal sha256
-            with open_plain(path) as file, Sha256(ahead=1) as sha:
+            with open_plain(path) as file, Sha256(keep=KEPT) as sha:
                 source = _HashedFile(file, sha)
                 size = os.fstat(file.fileno()).st_size
                 try:
