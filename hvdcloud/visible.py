@@ -50,6 +50,16 @@ def words(text: object, *, most: int = LONGEST_WORDS) -> str:
     return said if len(said) <= most else f"{said[:most]}…"
 
 
+def says(who: str, text: object) -> str:
+    """`node digits-1 says: …`: a sentence that is not ours, and does not look as if it were."""
+    return f"{who} says: {words(text)}"
+
+
+def log_of(who: str, text: str, *, most: int = 2000) -> str:
+    """Several lines that another wrote, under a line that says who; empty if there are none."""
+    return f"{who} says:\n{text[-most:]}" if text else ""
+
+
 def as_left(line: str) -> str:
     """A line as it is left on a terminal, without colours: of what was drawn over itself, the last.
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, UsageError
+from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
@@ -162,6 +162,10 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         with replacing(context, run_id, elastic=elastic):
             final = follow(context, cluster, run_id, elastic=elastic)
         return result_of_followed(cluster.name, final)
+    except OutputClosedError as closed:
+        said = detached(cluster, run_id, down_when_done=options.down_when_done)
+        message = f"{closed.message}; {said.message}" if closed.message else said.message
+        raise OutputClosedError(message, hint=said.hint) from None
     except KeyboardInterrupt:
         raise detached(cluster, run_id, down_when_done=options.down_when_done) from None
 

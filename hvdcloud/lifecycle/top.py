@@ -29,6 +29,8 @@ ANSWER_SECONDS = 10.0
 SILENT_SECONDS = 4.5
 """After this long without an answer a node is said not to give one."""
 MOST_LINES = 300
+_LONGEST_LINE = 1000
+"""Characters of a line that are kept, of its beginning and of its end."""
 _machine = operator.attrgetter("id", "address", "state")
 """What tells a node's machine, and whether it can answer; a change needs another session."""
 
@@ -238,7 +240,7 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer["state"]).elastic is not None)
         self._offset = int(log["offset"])
-        self._lines += str(log["text"]).splitlines()
+        self._lines += (line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in str(log["text"]).split("\n")[:-1])
         self._reader.feed(str(log["text"]).encode())
 
     def view(self, state: str, member: Member | None) -> NodeView:

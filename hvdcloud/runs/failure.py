@@ -29,7 +29,7 @@ _MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
 _END_OF_GROUP = re.compile(r" *\+-+$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _CONSEQUENCE = re.compile(
-    r"Horovod has been shut down|ncclRemoteError|gloo.*(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
+    r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
 """What a rank prints when another one has ended."""
 

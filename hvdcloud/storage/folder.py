@@ -21,6 +21,7 @@ from typing import IO
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
+    PIECE,
     ChangedWhileUploadingError,
     Download,
     ObjectInfo,
@@ -113,6 +114,15 @@ class FolderBucket:
             if generation not in (None, os.fstat(descriptor).st_mtime_ns):
                 raise self._missing(name, generation)
             return file.read()
+
+    def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
+        descriptor = self._open(name)
+        if descriptor is None:
+            raise self._missing(name, None)
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(start)
+            while piece := file.read(PIECE):
+                yield piece
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
