@@ -17,7 +17,7 @@ from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
-from hvdcloud.visible import words
+from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -254,10 +254,7 @@ def _follow_once(
     except NodeError as error:
         raise _CutError(error, offset) from error
     if code != 0:
-        raise NodeError(
-            f"the log of run {run_id} cannot be read; node {head.node.name} says: {words(stderr.decode(errors='replace'))}",
-            hint=f"hvdcloud status --name {cluster.name}",
-        )
+        raise _unreadable(cluster, run_id, bytes(stderr))
     return _state_line(cluster, run_id, bytes(stderr))
 
 
@@ -286,9 +283,10 @@ def _state_line(cluster: Cluster, run_id: str, stderr: bytes) -> RunState:
     last = stderr.strip().rpartition(b"\n")[2]
     state = RunState.parse(last)
     if not state.run:
-        raise NodeError(
-            f"the log of run {run_id} cannot be read; node {cluster.nodes[0].name} says: "
-            f"{words(last.decode(errors='replace'))}",
-            hint=f"hvdcloud status --name {cluster.name}",
-        )
+        raise _unreadable(cluster, run_id, last)
     return state
+
+
+def _unreadable(cluster: Cluster, run_id: str, stderr: bytes) -> NodeError:
+    said = says(f"node {cluster.nodes[0].name}", stderr.decode(errors="replace"))
+    return NodeError(f"the log of run {run_id} cannot be read; {said}", hint=f"hvdcloud status --name {cluster.name}")

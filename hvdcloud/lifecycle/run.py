@@ -19,8 +19,9 @@ from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
+from hvdcloud.runs.failure import told
 from hvdcloud.runs.horovod_args import Host
-from hvdcloud.runs.state import About, Member, RunState
+from hvdcloud.runs.state import About, Member, RunState, plain_name
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted, seconds
 
@@ -178,7 +179,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         state=(state.result or "running") if state.done else "running",
         ranks=state.np or len(state.ranks),
         exit_code=state.exit_code,
-        reason=state.reason,
+        reason=told(state),
         seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
         checkpoint_files=state.checkpoints.files,
         checkpoints_complete=state.checkpoints.complete,
@@ -308,9 +309,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             fleet.head.call(f"launch {run_id}", payload=payload)
     except NodeRefusedError as error:
         context.state.save(record)
-        if "active" not in error.answer:
+        if not plain_name(error.answer.get("active")):
             raise
-        active = error.answer["active"]
+        active = plain_name(error.answer["active"])
         raise UsageError(
             f"run {active} is still active on cluster {cluster.name}",
             hint=f"hvdcloud logs -f {active} follows it; hvdcloud stop --name {cluster.name} ends it",

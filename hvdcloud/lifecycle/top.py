@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.remote.ssh import Session
+from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.state import Event, Member, RunState
 
@@ -240,7 +241,9 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer["state"]).elastic is not None)
         self._offset = int(log["offset"])
-        self._lines += (line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in str(log["text"]).split("\n")[:-1])
+        self._lines += (
+            line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in str(log["text"]).split("\n")[:-1]
+        )
         self._reader.feed(str(log["text"]).encode())
 
     def view(self, state: str, member: Member | None) -> NodeView:
@@ -270,7 +273,7 @@ class _Watch:
         view = RunView(
             run=state.run,
             state=state.result if state.done else state.state,
-            reason=failure.reason if failure is not None else state.reason,
+            reason=failure.reason if failure is not None else told(state),
             ranks=state.np,
             seconds=max(0.0, (state.ended or now) - began),
             position=position,

@@ -46,9 +46,7 @@ class MetricsReader:
         elastic: rank 0 may have moved from one worker to another.
     """
 
-    def __init__(
-        self, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False
-    ) -> None:
+    def __init__(self, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False) -> None:
         self._speaker = Speaker(elastic=elastic)
         self._clock = _Clock(samples, started)
         self._lines = Lines()

@@ -18,6 +18,7 @@ from hvdcloud.report import changes
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import number
@@ -127,7 +128,7 @@ def _read_log(record: RunRecord) -> _Log:
     failure = reader.failure(record.state)
     return _Log(
         metrics=numbers.metrics(),
-        reason=failure.reason if failure is not None else record.state.reason,
+        reason=failure.reason if failure is not None else told(record.state),
         before=count - len(last),
         last="\n".join(_line(line.decode(errors="replace")) for line in last),
     )

@@ -4,8 +4,8 @@ In a static run rank 0 speaks. In an elastic run rank 0 moves when nodes are los
 it was: the rank that its worker had first. There the worker that prints where the training is speaks, until another one
 is further, or continues alone. Pure.
 
-A job may print anything, in lines of any length. What is read of a line is bounded (`Lines`), and so is every repetition
-in the expressions here: the time that a log takes grows with its length, and with nothing else.
+A job may print anything, in lines of any length. What is read of a line is bounded (`Lines`), and so is every
+repetition in the expressions here: the time that a log takes grows with its length, and with nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _UNITS = {
 }
 # An epoch of earlier: "resumed from epoch 7", "best: epoch 3".
 _EARLIER = re.compile(r"\b(?:resum|restor|load|continu|reload|checkpoint|best|from|until|up to)", re.IGNORECASE)
-_VALUE = (
-    r"""["']?\s{0,9}[:=]?\s{0,9}([-+]?\d{1,30}(?:[.,]\d{1,30}){0,9}(?:[eE][-+]?\d{1,9})?)\s{0,9}(%)?(?![\w.])"""
-)
+_VALUE = r"""["']?\s{0,9}[:=]?\s{0,9}([-+]?\d{1,30}(?:[.,]\d{1,30}){0,9}(?:[eE][-+]?\d{1,9})?)\s{0,9}(%)?(?![\w.])"""
 _NAMED = {
     "loss": ("loss", re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE)),
     "accuracy": ("acc", re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE)),

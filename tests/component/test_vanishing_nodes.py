@@ -150,7 +150,7 @@ def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop
     [
         ({"active": True}, f"run {RUN} is still active"),
         ({"pending": ["last.pt"]}, f"{RUN}: last.pt is not in the bucket yet"),
-        ({"errors": ["no space left"]}, f"{RUN}: no space left"),
+        ({"errors": ["no space left"]}, f"{RUN}: node digits-0 says: no space left"),
     ],
 )
 def test_down_refuses_while_a_node_has_something_that_is_not_in_the_bucket(

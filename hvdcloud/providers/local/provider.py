@@ -38,6 +38,7 @@ from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
 from hvdcloud.providers.local.requests import NetworkRequest
+from hvdcloud.visible import log_of
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -185,7 +186,7 @@ class LocalProvider:
         raise NodeError(
             f"node {node.name} {why}",
             hint=f"docker logs {node.name} shows all of it; hvdcloud up tries again",
-            details="\n".join(said[-20:]),
+            details=log_of(f"node {node.name}", "\n".join(said[-20:])),
         )
 
     def _with_address(self, node: Node, *, host_key: str) -> Node:
@@ -318,10 +319,14 @@ def _make_folder(path: Path) -> None:
 
 def _status(line: str) -> dict[str, Any] | None:
     """What a line of a node's output says of its state; None: it is another line."""
-    status: dict[str, Any] | None = None
-    if line.startswith(STATUS_PREFIX):
+    if not line.startswith(STATUS_PREFIX):
+        return None
+    try:
         status = json.loads(line.removeprefix(STATUS_PREFIX))
-    return status
+    except (ValueError, RecursionError):
+        # What runs in the container may write this, too.
+        return None
+    return status if isinstance(status, dict) and isinstance(status.get("status"), str) else None
 
 
 def _hang_up(stream: Any) -> None:
