@@ -241,10 +241,14 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer["state"]).elastic is not None)
         self._offset = int(log["offset"])
-        self._lines += (
-            line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in str(log["text"]).split("\n")[:-1]
-        )
+        self._lines += self.shortened(str(log["text"]))
         self._reader.feed(str(log["text"]).encode())
+
+    @staticmethod
+    def shortened(text: str) -> list[str]:
+        """The lines of a log, of a long one its beginning and its end; it ends with a newline."""
+        lines = text.split("\n")[:-1][-MOST_LINES:]
+        return [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
 
     def view(self, state: str, member: Member | None) -> NodeView:
         with self._lock:
