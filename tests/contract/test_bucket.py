@@ -16,6 +16,7 @@ import pytest
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
+    PIECE,
     Bucket,
     ChangedWhileUploadingError,
     CorruptObjectError,
@@ -296,6 +297,22 @@ def test_a_download_with_other_bytes_leaves_the_old_target(bucket: Bucket, tmp_p
     assert results["y"] is None
     assert target.read_bytes() == b"what was here before"
     assert sorted(path.name for path in target.parent.iterdir()) == ["target", "y"]
+
+
+@pytest.mark.parametrize("start", [0, 5, PIECE, 2 * PIECE + 6, 2 * PIECE + 7, 3 * PIECE])
+def test_an_object_of_any_size_is_read_in_pieces(bucket: Bucket, start: int) -> None:
+    data = os.urandom(2 * PIECE + 7)
+    bucket.write("log", data)
+    pieces = list(bucket.pieces("log", start=start))
+    assert b"".join(pieces) == data[start:]
+    assert max(map(len, pieces), default=0) <= PIECE
+
+
+def test_pieces_of_an_empty_object_and_of_none(bucket: Bucket) -> None:
+    bucket.write("log", b"")
+    assert list(bucket.pieces("log")) == []
+    with pytest.raises(ObjectMissingError):
+        list(bucket.pieces("nothing"))
 
 
 def test_the_modification_time_of_the_node_is_kept(bucket: Bucket, tmp_path: Path) -> None:

@@ -103,8 +103,9 @@ def explain(line: str) -> Raised | None:
 
 def whole(line: str) -> None:
     """The expressions alone, without a limit on what is read of a line."""
-    numbers_in(line)
-    counted(line)
+    for text in (line, f"loss{line}", f"epoch 1{line}"):
+        numbers_in(text)
+        counted(text)
 
 
 PARSERS: dict[str, Callable[[str], object]] = {

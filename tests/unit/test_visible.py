@@ -160,21 +160,13 @@ def test_a_terminal_without_colours_is_protected_too(term: str, colour: bool, mo
     assert "\x07" not in screen.getvalue()
 
 
-class Pipe(io.StringIO):
-    """A pipe, which takes bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.buffer = io.BytesIO()
-
-
 def test_a_pipe_gets_a_jobs_output_byte_for_byte() -> None:
-    pipe = Pipe()
+    pipe = io.BytesIO()
     data = "".join(ATTACKS.values()).encode() + b"\xff\x9b\r\n"
-    console = Console(out=pipe)
+    console = Console(out=io.TextIOWrapper(pipe))
     for byte in data:
         console.job_output(bytes([byte]))
-    assert pipe.buffer.getvalue() == data
+    assert pipe.getvalue() == data
 
 
 EVIL = "[/foo] [link=https://evil.example]x " + "".join(ATTACKS.values())
