@@ -74,14 +74,15 @@ def unsaved(
         if isinstance(outcome, HvdcloudError):
             found.append(Unsaved(hazard=Hazard.SILENT, text=outcome.message))
             continue
-        runs = outcome.get("runs", {})
-        for told, report in runs.items() if isinstance(runs, dict) else ():
-            run, report = plain_name(told) or "of another name", report if isinstance(report, dict) else {}
+        node, runs = f"node {session.node.name}", outcome.get("runs", {})
+        if not isinstance(runs, dict) or not all(plain_name(run) and isinstance(runs[run], dict) for run in runs):
+            found.append(Unsaved(hazard=Hazard.SILENT, text=f"{node} does not say what it holds"))
+            continue
+        for run, report in runs.items():
             if report.get("active"):
                 text = f"run {run} is still active"
                 found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
             uploads = UploadReport.from_json(report)
-            node = f"node {session.node.name}"
             errors = (says(node, error) for error in uploads.errors)
             for text in (*(f"{words(file)} is not in the bucket yet" for file in uploads.pending), *errors):
                 found.append(Unsaved(hazard=Hazard.PENDING, run=run, text=f"{run}: {text}"))
