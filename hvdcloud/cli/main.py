@@ -172,7 +172,9 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         return _failed(invocation, error)
     except (KeyboardInterrupt, typer.Abort):
         return _failed(invocation, after_interrupt(invocation.command))
-    except (BrokenPipeError, SystemExit):  # Of a page of help; Typer makes the first into the second.
+    except (BrokenPipeError, SystemExit) as error:  # Of a page of help; Typer makes the first into the second.
+        if isinstance(error, SystemExit) and not error.code:
+            return ExitCode.OK  # What the shell completes has been said.
         raise OutputClosedError("", hint="") from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything else is a bug of hvdcloud
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
