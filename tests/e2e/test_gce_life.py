@@ -361,7 +361,8 @@ def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud,
     stranger = "stranger@test-project.iam.gserviceaccount.com"
     project = cloud.project(tmp_path, "t-gce-denied", gce={"service_account": stranger})
     ended = project.hvdcloud("up", expect=5)
-    assert re.search(r"^error: node t-gce-denied-[01] failed at step pull; it says: .*denied", ended.err, flags=re.MULTILINE)
+    denied = r"^error: node t-gce-denied-[01] failed at step pull; it says: .*denied"
+    assert re.search(denied, ended.err, flags=re.MULTILINE)
     assert "boot log" in ended.err
     assert "hvdcloud: failed: step pull" in ended.err
     assert left(cloud, project) == []
