@@ -3,6 +3,10 @@
 Standard output carries the answer, standard error the progress. On a terminal Rich draws progress and colours; a pipe
 and a terminal that takes no escape codes get plain lines; with `--json` standard output carries one versioned document
 and nothing else.
+
+Nothing here trusts what it prints: all of it passes through `visible`, so that no text can act on the terminal, begin a
+line that looks like one of ours, or be taken for Rich's markup. A job's output keeps its colours on a terminal; in a
+pipe it is what the job wrote, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from hvdcloud.errors import ExitCode, HvdcloudError
-from hvdcloud.steps import NOTICEABLE_SECONDS, LiveSteps, Steps
+from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError
+from hvdcloud.steps import NOTICEABLE_SECONDS, LiveSteps, Steps, rich_console
+from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
 _PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
@@ -30,6 +35,8 @@ _PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
 _RANK_COLOURS = (36, 35, 33, 34, 32, 96)
 """Of ranks, as in SGR codes. Red is for errors."""
 _DIM = 2
+_ARROW = "→"
+"""In front of what to type next, which only we say."""
 Draw = Callable[[Sequence[str]], None]
 """Draws lines in place of those drawn before."""
 
@@ -65,6 +72,7 @@ class Console:
         self._redraws = False
         self._line_begins = True
         """Whether the job's next byte is the first of a line."""
+        self._job_text = JobText()
 
     # --- progress, on standard error --------------------------------------------------------------------------------
 
@@ -80,10 +88,10 @@ class Console:
 
     def warn(self, text: str) -> None:
         """A line that even `--quiet` shows."""
-        self._line(f"warning: {text}", style="yellow")
+        self._line(_continued(f"warning: {text}"), style="yellow")
 
     def _line(self, text: str, *, style: str = "") -> None:
-        text = self._short(text)
+        text = visible(self._short(text))
         if self._drawing is not None:
             self._drawing.above(text, style=style)
             return
@@ -108,7 +116,7 @@ class Console:
 
         Raises KeyboardInterrupt: Ctrl-C.
         """
-        self._err.write(f"{question} [y/N] ")
+        self._err.write(f"{visible(question)} [y/N] ")
         self._err.flush()
         return self.keyboard.readline().strip().lower() in ("y", "yes")
 
@@ -148,26 +156,35 @@ class Console:
     # --- the answer, on standard output -----------------------------------------------------------------------------
 
     def job_output(self, data: bytes) -> None:
-        """What the job's ranks print, byte for byte; on a terminal with colours, each rank's prefix in its own.
+        """What the job's ranks print: into a pipe byte for byte, on a terminal without what would act on it.
 
-        With `--json` it goes to standard error.
+        On a terminal with colours each rank's prefix has one of its own. With `--json` it goes to standard error.
         """
         stream = self._err if self.as_json else self._out
+        if stream.isatty():
+            text = self._job_text.feed(data)
+            # A colour that the job left on would be that of our next line.
+            text += "\x1b[0m" if "\x1b" in text and text.endswith("\n") else ""
+            data = text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+        if not data:
+            return
         if not self.as_json and _can_draw(stream) and not os.environ.get("NO_COLOR"):
             start = 0 if self._line_begins else data.find(b"\n") + 1 or len(data)
-            self._line_begins = data.endswith(b"\n")
+            self._line_begins = data.endswith((b"\n", b"\n\x1b[0m"))
             data = data[:start] + _PREFIX.sub(_in_colour, data[start:])
         binary: BinaryIO | None = getattr(stream, "buffer", None)
-        if binary is None:
-            stream.write(data.decode(errors="replace"))
-        else:
-            binary.write(data)
-        stream.flush()
+        with _closed_output_ends_the_command():
+            if binary is None:
+                stream.write(data.decode(errors="replace"))
+            else:
+                binary.write(data)
+            stream.flush()
 
     def answer(self, text: str, *, style: str = "") -> None:
         """A line of the answer, for people; `style` is Rich's, such as "green", and for terminals only."""
         if not self.as_json:
-            _write(self._out, text, style=style)
+            with _closed_output_ends_the_command():
+                _write(self._out, text, style=style)
 
     def result(self, parts: Sequence[str], *, path: Path | None = None, progress: bool = False) -> None:
         """How a command ended well, in its last line: `✓ digits trained: accuracy 0.99 · $0 → /home/me/digits`.
@@ -184,17 +201,18 @@ class Console:
         stream = self._err if progress else self._out
         mark, between, arrow = ("✓", " · ", " → ") if _has(stream, "✓·→") else ("OK", ", ", " -> ")
         text = f"{mark} {between.join(parts)}"
-        if not _can_draw(stream):
-            _write(stream, text + (f"{arrow}{path}" if path else ""))
-            return
-        from rich.console import Console as RichConsole
-        from rich.text import Text
+        with contextlib.nullcontext() if progress else _closed_output_ends_the_command():
+            if not _can_draw(stream):
+                _write(stream, text + (f"{arrow}{path}" if path else ""))
+                return
+            from rich.text import Text
 
-        console, line = RichConsole(file=stream), Text(text, style="green")
-        if path is not None:
-            fits = line.cell_len + len(arrow) + Text(str(path)).cell_len <= console.width
-            line.append(arrow if fits else f"\n{arrow.lstrip()}").append(str(path), style=f"link {path.as_uri()}")
-        console.print(line, soft_wrap=True)
+            console, line = rich_console(stream), Text(visible(text), style="green")
+            if path is not None:
+                shown = visible(str(path), lines=False)
+                fits = line.cell_len + len(arrow) + Text(shown).cell_len <= console.width
+                line.append(arrow if fits else f"\n{arrow.lstrip()}").append(shown, style=f"link {path.as_uri()}")
+            console.print(line, soft_wrap=True)
 
     @property
     def is_screen(self) -> bool:
@@ -211,18 +229,17 @@ class Console:
         if not _can_draw(self._out):
             yield None
             return
-        from rich.console import Console as RichConsole
         from rich.live import Live
         from rich.text import Text
 
         drawn: Sequence[str] = []
         try:
-            with Live(console=RichConsole(file=self._out), screen=True, auto_refresh=False) as live:
+            with Live(console=rich_console(self._out), screen=True, auto_refresh=False) as live:
 
                 def draw(lines: Sequence[str]) -> None:
                     nonlocal drawn
                     drawn = lines
-                    live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+                    live.update(Text("\n".join(map(visible, lines)), no_wrap=True, overflow="crop"), refresh=True)
 
                 yield draw
         finally:
@@ -241,7 +258,7 @@ class Console:
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table of the answer, for people; columns are as wide as their widest cell."""
         # Not Rich's: `hvdcloud list` would take 44 ms longer to load it, of 0.78 s.
-        cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+        cells = [[visible(str(cell), lines=False) for cell in row] for row in (headers, *rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
         for row in cells:
             self.answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -265,20 +282,49 @@ class Console:
 
     def raw_json(self, value: object) -> None:
         """A JSON value that is itself the answer, such as a schema."""
-        _write(self._out, json.dumps(plain(value), indent=2))
+        # The one character of ASCII that JSON leaves as it is, and that no terminal shows.
+        text = json.dumps(plain(value), indent=2).replace("\x7f", "\\u007f")
+        with _closed_output_ends_the_command():
+            _write(self._out, text)
 
     def error(self, error: HvdcloudError) -> None:
         """What went wrong, why, and what to type next; Ctrl-C is no error, and has one line."""
-        if error.code is ExitCode.INTERRUPTED:
+        if isinstance(error, InterruptedByUserError):
             # A terminal has put `^C` where the cursor was.
             after_key = [""] if self._err.isatty() else []
             for line in (*after_key, f"{error.message}; {error.hint}", *error.details.splitlines()):
-                self._line(line)
+                self._line(_continued(line))
             return
-        self._line(f"error: {error.message}", style="red")
+        self._line(_continued(f"error: {error.message}"), style="red")
         for line in error.details.splitlines():
-            self._line(f"  {line}")
-        self._line(f"  → {error.hint}", style="cyan")
+            self._line(f"  {_quoted(line)}")
+        self._line(f"  {_ARROW} {error.hint}", style="cyan")
+
+
+def _continued(text: str) -> str:
+    """Several lines of which the later ones are seen to belong to the first."""
+    first, *more = text.split("\n")
+    return "\n".join([first, *(f"  {_quoted(line)}" for line in more)])
+
+
+def _quoted(line: str) -> str:
+    """A line of details: the words of a log or a node, which never look like our own hint."""
+    return f"| {line}" if line.lstrip().startswith(_ARROW) else line
+
+
+@contextlib.contextmanager
+def _closed_output_ends_the_command() -> Iterator[None]:
+    """What goes wrong with standard output in this block is no fault of a node, and ends the command.
+
+    Raises OutputClosedError.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise OutputClosedError("", hint="") from None
+    except OSError as error:
+        why = f"standard output cannot be written: {error.strerror}"
+        raise OutputClosedError(why, hint="write it where there is room") from error
 
 
 def _has(stream: TextIO, text: str) -> bool:
@@ -292,11 +338,11 @@ def _has(stream: TextIO, text: str) -> bool:
 
 def _write(stream: TextIO, text: str, *, style: str = "") -> None:
     """A line; in a style on a terminal."""
+    text = visible(text)
     if style and _can_draw(stream):
-        from rich.console import Console as RichConsole
         from rich.text import Text
 
-        RichConsole(file=stream).print(Text(text, style=style), soft_wrap=True)
+        rich_console(stream).print(Text(text, style=style), soft_wrap=True)
         return
     stream.write(text + "\n")
     stream.flush()

@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     TEARDOWN = 8
     CHECKPOINT = 9
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
 
 
 class HvdcloudError(Exception):
@@ -111,3 +112,10 @@ class InterruptedByUserError(HvdcloudError):
     """Ctrl-C; the message says what was left and how to continue."""
 
     code = ExitCode.INTERRUPTED
+
+
+class OutputClosedError(InterruptedByUserError):
+    """Nothing reads standard output any more, as after `| head`, or it cannot be written; without a message it is
+    not worth one."""
+
+    code = ExitCode.OUTPUT_CLOSED

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from hvdcloud.units import seconds, size
+from hvdcloud.visible import visible, words
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -129,7 +130,7 @@ class Steps:
         with self._lock:
             row = self._rows.get((key, part)) or self._rows.get((key, 0))
             if row is not None:
-                row.output = "".join(char for char in " ".join(line.split()) if char.isprintable())
+                row.output = "".join(char for char in words(line) if char.isprintable())
 
     def leave(self, key: str, *, part: int = 0) -> None:
         """The step is over: on a terminal it stays as a line above, if it took a second."""
@@ -208,7 +209,7 @@ class LiveSteps(Steps):
 
         with self._lock, _closed_terminal_does_not_matter():
             console = self._live.console if self._live is not None else self._console()
-            console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=True)
+            console.print(Text(visible(text), style=style) if isinstance(text, str) else text, soft_wrap=True)
 
     def leave(self, key: str, *, part: int = 0) -> None:
         row = self.drop(key, part=part)
@@ -225,9 +226,14 @@ class LiveSteps(Steps):
             row.ended, row.output = self._clock(), ""
 
     def _console(self) -> RichConsole:
-        from rich.console import Console as RichConsole
+        return rich_console(self._err)
 
-        return RichConsole(file=self._err)
+
+def rich_console(file: TextIO) -> RichConsole:
+    """What draws on a terminal; text is never taken for Rich's markup."""
+    from rich.console import Console as RichConsole
+
+    return RichConsole(file=file, markup=False, emoji=False)
 
 
 def _closed_terminal_does_not_matter() -> contextlib.suppress:
@@ -243,7 +249,7 @@ def draw(rows: Sequence[Row], *, now: float, width: int, most: int) -> list[Text
     if len(rows) > most:
         # What is complete is the first to be left out: it is shown at the end.
         shown = sorted(rows, key=lambda row: row.ended is not None)[: most - 1]
-    label = max((len(row.key) for row in shown), default=0)
+    label = max((len(visible(row.key, lines=False)) for row in shown), default=0)
     outputs = 2 * len(rows) <= most
     lines = []
     for row in shown:
@@ -261,12 +267,12 @@ def _line(row: Row, *, now: float, width: int, label: int) -> Text:
     from rich.text import Text
 
     mark = ("✓", "green") if row.ended is not None else (_SPINNER[int(now * 10) % len(_SPINNER)], "cyan")
-    line = Text.assemble(mark, " ", (row.key.ljust(label), "bold"), "  ")
+    line = Text.assemble(mark, " ", (visible(row.key, lines=False).ljust(label), "bold"), "  ")
     figures = Text("  ").join(_figures(row, now=now, wide=width >= _WIDE - 1))
     room = width - line.cell_len - figures.cell_len - 2
     if room < _LEAST_STEP:
         figures, room = Text(""), width - line.cell_len
-    step = Text(row.step)
+    step = Text(visible(row.step, lines=False))
     # Two columns of a terminal are one character in some alphabets.
     step.truncate(room, overflow="ellipsis", pad=bool(figures))
     return Text.assemble(line, step, "  ", figures) if figures else line.append_text(step)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from hvdcloud.cli import cluster, image, money, project, runs, setup, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
-from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, UsageError
+from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,6 +147,17 @@ def _run(argv: list[str]) -> ExitCode:
     own = argv[: argv.index("--")] if "--" in argv else argv
     invocation = Invocation(console=Console(as_json="--json" in own))
     try:
+        return _answered(argv, invocation)
+    except OutputClosedError as error:
+        # Nothing reads the output any more (`hvdcloud logs | head`); keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.message:
+            invocation.console.error(error)
+        return error.code
+
+
+def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
+    try:
         code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
             return _failed(invocation, after_interrupt(invocation.command))
@@ -155,14 +166,16 @@ def _run(argv: list[str]) -> ExitCode:
     except typer.TyperException as error:
         command = f" {invocation.command}" if invocation.command else ""
         return _failed(invocation, UsageError(error.format_message(), hint=f"hvdcloud{command} --help"))
+    except OutputClosedError:
+        raise
     except HvdcloudError as error:
         return _failed(invocation, error)
     except (KeyboardInterrupt, typer.Abort):
         return _failed(invocation, after_interrupt(invocation.command))
-    except (BrokenPipeError, SystemExit):  # Typer makes the first into the second.
-        # Nothing reads the output any more (`hvdcloud logs | head`); keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+    except (BrokenPipeError, SystemExit) as error:  # Of a page of help; Typer makes the first into the second.
+        if isinstance(error, SystemExit) and not error.code:
+            return ExitCode.OK  # What the shell completes has been said.
+        raise OutputClosedError("", hint="") from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything else is a bug of hvdcloud
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
     invocation.console.document(invocation.command, result=invocation.result, exit_code=invocation.exit_code)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.runs.state import ranks_text
 from hvdcloud.units import dollars, seconds
+from hvdcloud.visible import as_left, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -298,14 +299,8 @@ def _events(view: View, *, room: int) -> list[Text]:
 
 @functools.lru_cache(maxsize=1024)
 def _plain(text: str) -> str:
-    """Without what would move the cursor or colour the screen; of a line that was drawn over itself, its last state."""
-    from rich.text import Text
-
-    prefix, bracket, rest = text.partition("] ")
-    if bracket:
-        text = f"{prefix}] {rest.rstrip(chr(13)).rpartition(chr(13))[2]}"
-    plain = Text.from_ansi(text).plain
-    return "".join(char if char.isprintable() else " " for char in plain.expandtabs(4))
+    """Without what would act on the screen; of a line that was drawn over itself, its last state."""
+    return visible(as_left(text).expandtabs(4), lines=False)
 
 
 def _foot(view: View, looks: Looks) -> list[Text]:

@@ -11,6 +11,7 @@ import typer
 from hvdcloud.cli.app import Invocation
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
+from hvdcloud.visible import visible
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
@@ -154,7 +155,7 @@ def _confirm(*, yes: bool) -> Confirm:
                 "nothing was changed: this has to be confirmed, and there is no terminal to ask on",
                 hint="add --yes; --plan-only shows what would be done",
             )
-        return typer.confirm(question, err=True)
+        return typer.confirm(visible(question), err=True)
 
     return ask
 

@@ -24,6 +24,7 @@ from textual.widgets import Footer
 
 from hvdcloud.cli.screen import SCROLLBAR, Drawing, Looks, draw
 from hvdcloud.interrupts import SIGNALS
+from hvdcloud.visible import visible
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import View
@@ -60,7 +61,9 @@ class Lines(ScrollView, can_focus=False):
         width = self.scrollable_content_region.width
         if number >= len(self._lines):
             return Strip.blank(width, self.rich_style)
-        segments = self._lines[number].render(self.app.console)
+        # Names, reasons and events are a node's words.
+        drawn = self._lines[number].render(self.app.console)
+        segments = [segment._replace(text=visible(segment.text, lines=False)) for segment in drawn]
         return Strip(segments).adjust_cell_length(width, self.rich_style).apply_style(self.rich_style)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.units import counted
+from hvdcloud.visible import words
 
 _MARK = "hvdcloud: "
 _REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
@@ -26,7 +27,9 @@ def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError
         )
     stopped = bool(cluster.nodes) and all(node.state is NodeState.STOPPED for node in cluster.nodes)
     if stopped and (reason := _reason(cluster, boot_log)):
-        return NodeError(f"the nodes of cluster {name} have ended themselves: {reason}", hint=again)
+        return NodeError(
+            f"the nodes of cluster {name} have ended themselves; their log says: {words(reason)}", hint=again
+        )
     states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
     if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
         again = f"hvdcloud resize {cluster.expected_nodes} --name {name} brings the others back; else {again}"

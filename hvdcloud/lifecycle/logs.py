@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,13 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, exit_code, has_ended
+from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
+from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -32,6 +32,8 @@ ANSWER_SECONDS = 6.0
 """How long its answer may take."""
 RECONNECT_SECONDS = 600.0
 STOP_SECONDS = 120.0
+_MOST_LAST = 1 << 20
+"""Bytes of a log's end that tell why a run failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,12 @@ def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState
     )
 
 
-def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> tuple[RunState, bytes] | None:
+def _kept(
+    context: Context, cluster: Cluster | None, run_id: str | None, *, start: int = 0, most: int | None = None
+) -> tuple[RunState, Iterator[bytes]] | None:
     """One run, from the bucket; if the cluster is gone, of every cluster that had its name."""
-    cluster_id = cluster.id if cluster is not None else None
-    return archive.read(context.bucket(cluster), cluster=context.name, cluster_id=cluster_id, run_id=run_id)
+    bucket, cluster_id = context.bucket(cluster), cluster.id if cluster is not None else None
+    return archive.read(bucket, cluster=context.name, cluster_id=cluster_id, run_id=run_id, start=start, most=most)
 
 
 def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> Followed:
@@ -79,7 +83,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
         state, log = kept
         _check_rank(state, rank)
-        return _show(context, state, log, rank=rank)
+        return _show(context, state, rank=rank, log=log)
     cluster = found or context.cluster()
     lend(context, cluster)
     state = find_run(context, cluster, run_id)
@@ -91,29 +95,43 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
                 return follow(context, cluster, run_id, rank=rank, elastic=elastic)
         except KeyboardInterrupt:
             raise detached(cluster, run_id, down_when_done=state.down_when_done) from None
-    answer = context.fleet(cluster).head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0)
-    return _show(context, _state_line(answer.stderr), answer.stdout, rank=rank)
+    reader, take = _reading(context, rank, elastic=elastic)
+    head = context.fleet(cluster).head
+    answer = head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0, take=take)
+    return Followed(state=_state_line(cluster, run_id, answer.stderr), log=reader)
 
 
 def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
     """The end of the log of the newest run, which has ended; where its head cannot tell, nothing of it."""
-    log = b""
+    log: Iterable[bytes] = ()
     if cluster.is_headless:
-        kept = _kept(context, cluster, state.run)
-        log = kept[1] if kept is not None else b""
+        kept = _kept(context, cluster, state.run, most=_MOST_LAST)
+        log = kept[1] if kept is not None else ()
     else:
         answer = context.fleet(cluster).head.call("look")
-        log = str(answer["log"]["text"]).encode() if answer.get("run") == state.run else b""
+        log = [str(answer["log"]["text"]).encode()] if answer.get("run") == state.run else ()
     reader = LogReader(elastic=state.elastic is not None)
-    reader.feed(log)
+    for piece in log:
+        reader.feed(piece)
     return Followed(state=state, log=reader)
 
 
-def _show(context: Context, state: RunState, log: bytes, *, rank: int | None) -> Followed:
-    reader = LogReader(elastic=state.elastic is not None)
-    _shown(context, rank, elastic=state.elastic is not None)(log)
-    reader.feed(log)
+def _show(context: Context, state: RunState, *, rank: int | None, log: Iterable[bytes]) -> Followed:
+    reader, take = _reading(context, rank, elastic=state.elastic is not None)
+    for piece in log:
+        take(piece)
     return Followed(state=state, log=reader)
+
+
+def _reading(context: Context, rank: int | None, *, elastic: bool) -> tuple[LogReader, Callable[[bytes], None]]:
+    """What takes the log's bytes, prints them and gives them to the reader beside it."""
+    reader, show = LogReader(elastic=elastic), _shown(context, rank, elastic=elastic)
+
+    def take(data: bytes) -> None:
+        show(data)
+        reader.feed(data)
+
+    return reader, take
 
 
 def _shown(context: Context, rank: int | None, *, elastic: bool) -> Callable[[bytes], None]:
@@ -168,13 +186,7 @@ def follow(
         NodeError: the head is gone, or unreachable for ten minutes.
     """
     offset = 0
-    reader = LogReader(elastic=elastic)
-    show = _shown(context, rank, elastic=elastic)
-
-    def take(data: bytes) -> None:
-        show(data)
-        reader.feed(data)
-
+    reader, take = _reading(context, rank, elastic=elastic)
     lost_since: float | None = None
     while True:
         try:
@@ -185,10 +197,11 @@ def follow(
             offset = cut.offset
             if gone := _head_is_gone(context, cluster, run_id):
                 # It may have gone because the run had ended.
-                if (kept := _kept(context, cluster, run_id)) is None:
+                if (kept := _kept(context, cluster, run_id, start=offset)) is None:
                     raise gone from cut.cause
                 state, log = kept
-                take(log[offset:])
+                for piece in log:
+                    take(piece)
                 break
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
@@ -230,6 +243,7 @@ def _follow_once(
                     below = context.console.live and data.endswith(b"\n")
                 while channel.recv_stderr_ready():
                     stderr += channel.recv_stderr(CHUNK)
+                    del stderr[:-MOST_ERRORS]
                 if has_ended(channel):
                     break
                 if below and time.monotonic() - said > SILENT_SECONDS:
@@ -243,11 +257,8 @@ def _follow_once(
     except NodeError as error:
         raise _CutError(error, offset) from error
     if code != 0:
-        raise NodeError(
-            f"the log of run {run_id} cannot be read: {stderr.decode(errors='replace').strip()}",
-            hint=f"hvdcloud status --name {cluster.name}",
-        )
-    return _state_line(bytes(stderr))
+        raise _unreadable(cluster, run_id, bytes(stderr))
+    return _state_line(cluster, run_id, bytes(stderr))
 
 
 def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError | None:
@@ -270,5 +281,15 @@ def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError 
     )
 
 
-def _state_line(stderr: bytes) -> RunState:
-    return RunState.from_json(json.loads(stderr.decode(errors="replace").strip().rpartition("\n")[2]))
+def _state_line(cluster: Cluster, run_id: str, stderr: bytes) -> RunState:
+    """What the head says of a run after its log. Raises NodeError: nothing that can be read."""
+    last = stderr.strip().rpartition(b"\n")[2]
+    state = RunState.parse(last)
+    if not state.run:
+        raise _unreadable(cluster, run_id, last)
+    return state
+
+
+def _unreadable(cluster: Cluster, run_id: str, stderr: bytes) -> NodeError:
+    said = says(f"node {cluster.nodes[0].name}", stderr.decode(errors="replace"))
+    return NodeError(f"the log of run {run_id} cannot be read; {said}", hint=f"hvdcloud status --name {cluster.name}")

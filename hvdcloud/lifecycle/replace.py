@@ -17,6 +17,7 @@ from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
 from hvdcloud.runs.replacement import CLIENT, Failure, Found, Pace, ReplacementPolicy, index_of
 from hvdcloud.runs.state import RunState
+from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -150,7 +151,7 @@ class Replacer:
 
     def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:
         context = self._context
-        why = {member.name: member.why for member in state.members}
+        why = {member.name: says("the head", member.why) for member in state.members if member.why}
         there = {node.index: node for node in cluster.nodes}
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]

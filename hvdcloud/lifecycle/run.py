@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, UsageError
+from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
@@ -21,8 +21,9 @@ from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
+from hvdcloud.runs.failure import told
 from hvdcloud.runs.horovod_args import Host
-from hvdcloud.runs.state import About, Member, RunState
+from hvdcloud.runs.state import About, Member, RunState, plain_name
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted, seconds
 
@@ -167,6 +168,10 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         with replacing(context, run_id, elastic=elastic):
             final = follow(context, cluster, run_id, elastic=elastic)
         return result_of_followed(cluster.name, final)
+    except OutputClosedError as closed:
+        said = detached(cluster, run_id, down_when_done=options.down_when_done)
+        message = f"{closed.message}; {said.message}" if closed.message else said.message
+        raise OutputClosedError(message, hint=said.hint) from None
     except KeyboardInterrupt:
         raise detached(cluster, run_id, down_when_done=options.down_when_done) from None
 
@@ -179,7 +184,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         state=(state.result or "running") if state.done else "running",
         ranks=state.np or len(state.ranks),
         exit_code=state.exit_code,
-        reason=state.reason,
+        reason=told(state),
         seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
         checkpoint_files=state.checkpoints.files,
         checkpoints_complete=state.checkpoints.complete,
@@ -318,9 +323,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             keep_renewing(context, cluster)
     except NodeRefusedError as error:
         context.state.save(record)
-        if "active" not in error.answer:
+        if not plain_name(error.answer.get("active")):
             raise
-        active = error.answer["active"]
+        active = plain_name(error.answer["active"])
         raise UsageError(
             f"run {active} is still active on cluster {cluster.name}",
             hint=f"hvdcloud logs -f {active} follows it; hvdcloud stop --name {cluster.name} ends it",

@@ -18,6 +18,7 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
+from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.state import Event, Member, RunState, number, read_sample
 
@@ -31,6 +32,8 @@ ANSWER_SECONDS = 10.0
 SILENT_SECONDS = 4.5
 """After this long without an answer a node is said not to give one."""
 MOST_LINES = 300
+_LONGEST_LINE = 1000
+"""Characters of a line that are kept, of its beginning and of its end."""
 _machine = operator.attrgetter("id", "address", "state")
 """What tells a node's machine, and whether it can answer; a change needs another session."""
 
@@ -241,8 +244,14 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer.get("state")).elastic is not None)
         self._offset = int(number(log.get("offset")) or 0)
-        self._lines += text(log.get("text")).splitlines()
+        self._lines += self.shortened(text(log.get("text")))
         self._reader.feed(text(log.get("text")).encode(errors="replace"))
+
+    @staticmethod
+    def shortened(text: str) -> list[str]:
+        """The lines of a log, of a long one its beginning and its end; it ends with a newline."""
+        lines = text.split("\n")[:-1][-MOST_LINES:]
+        return [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
 
     def view(self, state: str, member: Member | None) -> NodeView:
         with self._lock:
@@ -271,7 +280,7 @@ class _Watch:
         view = RunView(
             run=state.run,
             state=state.result if state.done else state.state,
-            reason=failure.reason if failure is not None else state.reason,
+            reason=failure.reason if failure is not None else told(state),
             ranks=state.np,
             seconds=max(0.0, (state.ended or now) - began),
             position=position,

@@ -21,6 +21,8 @@ from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
 from hvdcloud.parallel import side_by_side
 from hvdcloud.remote.keys import no_key, where
+from hvdcloud.units import size
+from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -40,6 +42,8 @@ CHECK_SECONDS = 10.0  # How often a node that is waited for is asked whether it 
 ANSWER_SECONDS = 30.0  # How long its sshd may take to say so, also behind a few MB that a slow line is still sending.
 SEND_SECONDS = 60.0  # After which a node that takes nothing of what is sent to it counts as lost.
 CHUNK = 1 << 16
+MOST_ANSWER = 64 << 20  # Bytes that a command may answer; a node that sends more is not believed.
+MOST_ERRORS = 4 << 20  # Bytes that are kept of the end of what a command says beside its answer.
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -201,10 +205,9 @@ class Session:
                 hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
             )
         if isinstance(error, paramiko.AuthenticationException):
-            return NodeError(f"node {name} refused this cluster's key: {error}", hint=hint)
-        return NodeError(
-            f"node {name} does not answer {place}: {error or type(error).__name__}", hint=hint, details=details
-        )
+            return NodeError(f"node {name} refused this cluster's key: {words(error)}", hint=hint)
+        why = words(error) or type(error).__name__
+        return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
 
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
@@ -242,12 +245,23 @@ class Session:
             finally:
                 channel.close()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(str(error) or type(error).__name__) from error
+            raise self._lost(words(error) or type(error).__name__) from error
 
-    def run(self, command: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Answer:
+    def run(
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float = 60.0,
+        take: Callable[[bytes], object] | None = None,
+    ) -> Answer:
         """Run a command for the node's shell to its end.
 
-        Raises NodeError: no answer in `timeout` seconds, or the connection broke.
+        Args:
+            take: is given what the command writes as it comes, of any length; the answer is then without it.
+
+        Raises:
+            NodeError: no answer in `timeout` seconds, one above MOST_ANSWER, or the connection broke.
         """
         deadline = time.monotonic() + timeout
         with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
@@ -255,17 +269,35 @@ class Session:
             if stdin:
                 channel.sendall(stdin)
             channel.shutdown_write()
-            return self.read_to_end(channel, deadline=deadline, what=command.split()[0])
+            return self.read_to_end(channel, deadline=deadline, what=command.split()[0], take=take)
 
-    def read_to_end(self, channel: Channel, *, deadline: float, what: str, stdout: bytes = b"") -> Answer:
-        """What the command says until it ends, after `stdout`, which was read already; raises as `wait_readable`."""
+    def read_to_end(
+        self,
+        channel: Channel,
+        *,
+        deadline: float,
+        what: str,
+        stdout: bytes = b"",
+        take: Callable[[bytes], object] | None = None,
+    ) -> Answer:
+        """What the command says until it ends, after `stdout`, which was read already; raises as `run`."""
         output, errors = bytearray(stdout), bytearray()
         while not has_ended(channel):
             self.wait_readable(channel, deadline=deadline, what=what)
             while channel.recv_ready():
-                output += channel.recv(CHUNK)
+                data = channel.recv(CHUNK)
+                if take is not None:
+                    take(data)
+                    continue
+                output += data
+                if len(output) > MOST_ANSWER:
+                    raise NodeError(
+                        f"node {self.node.name} answered `{what}` with more than {size(MOST_ANSWER)}",
+                        hint=f"hvdcloud ssh {self.node.index} opens a shell there",
+                    )
             while channel.recv_stderr_ready():
                 errors += channel.recv_stderr(CHUNK)
+                del errors[:-MOST_ERRORS]
         return Answer(exit_code=exit_code(channel), stdout=bytes(output), stderr=bytes(errors))
 
     def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
@@ -307,15 +339,20 @@ class Session:
         said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         # A node of an earlier version says nothing where there is nothing to say.
         found = parse_object(said) if said else {}
+        node = f"node {self.node.name}"
         if found is not None and "error" in found:
+            # What to type next is never taken from a node.
             raise NodeRefusedError(
-                f"node {self.node.name}: {found['error']}", hint=found.get("hint") or "hvdcloud status", answer=found
+                says(node, found["error"]),
+                hint=f"hvdcloud status --name {self._state.name} shows the nodes and their runs",
+                details=says(node, found["hint"]) if found.get("hint") else "",
+                answer=found,
             )
         if answer.exit_code != 0 or found is None:
             raise NodeError(
-                f"node {self.node.name}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
+                f"{node}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
                 hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-                details=(answer.stderr.decode(errors="replace") or said)[-2000:],
+                details=log_of(node, answer.stderr.decode(errors="replace").strip() or said),
             )
         return found
 
@@ -323,8 +360,8 @@ class Session:
 class NodeRefusedError(NodeError):
     """The node program answered with an error of its own; `answer` holds all it said."""
 
-    def __init__(self, message: str, *, hint: str, answer: dict[str, Any]) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, hint: str, details: str, answer: dict[str, Any]) -> None:
+        super().__init__(message, hint=hint, details=details)
         self.answer = answer
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.state import UploadReport, plain_name
+from hvdcloud.visible import says, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,16 +69,22 @@ def unsaved(
     def flush(session: Session) -> dict[str, Any]:
         return session.call("flush", timeout=FLUSH_SECONDS) if session.node.name in running else {}
 
-    for outcome in fleet(cluster).each_outcome(flush):
+    sessions = fleet(cluster)
+    for session, outcome in zip(sessions.sessions, sessions.each_outcome(flush), strict=True):
         if isinstance(outcome, HvdcloudError):
             found.append(Unsaved(hazard=Hazard.SILENT, text=outcome.message))
             continue
-        for run, report in outcome.get("runs", {}).items():
+        node, runs = f"node {session.node.name}", outcome.get("runs", {})
+        if not isinstance(runs, dict) or not all(plain_name(run) and isinstance(runs[run], dict) for run in runs):
+            found.append(Unsaved(hazard=Hazard.SILENT, text=f"{node} does not say what it holds"))
+            continue
+        for run, report in runs.items():
             if report.get("active"):
                 text = f"run {run} is still active"
                 found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
             uploads = UploadReport.from_json(report)
-            for text in (*(f"{name} is not in the bucket yet" for name in uploads.pending), *uploads.errors):
+            errors = (says(node, error) for error in uploads.errors)
+            for text in (*(f"{words(file)} is not in the bucket yet" for file in uploads.pending), *errors):
                 found.append(Unsaved(hazard=Hazard.PENDING, run=run, text=f"{run}: {text}"))
     return list(dict.fromkeys(found))
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.runs.log_lines import Speaker, counted, numbers_in, rank_and_text
+from hvdcloud.runs.log_lines import Lines, Speaker, counted, numbers_in, rank_and_text
 
-_LONGEST_LINE = 2000
 MOST_POINTS = 4000
+_MOST_KEPT = 16 * MOST_POINTS
+"""Points of a series while the log is read; of more, every second one is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,35 +37,49 @@ class Metrics:
     """The points are at times; False: nothing says when the lines were written, and they are counted."""
 
 
-def read_metrics(
-    log: bytes, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False
-) -> Metrics:
-    """The numbers in a run's log.
+class MetricsReader:
+    """Reads the numbers in a run's log, piece by piece.
 
     Args:
         samples: the head's; each may say how long the log was.
         started: of the run, seconds since the epoch.
         elastic: rank 0 may have moved from one worker to another.
     """
-    speaker = Speaker(elastic=elastic)
-    clock = _Clock(samples, started)
-    found: dict[str, list[tuple[float, float]]] = {}
-    end, count = 0, 0
-    for line in log.split(b"\n"):
-        end += len(line) + 1
+
+    def __init__(self, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False) -> None:
+        self._speaker = Speaker(elastic=elastic)
+        self._clock = _Clock(samples, started)
+        self._lines = Lines()
+        self._found: dict[str, list[tuple[float, float]]] = {}
+        self._count = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the log, wherever it is cut."""
+        for line in self._lines.feed(data):
+            self._take(line, self._lines.end)
+
+    def metrics(self) -> Metrics:
+        """What was found, once all of the log has been read."""
+        if rest := self._lines.rest():
+            self._take(rest, self._lines.end - 1)
+        series = [Series(name=name, points=thinned(points)) for name, points in self._found.items() if len(points) > 1]
+        return Metrics(series=series, timed=self._clock.runs)
+
+    def _take(self, line: bytes, end: int) -> None:
         whose = rank_and_text(line)
-        if whose is None or not speaker.may(whose[0]):
-            continue
-        said = whose[1][:_LONGEST_LINE].decode(errors="replace")
+        if whose is None or not self._speaker.may(whose[0]):
+            return
+        said = whose[1].decode(errors="replace")
         values, at_epoch = numbers_in(said), counted(said)
-        if not (values or at_epoch) or not speaker.says(whose[0], at_epoch) or not values:
-            continue
-        count += 1
-        at = clock.time_of(min(end, len(log))) if clock.runs else float(count)
+        if not (values or at_epoch) or not self._speaker.says(whose[0], at_epoch) or not values:
+            return
+        self._count += 1
+        at = self._clock.time_of(end) if self._clock.runs else float(self._count)
         for name, value in values.items():
-            found.setdefault(name, []).append((at, value))
-    series = [Series(name=name, points=thinned(points)) for name, points in found.items() if len(points) > 1]
-    return Metrics(series=series, timed=clock.runs)
+            points = self._found.setdefault(name, [])
+            points.append((at, value))
+            if len(points) > _MOST_KEPT:
+                del points[1:-1:2]
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Sequence[tuple[float, float]]:

@@ -6,6 +6,7 @@ What is in it is worked out here; page.html.jinja says how it looks, and escapes
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud import __version__
 from hvdcloud.report import changes
-from hvdcloud.report.metrics import Series, read_metrics
+from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.failure import told
+from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import number
 from hvdcloud.units import counted, dollars, seconds, size
+from hvdcloud.visible import as_left
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,6 +51,19 @@ class _OverTime:
     plots: Sequence[Plot | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """What the page has of the log."""
+
+    metrics: Metrics
+    reason: str
+    """Why the run did not succeed: of one that failed, what the first rank to fail printed."""
+    before: int
+    """How many lines come before the last ones."""
+    last: str
+    """The last lines; empty without a log."""
+
+
 @cache
 def templates() -> Environment:
     """The page's templates; they escape every value."""
@@ -66,19 +83,19 @@ def templates() -> Environment:
 
 def page(record: RunRecord) -> str:
     """The whole page."""
+    log = _read_log(record)
     template = templates().get_template("page.html.jinja")
-    log_before, log = _log(record)
     html = template.render(
         record=record,
         version=__version__,
         outcome=outcome(record),
         badge={"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so"),
-        summary=_summary(record),
-        over_time=_over_time(record),
+        summary=_summary(record, log),
+        over_time=_over_time(record, log.metrics),
         events=_events(record),
         checkpoints=record.checkpoints[-MOST_CHECKPOINTS:],
-        log_before=log_before,
-        log=log,
+        log_before=log.before,
+        log=log.last,
     )
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", html)
 
@@ -88,15 +105,36 @@ def outcome(record: RunRecord) -> str:
     return record.state.result or "not known to have ended"
 
 
-def _reason(record: RunRecord) -> str:
-    """Why it did not succeed: of a run that failed, what the first rank to fail printed."""
-    reader = LogReader(elastic=record.state.elastic is not None)
-    reader.feed(record.log)
+def _read_log(record: RunRecord) -> _Log:
+    """All that the page says of the log, read once and piece by piece."""
+    elastic = changes.changes_world(record)
+    numbers = MetricsReader(samples=record.samples.get(0, ()), started=record.started, elastic=elastic)
+    reader, lines = LogReader(elastic=record.state.elastic is not None), Lines()
+    last: deque[bytes] = deque(maxlen=LAST_LINES)
+    count = 0
+    for piece in record.log:
+        numbers.feed(piece)
+        if record.state.result == "failed":
+            reader.feed(piece)
+        for line in lines.feed(piece):
+            last.append(line)
+            count += 1
+    if rest := lines.rest():
+        last.append(rest)
+        count += 1
+    while last and not last[-1]:
+        last.pop()
+        count -= 1
     failure = reader.failure(record.state)
-    return failure.reason if failure is not None else record.state.reason
+    return _Log(
+        metrics=numbers.metrics(),
+        reason=failure.reason if failure is not None else told(record.state),
+        before=count - len(last),
+        last="\n".join(_line(line.decode(errors="replace")) for line in last),
+    )
 
 
-def _summary(record: RunRecord) -> list[tuple[str, object]]:
+def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
     state, about = record.state, record.about
     provider = f" ({about.provider})" if about.provider else ""
     rows: list[tuple[str, object]] = [("Cluster", f"{record.cluster}{provider}")]
@@ -109,7 +147,7 @@ def _summary(record: RunRecord) -> list[tuple[str, object]]:
     rows += [(name, value) for name, value in given if value]
     rows.append(("Result", outcome(record) + (f", exit code {state.exit_code}" if state.exit_code else "")))
     if state.reason:
-        rows.append(("Reason", _reason(record)))
+        rows.append(("Reason", log.reason))
     if record.started:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
@@ -154,16 +192,13 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _over_time(record: RunRecord) -> _OverTime | None:
+def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
     """None: nothing says when the run was."""
     started, last = record.started, record.last_seen
     if started is None or last is None:
         return None
     until = max(1.0, last - started)
     marks = changes.marks(record, started=started, until=until)
-    metrics = read_metrics(
-        record.log, samples=record.samples.get(0, ()), started=record.started, elastic=changes.changes_world(record)
-    )
     draw = partial(plot, until=until, marks=marks)
     world = changes.world_series(record, started=started, until=until)
     printed = []
@@ -264,19 +299,7 @@ def _events(record: RunRecord) -> list[tuple[float, float, str, str]]:
     return [(at, max(0.0, at - start), kind, what) for at, kind, what in sorted(found, key=lambda row: row[0])]
 
 
-def _log(record: RunRecord) -> tuple[int, str]:
-    """The log's last lines, "" without a log; before them: how many more there are."""
-    if not record.log:
-        return 0, ""
-    lines = record.log.decode(errors="replace").rstrip("\n").split("\n")
-    shown = [_line(line) for line in lines[-LAST_LINES:]]
-    return len(lines) - len(shown), "\n".join(shown)
-
-
 def _line(line: str) -> str:
     """As a terminal would leave it: without colours, and of what was drawn over itself the last."""
-    prefix, bracket, rest = line.partition("] ")
-    if bracket:
-        line = f"{prefix}] {rest.rstrip(chr(13)).rpartition(chr(13))[2]}"
-    line = _ANSI.sub("", line)
+    line = _ANSI.sub("", as_left(line))
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ class RunRecord:
     """Its URL."""
     state: RunState
     """As the head left it when the run had ended; empty: it has not ended, or its head was lost."""
-    log: bytes
+    log: Iterable[bytes]
+    """Piece by piece, of any size; it is read once."""
     samples: Mapping[int, Sequence[Mapping[str, Any]]]
     """By node, oldest first."""
     events: Sequence[Event]
@@ -76,7 +78,7 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
         run=run,
         bucket=bucket.url,
         state=RunState.parse(_read(bucket, state_name(cluster, run))),
-        log=_read(bucket, log_name(cluster, run)),
+        log=_pieces(bucket, log_name(cluster, run)),
         samples=dict(sorted(samples.items())),
         events=Event.parse_lines(_read(bucket, events_name(cluster, run))),
         checkpoints=sorted((entry for each in manifests for entry in each.files), key=lambda entry: entry.modified),
@@ -91,3 +93,10 @@ def _read(bucket: Bucket, name: str) -> bytes:
         return bucket.read(name)
     except ObjectMissingError:
         return b""
+
+
+def _pieces(bucket: Bucket, name: str) -> Iterator[bytes]:
+    from hvdcloud.storage.base import ObjectMissingError
+
+    with contextlib.suppress(ObjectMissingError):
+        yield from bucket.pieces(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hvdcloud.runs.state import RunState
@@ -14,22 +15,33 @@ KEEP_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 
 
-def read(bucket: Bucket, *, cluster: str, cluster_id: str | None, run_id: str | None) -> tuple[RunState, bytes] | None:
+def read(
+    bucket: Bucket,
+    *,
+    cluster: str,
+    cluster_id: str | None,
+    run_id: str | None,
+    start: int = 0,
+    most: int | None = None,
+) -> tuple[RunState, Iterator[bytes]] | None:
     """The last state and the log of a run that has ended, from its bucket; None: the bucket has no log of it.
+
+    The log may be of any size, and comes piece by piece.
 
     Args:
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
+        start: the first byte of the log that is wanted.
+        most: only so many bytes at its end.
     """
     from hvdcloud.checkpoints.manifest import list_runs, log_name
-    from hvdcloud.storage.base import ObjectMissingError
 
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
         if run_id in (None, run) and (state := _state(bucket, cluster, run)) is not None:
-            try:
-                return state, bucket.read(log_name(cluster, run))
-            except ObjectMissingError:
-                continue
+            name = log_name(cluster, run)
+            if (info := bucket.stat(name)) is not None:
+                first = start if most is None else max(start, info.size - most)
+                return state, bucket.pieces(name, start=first)
     return None
 
 

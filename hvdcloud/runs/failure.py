@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hvdcloud.runs.state import RankRecord, RunState
+from hvdcloud.visible import says, words
 
 WORKSPACE = "/workspace/"
 """Where the project's code is on a node; without it, a path is that of the user's own file."""
@@ -19,6 +20,7 @@ _AFTER_LINES = 60
 _PYTHON_ENDS = (1, 134)
 """The exit codes of an exception, and of one after which a library aborts."""
 _LAST_SECONDS = 60.0
+_ON_REQUEST = "stopped on request"
 _HEADER = re.compile(r"Traceback \(most recent call last\):$")  # A progress bar may come before it in the same line.
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(, in .+)?$')
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*)(?:: ?(.*))?$")
@@ -29,7 +31,7 @@ _MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
 _END_OF_GROUP = re.compile(r" *\+-+$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _CONSEQUENCE = re.compile(
-    r"Horovod has been shut down|ncclRemoteError|gloo.*(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
+    r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
 """What a rank prints when another one has ended."""
 
@@ -133,6 +135,14 @@ def _raised(kind: str, message: str, frames: Sequence[_Frame], *, at: int) -> Ra
     )
 
 
+def told(state: RunState) -> str:
+    """Why a run ended, by its head: marked as its words, unless they are what we would say ourselves."""
+    if not state.reason or state.reason == _ON_REQUEST:
+        return state.reason
+    known = any(record.text == state.reason for record in state.ranks)
+    return words(state.reason) if known else says("the head", state.reason)
+
+
 def explain(
     state: RunState, *, ranks: Mapping[int, Sequence[tuple[int, str]]], launcher: Sequence[str] = ()
 ) -> Failure | None:
@@ -146,7 +156,9 @@ def explain(
         return None
     if all(record.text != state.reason for record in state.ranks):
         # Where the exit code is not a rank's, it is horovodrun's.
-        return Failure(reason=state.reason, lines=launcher[-SHOWN_LINES:] if state.exit_code else ())
+        return Failure(
+            reason=told(state), lines=[_short(line) for line in launcher[-SHOWN_LINES:]] if state.exit_code else ()
+        )
     failed = [record for record in state.ranks if record.exit_code and not record.terminated]
     if state.elastic is not None and state.ended is not None:
         # The others got over what ended earlier.
@@ -189,7 +201,7 @@ class _Candidate:
 
     def failure(self) -> Failure:
         record = self.record
-        who = f"rank {record.rank}" + (f" ({record.node})" if record.node else "")
+        who = f"rank {record.rank}" + (f" ({words(record.node, most=_LONGEST)})" if record.node else "")
         if self.raised is not None:
             place = f" ({self.raised.place})" if self.raised.place else ""
             text = self.raised.text

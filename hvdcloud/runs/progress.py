@@ -6,14 +6,19 @@ is said. A resumed run counts what it did itself: from the first number that was
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 
 from hvdcloud.runs.failure import KEPT_LINES, Failure, explain
-from hvdcloud.runs.log_lines import LAUNCHER_PREFIX, LONGEST_PREFIX, Speaker, counted, numbers_in, rank_and_text
+from hvdcloud.runs.log_lines import LAUNCHER_PREFIX, Lines, Speaker, counted, numbers_in, rank_and_text
 from hvdcloud.runs.state import RunState
 
-_LONGEST_LINE = 4096
+_COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,64}m")
+_MOST_RANKS = 4096
+"""Whose lines are kept; a log may name a million."""
+_MOST_KEPT = 64_000_000
+"""Bytes of lines that are kept; of more, each rank's older half is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +117,12 @@ class LogReader(ProgressReader):
         self._launcher: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._line = 0
         self._speaker = Speaker(elastic=elastic)
-        self._rest = b""
+        self._lines = Lines()
+        self._kept = 0
 
     def feed(self, data: bytes) -> None:
         """Take a piece of the log, wherever it is cut."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        # Enough of a line that never ends to see whose it is.
-        self._rest = rest[:LONGEST_PREFIX] + rest[LONGEST_PREFIX:][-_LONGEST_LINE:]
-        for line in lines:
+        for line in self._lines.feed(data):
             found = rank_and_text(line)
             if found is None:
                 if line.startswith(LAUNCHER_PREFIX):
@@ -127,10 +130,10 @@ class LogReader(ProgressReader):
                 continue
             rank, raw = found
             self._line += 1
-            self._ranks.setdefault(rank, deque(maxlen=KEPT_LINES)).append((self._line, _as_drawn(raw)))
+            self._keep(rank, _as_drawn(raw))
             if not self._speaker.may(rank):
                 continue
-            text = raw.decode(errors="replace")
+            text = _COLOUR.sub(b"", raw).decode(errors="replace")
             if text.strip():
                 self.last_line = text.strip()
             for part in text.split("\r"):
@@ -139,6 +142,26 @@ class LogReader(ProgressReader):
                     self.take(at)
                     self.numbers = numbers or self.numbers
                     self.metrics |= numbers
+
+    def _keep(self, rank: int, line: bytes) -> None:
+        """Keep a line until it is known whether the run fails, and which rank began with it."""
+        lines = self._ranks.get(rank)
+        if lines is None:
+            if len(self._ranks) >= _MOST_RANKS:
+                return
+            lines = self._ranks[rank] = deque(maxlen=KEPT_LINES)
+        lines.append((self._line, line))
+        self._kept += len(line)
+        if self._kept > _MOST_KEPT:
+            self._kept = self._kept_now()  # Lines have made place for others meanwhile.
+            if self._kept > _MOST_KEPT // 2:
+                for each in self._ranks.values():
+                    for _ in range(len(each) // 2):
+                        each.popleft()
+                self._kept = self._kept_now()
+
+    def _kept_now(self) -> int:
+        return sum(len(line) for each in self._ranks.values() for _, line in each)
 
     def failure(self, state: RunState) -> Failure | None:
         """Why the run failed, if it did; the log is known up to its end."""
@@ -151,5 +174,5 @@ class LogReader(ProgressReader):
 
 
 def _as_drawn(line: bytes) -> bytes:
-    """What is left of a line that was drawn over itself, as a progress bar does."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE]
+    """What is left of a line that was drawn over itself, as a progress bar does; without its colours."""
+    return _COLOUR.sub(b"", line.rstrip(b"\b\r").rpartition(b"\r")[2])

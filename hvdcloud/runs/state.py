@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,12 +17,15 @@ from typing import Any, TypeVar
 
 from hvdcloud.json_values import mapping, mappings
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
 
 Instant = float
 """Seconds since the epoch."""
+Name = str
+"""As `plain_name` reads it."""
 
 
 def whole(value: object) -> int | None:
@@ -46,6 +50,12 @@ def instant(value: object) -> float | None:
     return found if found is not None and 0 <= found < _END_OF_TIME else None
 
 
+def plain_name(value: object) -> str:
+    """A name that may stand in a command to type: one word without a meaning for a shell, and no option; else ""."""
+    text = str(value) if value else ""
+    return text if _NAME.fullmatch(text) else ""
+
+
 def _text(value: object) -> str:
     return str(value) if value else ""
 
@@ -56,6 +66,7 @@ def _texts(value: object) -> list[str]:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": _text,
+    "Name": plain_name,
     "bool": bool,
     "int": lambda value: whole(value) or 0,
     "int | None": whole,
@@ -292,8 +303,8 @@ class ElasticLimits:
 class RunState:
     """The state of a run. Its supervisor on the head changes it and writes it; all others only read it."""
 
-    run: str = ""
-    cluster: str = ""
+    run: Name = ""
+    cluster: Name = ""
     state: str = ""
     """starting | running | finishing | done"""
     result: str = ""

@@ -24,6 +24,9 @@ from hvdcloud.storage.checksum import Checksums, checksums_of_file
 # download left behind is found by it.
 PARTIAL_SUFFIX = ".hvdcloud-part"
 
+# Bytes of an object of any size that are in memory at a time.
+PIECE = 1 << 20
+
 # How long a backend keeps trying while the network or the service fails, per request.
 RETRY_SECONDS = 60.0
 
@@ -114,6 +117,12 @@ class Bucket(Protocol):
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
         """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation."""
+
+    def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
+        """The bytes of an object of any size from `start` on, PIECE at a time; all are of one generation.
+
+        Raises ObjectMissingError with the first of them: no such object.
+        """
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]

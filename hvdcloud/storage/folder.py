@@ -26,6 +26,7 @@ from typing import IO
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
+    PIECE,
     ChangedWhileUploadingError,
     Download,
     ObjectInfo,
@@ -131,6 +132,15 @@ class FolderBucket:
                 raise self._missing(name, generation)
             # Not to its end, which a writer may move on and on.
             return file.read(status.st_size)
+
+    def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
+        descriptor = self._open(name)
+        if descriptor is None:
+            raise self._missing(name, None)
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(start)
+            while piece := file.read(PIECE):
+                yield piece
 
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]

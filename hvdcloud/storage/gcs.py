@@ -18,6 +18,7 @@ from typing import Any
 
 from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.storage.base import (
+    PIECE,
     BucketUnreachableError,
     ChangedWhileUploadingError,
     CorruptObjectError,
@@ -100,6 +101,19 @@ class GcsBucket:
             blob = self._bucket.blob(self._full(name), generation=generation)
             data: bytes = blob.download_as_bytes(checksum="crc32c", **self._kwargs)
             return data
+
+    def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
+        info = self.stat(name)
+        if info is None:
+            raise ObjectMissingError(f"there is no {name} in {self.url}", hint="hvdcloud pull shows what there is")
+        blob = self._bucket.blob(self._full(name), generation=info.generation)
+        for first in range(start, info.size, PIECE):
+            with self._explained(f"reading {name}"):
+                # The object's checksum says nothing about a part of it. Raw: nothing is unpacked on the way.
+                piece: bytes = blob.download_as_bytes(
+                    start=first, end=min(first + PIECE, info.size) - 1, checksum=None, raw_download=True, **self._kwargs
+                )
+            yield piece
 
     def read_from(self, name: str, start: int) -> bytes:
         """What a log has from byte `start` on; nothing if it is not longer than that, or not there yet."""

@@ -126,6 +126,13 @@ def test_the_shell_completes_what_this_machine_knows(project: Project, words: st
     assert completed(project, words) == values
 
 
+def test_a_folder_that_a_job_made_is_never_completed_into_a_command(project: Project) -> None:
+    runs = project.state / "digits" / "bucket" / "digits"
+    for evil in ("$(touch evil)", "x;touch evil", "-oProxyCommand=touch evil", "\x1b[2J", "a b"):
+        (runs / evil).mkdir()
+    assert completed(project, "hvdcloud logs ") == [RUN, OLDER]
+
+
 def test_nothing_is_completed_where_nothing_is_known(project: Project, tmp_path: Path) -> None:
     project.state = tmp_path / "none"
     assert completed(project, "hvdcloud --name ") == []

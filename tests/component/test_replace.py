@@ -210,7 +210,7 @@ def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: 
     until(lambda: scene.admitted, seconds=30, what="the new node's admission")
     assert scene.admitted == [{"hosts": [{"name": "digits-2", "index": 2, "slots": 1}]}]
     until(lambda: "is back" in scene.printed, seconds=30, what="a word about it")
-    assert "node digits-2 is gone (preempted); replacing it" in scene.printed
+    assert "node digits-2 is gone (the head says: preempted); replacing it" in scene.printed
     after = pinned(scene.context.state)
     assert after["digits-2"] != before["digits-2"]
     assert (after["digits-0"], after["digits-1"]) == (before["digits-0"], before["digits-1"])
@@ -222,7 +222,7 @@ def test_a_node_that_has_stopped_is_replaced_and_a_frozen_one_is_left_alone(scen
     scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.FROZEN)
     scene.cloud.there[2] = replace(scene.cloud.there[2], state=NodeState.STOPPED)
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
-    assert "digits-2 has stopped (preempted)" in scene.printed
+    assert "digits-2 has stopped (the head says: preempted)" in scene.printed
     assert scene.cloud.said == ["grow [2] of 3"]
     assert scene.cloud.there[1].id == "1"
 

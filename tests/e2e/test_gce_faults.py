@@ -617,7 +617,7 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
     cloud.fail({"fail_ready": {"step": "pulling", "error": "docker: manifest unknown"}}, instance="t-gce-1")
     ended = says(
         project.hvdcloud("up", expect=5),
-        "node t-gce-1 failed at step pulling: docker: manifest unknown",
+        "node t-gce-1 failed at step pulling; it says: docker: manifest unknown",
         "the end of t-gce-1's boot log:",
         "hvdcloud: pulling",
     )

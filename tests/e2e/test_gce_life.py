@@ -345,7 +345,7 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     )
     assert refused in logs
     assert "the disk of each costs money until hvdcloud down" in logs
-    assert "have ended themselves: run" in project.hvdcloud("run", expect=5).err
+    assert "have ended themselves; their log says: run" in project.hvdcloud("run", expect=5).err
     assert "not pulled" in elsewhere.hvdcloud("down", expect=9).err
     assert pulled(elsewhere) == {"epoch-0.pt", "epoch-1.pt", "epoch-2.pt"}
     cloud.emulator.set_unreachable(ELSEWHERE, True)
@@ -377,7 +377,8 @@ def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud,
     stranger = "stranger@test-project.iam.gserviceaccount.com"
     project = cloud.project(tmp_path, "t-gce-denied", gce={"service_account": stranger})
     ended = project.hvdcloud("up", expect=5)
-    assert re.search(r"^error: node t-gce-denied-[01] failed at step pull: .*denied", ended.err, flags=re.MULTILINE)
+    denied = r"^error: node t-gce-denied-[01] failed at step pull; it says: .*denied"
+    assert re.search(denied, ended.err, flags=re.MULTILINE)
     assert "boot log" in ended.err
     assert "hvdcloud: failed: step pull" in ended.err
     assert left(cloud, project) == []
@@ -399,7 +400,7 @@ def test_a_container_that_does_not_start_says_so_with_the_boot_log(
         ended = project.hvdcloud("up", expect=5)
     finally:
         engine.images.remove(tag, force=True)
-    assert re.search("^error: node t-gce-empty-0 failed at step start: ", ended.err, flags=re.MULTILINE)
+    assert re.search("^error: node t-gce-empty-0 failed at step start; it says: ", ended.err, flags=re.MULTILINE)
     assert "boot log" in ended.err
     assert left(cloud, project) == []
 

@@ -57,7 +57,7 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
         assert re.search(rf"node {node}: all \d+ files are in the bucket \(\d+\.\d s after the notice\)", screen.text)
         run = last_run(project)
         assert run["state"] == "lost"
-        assert run["reason"] == f"node {node} ended its part of the run: it is being shut down"
+        assert run["reason"] == f"the head says: node {node} ended its part of the run: it is being shut down"
         assert run["checkpoints_complete"], "the other node's too"
         assert written <= pulled(project)
 

@@ -197,4 +197,4 @@ def test_top_of_a_run_that_was_lost_with_all_its_members() -> None:
     run, events, _ = watched(look(lost, "[0] epoch 1/9\n")).run_view()
     assert run is not None
     assert (run.state, run.goes_on, run.world, run.restarts, list(run.members)) == ("lost", False, None, 1, [])
-    assert events[-1][1] == "lost: no node is left"
+    assert events[-1][1] == "lost: the head says: no node is left"

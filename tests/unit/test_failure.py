@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.report.page import _summary
+from hvdcloud.report.page import _read_log, _summary
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.failure import Raised, raised_in
 from hvdcloud.runs.progress import LogReader
@@ -271,9 +271,9 @@ def test_the_cause_is_told_with_the_last_line(log: bytes, records: list[RankReco
 def test_where_no_rank_is_the_cause_horovodruns_own_lines_are_shown() -> None:
     log, records = log_of(("launcher", LAUNCHER)), [record(0, 143, signal=15)]
     why = "horovodrun exited with 1 before its ranks had; the last lines of the log say why"
-    assert explained(log, records, why, launcher=1) == (why, LAUNCHER.splitlines())
+    assert explained(log, records, why, launcher=1) == (f"the head says: {why}", LAUNCHER.splitlines())
     why = "the log could not be written on node n0: No space left on device"
-    assert explained(log, records, why) == (why, [])
+    assert explained(log, records, why) == (f"the head says: {why}", [])
 
 
 def test_what_the_others_of_an_elastic_run_got_over_is_not_the_cause() -> None:
@@ -315,10 +315,10 @@ def test_the_report_tells_the_cause_too() -> None:
         run="r",
         bucket="file:///b",
         state=state,
-        log=log,
+        log=[log],
         samples={},
         events=(),
         checkpoints=(),
         complete=True,
     )
-    assert dict(_summary(kept))["Reason"] == MY_BUG
+    assert dict(_summary(kept, _read_log(kept)))["Reason"] == MY_BUG

@@ -22,7 +22,7 @@ from hvdcloud.checkpoints.manifest import (
     to_json,
 )
 from hvdcloud.report.changes import Table
-from hvdcloud.report.metrics import Series, read_metrics
+from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.page import LAST_LINES, page, templates
 from hvdcloud.report.plot import nice_ticks, plot, short_time, time_ticks
 from hvdcloud.report.record import RunRecord, read_record
@@ -90,7 +90,15 @@ def record(**changes: Any) -> RunRecord:
     }  # fmt: skip
     values |= changes
     state, events = RunState.from_json(values["state"]), Event.all_from_json(values["events"])
-    return RunRecord(**{**values, "state": state, "events": events})
+    return RunRecord(**{**values, "log": [values["log"]], "state": state, "events": events})
+
+
+def read_metrics(log: bytes, *, samples: list[dict[str, Any]], elastic: bool = False) -> Metrics:
+    """The numbers in a log that comes in small pieces."""
+    reader = MetricsReader(samples=samples, started=BEGAN, elastic=elastic)
+    for start in range(0, len(log), 7):
+        reader.feed(log[start : start + 7])
+    return reader.metrics()
 
 
 WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
@@ -309,14 +317,14 @@ def test_numbers_are_read_from_what_training_programs_print(line: str, numbers: 
 def test_lines_get_their_time_from_how_long_the_log_was() -> None:
     text = b"".join(b"[0] loss %d\n[1] loss 7\n" % n for n in range(4))
     sized = [{"t": BEGAN + 10, "log": 0}, {"t": BEGAN + 20, "log": len(text) // 2}, {"t": BEGAN + 40, "log": len(text)}]
-    metrics = read_metrics(text, samples=sized, started=BEGAN)
+    metrics = read_metrics(text, samples=sized)
     assert metrics.timed
     (loss,) = metrics.series
     assert [value for _, value in loss.points] == [0, 1, 2, 3]
     times = [at for at, _ in loss.points]
     assert times == sorted(times)
     assert 20 <= times[2] <= 30
-    untimed = read_metrics(text, samples=[], started=BEGAN)
+    untimed = read_metrics(text, samples=[])
     assert not untimed.timed
     assert [at for at, _ in untimed.series[0].points] == [1, 2, 3, 4]
 
@@ -355,7 +363,7 @@ def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path
     found = read_record(bucket, cluster="digits", run=RUN)
     assert found.samples == {0: [{"t": 1}, {"t": 2, "cpu": 1}]}
     assert [event.name for event in found.events] == ["x"]
-    assert (found.started, found.state.ended, found.log) == (1, 3, b"[0] hello\n")
+    assert (found.started, found.state.ended, b"".join(found.log)) == (1, 3, b"[0] hello\n")
     bucket.write(state_name("digits", RUN), b"[" * 100_000)
     assert read_record(bucket, cluster="digits", run=RUN).state == RunState()
 
@@ -461,5 +469,5 @@ def test_numbers_are_those_of_the_rank_that_speaks_whichever_prefix_it_has() -> 
     for epoch in range(1, 9):
         speaker = 0 if epoch < 5 else 2
         lines += [f"[{speaker}] epoch {epoch}: loss {epoch}.0", f"[1] epoch {epoch}: loss 99"]
-    metrics = read_metrics("\n".join(lines).encode(), samples=[], started=BEGAN, elastic=True)
+    metrics = read_metrics("\n".join(lines).encode(), samples=[], elastic=True)
     assert [value for _, value in metrics.series[0].points] == [1, 2, 3, 4, 5, 6, 7, 8]

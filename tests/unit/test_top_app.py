@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from hvdcloud.cli.top_app import TopApp
 from hvdcloud.lifecycle.top import View
+from hvdcloud.runs.state import Member
 from tests.support.views import RUN, many_nodes, node, view
 
 Scene = Callable[["Seen"], Awaitable[None]]
@@ -260,3 +261,27 @@ def test_without_block_characters_there_are_none() -> None:
         assert names(seen.text)[-1] == "digits-63"
 
     Seen(many_nodes(64), blocks=False).play(scene)
+
+
+def test_no_name_reason_or_line_acts_on_the_screen() -> None:
+    evil = "[/foo] [link=https://evil.example]x \x1b]52;c;cm0=\x07\x1b[2J\x9b2J\u202e\u2028\x7f"
+    calm = view()
+    assert calm.run is not None
+    member = Member.from_json({"name": "digits-1", "alias": evil, "state": evil, "why": evil})
+    hostile = replace(
+        calm,
+        name=evil,
+        notice=evil,
+        run=replace(calm.run, run=evil, reason=evil, state="running"),
+        nodes=[replace(calm.nodes[0], trouble=evil, sample={}), replace(calm.nodes[1], state=evil, member=member)],
+        events=[(1.0, evil)],
+        log=[evil],
+    )
+
+    async def scene(seen: Seen) -> None:
+        for _ in range(2):
+            assert all(char.isprintable() for line in seen.lines for char in line)
+            assert seen.text.count("[/foo] [link=https://evil.example]x \\x1b]52") >= 5
+            await seen.press("s")
+
+    Seen(hostile).play(scene, size=(250, 40))

@@ -39,6 +39,7 @@ from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
 from hvdcloud.providers.local.requests import NetworkRequest
+from hvdcloud.visible import log_of
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -186,7 +187,7 @@ class LocalProvider:
         raise NodeError(
             f"node {node.name} {why}",
             hint=f"docker logs {node.name} shows all of it; hvdcloud up tries again",
-            details="\n".join(said[-20:]),
+            details=log_of(f"node {node.name}", "\n".join(said[-20:])),
         )
 
     def _with_address(self, node: Node, *, host_key: str) -> Node:
@@ -321,9 +322,9 @@ def _status(line: str) -> dict[str, Any] | None:
     """What a line of a node's output says of its state; None: it is another line."""
     status = parse_object(line.removeprefix(STATUS_PREFIX)) if line.startswith(STATUS_PREFIX) else None
     # Any process in the container may have written it.
-    if status is not None and status.get("status") == "ready" and not is_host_key(status.get("host_key")):
+    if status is None or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
         return None
-    return status
+    return status if isinstance(status.get("status"), str) else None
 
 
 def _hang_up(stream: Any) -> None:

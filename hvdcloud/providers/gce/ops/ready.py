@@ -17,6 +17,7 @@ from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
+from hvdcloud.visible import log_of, words
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32
@@ -25,6 +26,7 @@ LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
 NAMED_NODES = 20
+_LONGEST_STEP = 60
 
 _AGAIN = "fix the cause, then hvdcloud up again"
 
@@ -111,9 +113,10 @@ class Boots:
         if word == "ready":
             boot.host_key = str(status["host_key"])
         percent = status["percent"] if isinstance(status.get("percent"), int) else None
-        step = boot.step if word is None else str(word) if percent is None else f"{word} {percent} %"
+        said = words(word, most=_LONGEST_STEP)
+        step = boot.step if word is None else said if percent is None else f"{said} {percent} %"
         if isinstance(status.get("beside"), str):
-            step += f", {status['beside']}"
+            step += f", {words(status['beside'], most=_LONGEST_STEP)}"
         if step != boot.step:
             boot.step = step
             stage = Stage.DONE if word == "ready" else Stage.WORKING
@@ -140,8 +143,10 @@ class Boots:
 
     def _failed(self, boot: _Boot, *, step: str, cause: str) -> NodeError:
         first = cause.strip().splitlines()[-1] if cause.strip() else "no reason was given"
-        details = "\n".join(filter(None, [cause.strip(), self._tail(boot)]))
-        return NodeError(f"node {boot.node.name} failed at step {step}: {first}", hint=_AGAIN, details=details)
+        node = f"node {boot.node.name}"
+        details = "\n".join(filter(None, [log_of(node, cause.strip()), self._tail(boot)]))
+        message = f"{node} failed at step {words(step, most=_LONGEST_STEP)}; it says: {words(first)}"
+        return NodeError(message, hint=_AGAIN, details=details)
 
     def _stopped(self, boot: _Boot) -> NodeError:
         message = f"node {boot.node.name} stopped while coming up (at step {boot.step})"

@@ -1,0 +1,105 @@
+"""Text from elsewhere as a terminal may have it: what would act on the terminal becomes text that is seen.
+
+A job, a node, a bucket and the answers of a service may hold any bytes. An escape sequence among them could write the
+clipboard, rename the window or clear what was said before; a bidirectional override turns a command around; a line
+separator begins a line that looks like one of ours. `visible` writes each of these as Python would: `\\x1b`, `\\u202e`.
+Only `hvdcloud.console`, `hvdcloud.steps` and the screen of `top` print, and all of them print through it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+LONGEST_WORDS = 500
+"""Characters of another's words in a sentence of ours."""
+# Controls but newline and tab; C1; what is not seen (soft hyphen, zero width, tags, fillers) or changes the direction;
+# separators of lines; surrogates.
+_UNSEEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_ACTS = re.compile(f"[{_UNSEEN}]+")
+_ACTS_IN_A_CELL = re.compile(f"[{_UNSEEN}\t\n]+")
+# A colour (SGR), and the end of the line deleted, as many programs send with one: neither leaves its line. 64: more
+# parameters than two colours of 24 bits and all attributes have.
+_COLOUR = r"\x1b\[[0-9;:]{0,64}m|\x1b\[[0-2]?K"
+_COLOURS = re.compile(_COLOUR)
+_DRAWN_OVER = "\b\r"
+# Returns and backspaces stay within their line, too: progress bars are drawn with them.
+_ACTS_IN_A_JOB = re.compile(f"(?:(?!{_COLOUR}|[\b\r])[{_UNSEEN}])+")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")
+_MOST_UNFINISHED = 66
+
+
+def visible(text: str, *, lines: bool = True) -> str:
+    """The text with every character that would act on a terminal as text that is seen; twice is the same as once.
+
+    Args:
+        lines: newlines and tabs stay; without it they become text as well.
+    """
+    # Nearly all text passes here, in a few nanoseconds a character.
+    if text.isprintable():
+        return text
+    return (_ACTS if lines else _ACTS_IN_A_CELL).sub(_as_text, text)
+
+
+def words(text: object, *, most: int = LONGEST_WORDS) -> str:
+    """Another's words for a sentence of ours: in one line, and not longer than that."""
+    said = " ".join(str(text)[: 4 * most].split())
+    return said if len(said) <= most else f"{said[:most]}…"
+
+
+def says(who: str, text: object) -> str:
+    """`node digits-1 says: …`: a sentence that is not ours, and does not look as if it were."""
+    return f"{who} says: {words(text)}"
+
+
+def log_of(who: str, text: str, *, most: int = 2000) -> str:
+    """Several lines that another wrote, under a line that says who; empty if there are none."""
+    return f"{who} says:\n{text[-most:]}" if text else ""
+
+
+def as_left(line: str) -> str:
+    """A line as it is left on a terminal, without colours: of what was drawn over itself, the last.
+
+    The prefix `[RANK] ` stays, which is only in front of what was drawn first.
+    """
+    prefix, bracket, rest = line.partition("] ")
+    if bracket:
+        line = f"{prefix}] {rest.rstrip(_DRAWN_OVER).rpartition(chr(13))[2]}"
+    return _COLOURS.sub("", line).replace("\b", "")
+
+
+class JobText:
+    """What a job prints, for a terminal: colours, returns and backspaces stay, all else that would act becomes text."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._held = ""
+        """The beginning of what may become a colour."""
+
+    def feed(self, data: bytes) -> str:
+        """The next piece, wherever it is cut."""
+        text = self._held + self._decoder.decode(data)
+        self._held = ""
+        if _ACTS.search(text) is None:
+            return text
+        if unfinished := _UNFINISHED.search(text, max(0, len(text) - _MOST_UNFINISHED)):
+            self._held, text = text[unfinished.start() :], text[: unfinished.start()]
+        return _ACTS_IN_A_JOB.sub(_as_text, text)
+
+
+class _Names(dict[int, str]):
+    """Characters as Python writes them, as `str.translate` asks for them."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        return self[code]
+
+
+_NAMES = _Names()
+
+
+def _as_text(found: re.Match[str]) -> str:
+    return found[0].translate(_NAMES)

