@@ -17,7 +17,8 @@ from hvdcloud.node.mesh.host_key import is_host, is_host_key
 from hvdcloud.providers.gce.ops.ready import parse_status
 from hvdcloud.remote.keys import new_key_pair, pin, pinned
 
-KEY = new_key_pair("host").public.rpartition(" ")[0]
+# The same in each process of a test session, where it is a part of tests' names.
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIL0OhjChcQbz4fqbcoOkYNE5/fyrL2JyuMEDSgnai/oX"
 BODY = KEY.partition(" ")[2]
 TRICKS = [
     f"{KEY}\n*  {KEY}",
