@@ -28,8 +28,8 @@ LARGEST = 64 << 20
 """Bytes of a manifest: room for a quarter of a million files. A larger one is neither written nor read."""
 LONGEST_COMPONENT = 255
 """Bytes of a name between two slashes; no usual file system takes more."""
-LAST_SECOND = 253_402_300_799.0
-"""The end of the year 9999, the last that Python's dates and most programs know."""
+LAST_SECOND = 253_370_764_800.0
+"""The beginning of the year 9999, which is the last that Python's dates know."""
 
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -158,7 +158,7 @@ def _plain_entry(entry: Entry) -> dict[str, Any]:
 
 
 def usual_time(seconds: float) -> float:
-    """A modification time that a manifest can hold; a file may have one of before 1970 or of after the year 9999."""
+    """A modification time that a manifest can hold; a file may have one of before 1970 or of the year 10000."""
     return min(max(0.0, seconds), LAST_SECOND)
 
 
