@@ -19,7 +19,7 @@ from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.capacity.preflight import no_account
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import budget, request
-from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc
+from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc, rules_of_all_clusters
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
@@ -327,6 +327,16 @@ def test_a_rule_that_lets_every_cluster_in_does_not_stand_for_this_cluster_s_own
     assert needed(rule(), MESH) == ["mesh"]
     assert needed(rule(), {**MESH, "sourceTags": ["hvdcloud-words-ffffff"]}) == ["mesh"]
     assert needed(rule(), {**MESH, "sourceTags": [OWN], "targetTags": [OWN]}) == []
+
+
+def test_a_rule_that_lets_every_cluster_into_every_other_is_named() -> None:
+    def named(*rules: dict[str, Any]) -> list[str]:
+        return rules_of_all_clusters(SETTINGS, existing=rules)
+
+    assert named(rule(), {**MESH, "name": "hvdcloud-mesh"}) == ["hvdcloud-mesh"]
+    assert named(rule(), {**MESH, "disabled": True}) == []
+    assert named({**MESH, "network": "projects/p/global/networks/other"}) == []
+    assert named(*firewall_bodies(SPEC, SETTINGS, existing=[])) == []
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,11 @@ class _Checks:
         if trouble := (missing and refused) or tunnel:
             assert isinstance(trouble, Finding)
             return trouble
+        if shared := firewall.rules_of_all_clusters(settings, existing=existing):
+            return warning(
+                f"{way}; by firewall rule {shared[0]}, each job reaches the nodes of every other cluster",
+                hint=f"{setup_hint()} deletes its own; each cluster has one for itself",
+            )
         if not missing:
             return fine(f"{way}; the firewall lets it in")
         return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")

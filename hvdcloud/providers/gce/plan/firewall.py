@@ -29,6 +29,16 @@ def firewall_bodies(
     return _missing(settings, existing=existing, tag=cluster_tag(spec), description=description)
 
 
+def rules_of_all_clusters(settings: Settings, *, existing: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of rules by which the nodes of every cluster reach those of every other one, as setup once made one."""
+    network = network_path(settings)
+    return [
+        str(rule["name"])
+        for rule in existing
+        if _applies(rule, network=network, tag=NETWORK_TAG) and NETWORK_TAG in rule.get("sourceTags", [])
+    ]
+
+
 def missing_in_shared_vpc(
     settings: Settings, *, existing: Sequence[Mapping[str, Any]], ranges: Sequence[str] = ()
 ) -> Problem | None:
