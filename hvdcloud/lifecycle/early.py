@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Checked, Status, run_checks
+from hvdcloud.checks import Check, Finding, Status, failure, run_checks
 from hvdcloud.doctor.machine import project_checks
-from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, ImageError, NodeError, UsageError
+from hvdcloud.errors import HvdcloudError, NodeError
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -19,8 +22,12 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.5
 """How long a command waits for answers that its own questions did not outlast; then it continues without."""
 _LIMIT_SECONDS = 60.0
-_OF_NEW_NODES = ("machine", "node rights")
-_KINDS = {kind.code: kind for kind in (UsageError, CredentialsError, CapacityError, NodeError, ImageError)}
+_OF_PROJECT = ("billing", "APIs", "permissions", "service account")
+"""Asked of services that nothing else here needs: one that does not answer stops no command."""
+_NO_PROOF = ("permissions", "service account")
+"""A grant with a condition does not show there, nor does one of a minute ago: what seems to be missing is a warning."""
+_OF_NEW_NODES = ("machine", "node rights", *_OF_PROJECT)
+_WARN_OF = ("machine", "node rights")
 
 
 def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False) -> None:
@@ -41,7 +48,7 @@ def check_project(context: Context, command: Sequence[str], *, only_warn: bool =
 
 
 class EarlyChecks:
-    """Credentials, bucket, this machine's room and the nodes' rights, asked on threads while the command asks its own.
+    """Login, project, bucket, this machine's room and everyone's rights, asked on threads while the command works.
 
     Args:
         spec: what is up, or will be made; its image and its key do not count.
@@ -52,16 +59,36 @@ class EarlyChecks:
         checks = [
             each for each in context.platform.checks(spec) if each.early and (nodes or each.name not in _OF_NEW_NODES)
         ]
-        names = {check.name for check in checks}
-        asked = [replace(each, needs=tuple(names & {*each.needs}), explained_by=(), moot_without=()) for each in checks]
+        names = [check.name for check in checks]
+        asked = [
+            replace(
+                each,
+                run=partial(self._ask, each),
+                needs=tuple({*names} & {*each.needs}),
+                explained_by=(),
+                moot_without=(),
+            )
+            for each in checks
+        ]
         self._console = context.console
-        self._answers: queue.SimpleQueue[list[Checked]] = queue.SimpleQueue()
+        self._order = names.index
+        self._answers: queue.SimpleQueue[tuple[str, Finding] | None] = queue.SimpleQueue()
         self._done = False
 
         def ask() -> None:
-            self._answers.put(run_checks(asked, seconds=_LIMIT_SECONDS))
+            run_checks(asked, seconds=_LIMIT_SECONDS)
+            self._answers.put(None)
 
         threading.Thread(target=ask, daemon=True).start()
+
+    def _ask(self, check: Check) -> Finding:
+        """Make one check; its answer counts although others have none yet."""
+        try:
+            found = check.run()
+        except HvdcloudError as error:
+            found = failure(error)
+        self._answers.put((check.name, found))
+        return found
 
     def finish(self) -> None:
         """Raise what failed, as far as that is known by now or half a second later; may be called again.
@@ -69,15 +96,24 @@ class EarlyChecks:
         Raises:
             HvdcloudError: of the kind of the first check that failed.
         """
-        if self._done:
-            return
-        try:
-            found = self._answers.get(timeout=GRACE_SECONDS)
-        except queue.Empty:
-            return
-        self._done = True
-        for check in found:
-            if check.status is Status.FAILED and check.exit_code is not ExitCode.BUG:
-                raise _KINDS[check.exit_code](check.message, hint=check.hint, details=check.details)
-            if check.status is Status.WARNING and check.name in _OF_NEW_NODES:
-                self._console.warn(f"{check.message}; {check.hint}")
+        found: list[tuple[str, Finding]] = []
+        deadline = time.monotonic() + GRACE_SECONDS
+        with contextlib.suppress(queue.Empty):
+            while not self._done:
+                answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                if answer is None:
+                    self._done = True
+                else:
+                    found.append(answer)
+        found.sort(key=lambda answer: self._order(answer[0]))
+        warnings = []
+        for name, finding in found:
+            silent = name in _OF_PROJECT and finding.error is NodeError
+            if finding.status is Status.FAILED and finding.error is not None and not silent:
+                if name not in _NO_PROOF:
+                    raise finding.error(finding.message, hint=finding.hint, details=finding.details)
+                warnings.append(finding)
+            elif finding.status is Status.WARNING and name in _WARN_OF:
+                warnings.append(finding)
+        for finding in warnings:
+            self._console.warn(f"{finding.message}; {finding.hint}")

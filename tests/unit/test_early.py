@@ -93,6 +93,54 @@ def test_what_has_no_answer_yet_is_waited_for_half_a_second_and_looked_at_later(
         checks.finish()
 
 
+def test_an_answer_counts_although_another_check_has_none(tmp_path: Path) -> None:
+    answered = threading.Event()
+
+    def slow() -> Finding:
+        answered.wait(10)
+        return fine("")
+
+    checks, _ = early(
+        tmp_path, Check(name="billing", run=slow, early=True), Check(name="bucket", run=says(NO_LOGIN), early=True)
+    )
+    with pytest.raises(CredentialsError, match="there are no Google credentials"):
+        checks.finish()
+    answered.set()
+
+
+LACKS = failed("ann lacks 1 of 29 permissions in p: x", hint="the owner can: y", error=CredentialsError)
+OFF = failed("switched off in project p: compute.googleapis.com", hint="gcloud services enable", error=CredentialsError)
+SILENT = failed("Cloud Billing does not answer", hint="try again", error=NodeError)
+
+
+@pytest.mark.parametrize("nodes", [True, False])
+@pytest.mark.parametrize("name", ["permissions", "service account"])
+def test_a_right_that_seems_to_be_missing_is_warned_of_once_where_nodes_are_made(
+    tmp_path: Path, name: str, nodes: bool
+) -> None:
+    checks, err = early(tmp_path, Check(name=name, run=says(LACKS), early=True), nodes=nodes)
+    checks.finish()
+    checks.finish()
+    assert err.getvalue() == f"warning: {LACKS.message}; {LACKS.hint}\n" * nodes
+
+
+@pytest.mark.parametrize("name", ["billing", "APIs"])
+def test_a_project_in_which_no_vm_can_be_made_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    rights = Check(name="permissions", run=says(LACKS), early=True)
+    checks, err = early(tmp_path, rights, Check(name=name, run=says(OFF), early=True))
+    with pytest.raises(CredentialsError, match="switched off in project p"):
+        checks.finish()
+    assert err.getvalue() == ""
+    early(tmp_path, Check(name=name, run=never, early=True), nodes=False)[0].finish()
+
+
+@pytest.mark.parametrize("name", ["billing", "APIs", "permissions", "service account"])
+def test_a_service_that_only_checks_need_stops_nothing_when_it_does_not_answer(tmp_path: Path, name: str) -> None:
+    checks, err = early(tmp_path, Check(name=name, run=says(SILENT), early=True))
+    checks.finish()
+    assert err.getvalue() == ""
+
+
 def test_a_bug_in_a_check_ends_no_command(tmp_path: Path) -> None:
     early(tmp_path, Check(name="bucket", run=never, early=True))[0].finish()
 
@@ -110,7 +158,11 @@ def test_too_many_nodes_for_this_machine_are_warned_of_where_they_are_made(
 
 
 @pytest.mark.parametrize(
-    ("provider", "names"), [("local", {"machine", "bucket"}), ("gce", {"credentials", "bucket", "node rights"})]
+    ("provider", "names"),
+    [
+        ("local", {"machine", "bucket"}),
+        ("gce", {"credentials", "billing", "APIs", "permissions", "service account", "node rights", "bucket"}),
+    ],
 )
 def test_what_is_asked_of_each_platform(tmp_path: Path, provider: str, names: set[str]) -> None:
     context, _ = context_of(tmp_path, provider=provider)

@@ -61,13 +61,14 @@ class _Checks:
     def all(self) -> Iterator[Check]:
         after_login = {"needs": ("credentials",)}
         of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
+        of_early = {**of_project, "early": True}
         of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
         yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login), early=True)
         yield Check(name="project", run=lambda: permissions.check_project(self._login()), needs=("credentials",))
-        yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_project)
-        yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_project)
-        yield Check(name="permissions", run=self._permissions, **of_project)
-        yield Check(name="service account", run=self._service_account, **of_compute)
+        yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_early)
+        yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_early)
+        yield Check(name="permissions", run=self._permissions, **of_early)
+        yield Check(name="service account", run=self._service_account, **of_compute, early=True)
         yield Check(name="node rights", run=self._node_rights, **of_compute, early=True)
         # The first of them needs no answer, and without it the others make no sense.
         yield Check(name="machine", run=self._machine)
