@@ -44,6 +44,7 @@ ENV_NOT_CONFIG = {
 
 
 _MOST_BYTES = 100_000
+_DEEPEST = 50
 _MOST_VALUES = 20_000
 """Nobody writes so many; aliases of aliases make any number."""
 
@@ -184,6 +185,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         places[key] = at(node.start_mark)
         if len(places) > _MOST_VALUES:
             raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that make so many")
+        if len(key) > _DEEPEST:
+            raise RecursionError
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:

@@ -146,7 +146,7 @@ def report(data: bytes) -> None:
             run=_RUN,
             bucket="gs://bucket",
             state=RunState.parse(document(rest, [_STATE]) if kind == 0 else json.dumps(_STATE).encode()),
-            log=rest if kind == 3 else _LOG,
+            log=[rest] if kind == 3 else [_LOG[:40], _LOG[40:]],
             samples={0: sorted(rows, key=lambda row: float(row["t"]))},
             events=Event.parse_lines(events),
             checkpoints=(),

@@ -161,7 +161,7 @@ def watched(*answers: dict[str, Any]) -> _Watch:
     """The head's watch after these answers of the node program."""
     watch = _Watch(node(NAMES[0]), cast(Session, None), before=None)
     for answer in answers:
-        watch._take(answer)
+        watch.take(answer)
     return watch
 
 
