@@ -240,8 +240,6 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
         going: runs that have not ended.
         from_here: this machine made the cluster, and can reach its nodes.
     """
-    from hvdcloud.checkpoints.manifest import FOLDER
-
     name = f" --name {cluster.name}"
     lines = [f"run {run} is still going" for run in going]
     lines += [each.text for each in unsafe.on_nodes if each.run not in going]
@@ -249,7 +247,7 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
     files: list[tuple[str, Unverified]] = []
     for run, items in unsafe.of_runs.items():
         for item in items:
-            if f"/{FOLDER}/" not in item.name:
+            if item.node is None:
                 files.append((run, item))
             elif item.is_bad or (run not in going and not silent):
                 lines.append(f"run {run}: {item.reason}")

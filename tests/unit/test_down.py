@@ -29,11 +29,11 @@ def checkpoints(count: int, reason: str = "not pulled") -> list[Unverified]:
 
 
 def manifest(run: str, node: int, reason: str) -> Unverified:
-    return Unverified(name=f"digits/{run}/.hvdcloud/manifest-{node}.json", reason=reason)
+    return Unverified(name=f"digits/{run}/.hvdcloud/manifest-{node}.json", reason=reason, node=node)
 
 
 UNFINISHED = manifest(A, 1, "node 1 has not finished uploading")
-BAD = replace(manifest(A, 1, "what node 1 wrote is not verified: it is not JSON"), node=1, is_bad=True)
+BAD = replace(manifest(A, 1, "what node 1 wrote is not verified: it is not JSON"), is_bad=True)
 SCREENS = {
     "a run that is still going": (
         Unsafe(of_runs={A: [UNFINISHED, *checkpoints(27)]}), [A], True,
@@ -87,6 +87,14 @@ error: digits is not deleted: node digits-1 does not answer: timed out
         f"""\
 error: digits is not deleted: run {A}: node 1 has not finished uploading
   → hvdcloud down tries again; with --force it gives up what is not in the bucket
+""",
+    ),
+    "a file that is named like hvdcloud's own": (
+        Unsafe(of_runs={A: [Unverified(name="x/.hvdcloud/manifest-1.json", reason="not pulled")]}), [], True,
+        f"""\
+error: digits is not deleted: 1 file of run {A}: not pulled
+  {A}/x/.hvdcloud/manifest-1.json: not pulled
+  → hvdcloud pull, then hvdcloud down
 """,
     ),
     "a full bucket": (
