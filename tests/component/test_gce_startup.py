@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import tty
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -563,6 +566,32 @@ def test_a_reader_that_stops_does_not_end_the_start(vm: Vm) -> None:
     assert first.stdout == "hvdcloud: step host\n"
     assert vm.statuses[-1] == {"status": "starting"}
     assert len(vm.called("docker wait")) == 1
+
+
+def test_a_serial_port_has_every_line_once(vm: Vm) -> None:
+    """Newer guest agents copy what a script prints to the system log only, so it writes to the port itself."""
+    port, terminal = os.openpty()
+    tty.setraw(terminal)
+    read = bytearray()
+
+    def follow() -> None:
+        # The end of a terminal that nobody has open any more is an error.
+        with contextlib.suppress(OSError):
+            while data := os.read(port, 4096):
+                read.extend(data)
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    try:
+        printed = vm.boot(replace={"/dev/ttyS0": os.ttyname(terminal)}).stdout
+    finally:
+        os.close(terminal)
+        reader.join(timeout=10)
+        os.close(port)
+    lines = read.decode().split("\r\n")
+    assert lines.pop() == ""
+    assert lines == printed.splitlines()
+    assert lines.count("hvdcloud: step pull") == 1
 
 
 def test_no_line_is_longer_than_the_guest_agent_reads(vm: Vm) -> None:

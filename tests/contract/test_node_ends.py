@@ -9,14 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from hvdcloud.node.run import finish
 from hvdcloud.node.vms import poweroff
+from hvdcloud.runs.state import RunState, UploadReport
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import ZONE, Plain, until
 from tests.support.gce_bench import DELETE
 from tests.support.http_server import Asked, Reply, answering
-from tests.support.nodes import NodeCluster, gone_afterwards
+from tests.support.nodes import RUN, NodeCluster, gone_afterwards
 
 NAMES = ("vm-0", "vm-1", "vm-2")
 
@@ -74,6 +76,25 @@ def test_nodes_that_may_be_deleted_are_deleted_and_told_nothing(nodes: Nodes) ->
     nodes.emulator.access.allow(NODES_ACCOUNT, DELETE)
     assert poweroff.end_others(["vm-1", "vm-2"]) is None
     until(lambda: nodes.vms() == {"vm-0"})
+    assert nodes.told() == {}
+
+
+def test_the_head_deletes_a_peer_that_is_off_after_the_run_that_lost_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[poweroff.Refusal | None] = []
+    monkeypatch.setattr(finish, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(poweroff, "wait_for_the_end", ends.append)
+    nodes.emulator.access.allow(NODES_ACCOUNT, DELETE)
+    nodes.emulator.kill(ZONE, "vm-1")
+    until(lambda: "TERMINATED" in {vm["status"] for vm in nodes.emulator.state.instances()})
+    ended = RunState(
+        run=RUN, state="done", result="failed", nodes=NAMES, nodes_lost=["vm-1"], down_when_done=True,
+        checkpoints=UploadReport(complete=True),
+    )  # fmt: skip
+    finish.after(ended)
+    until(lambda: nodes.vms() == set() and nodes.emulator.state.all_disks() == [])
+    assert ends == [None]
     assert nodes.told() == {}
 
 
