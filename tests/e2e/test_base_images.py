@@ -17,12 +17,14 @@ from hvdcloud.image.engine_stream import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.plan.versions import ROWS
+from tests.conftest import BUILD_SECONDS
 from tests.standins.registry import free_port, running_registry
 from tests.support.harness import tags_of
 from tests.support.small_image import small
 from tools.lock_images import renew
 
-pytestmark = pytest.mark.engine
+# A build waits while another one compiles Horovod.
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(BUILD_SECONDS)]
 
 DEBIAN = base_images.DEBIAN
 ON_BASE = "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN cat /whose > /seen\n"
