@@ -21,7 +21,8 @@ from hvdcloud.storage.token_file import token_text
 ENDPOINT_VARIABLE = "HVDCLOUD_STS_ENDPOINT"
 """Another token service than Google's; only the environment names one, never a project's file."""
 GOOGLE_ENDPOINT = "https://sts.googleapis.com/v1/token"
-WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
+CREATOR, READER = "roles/storage.objectCreator", "roles/storage.objectViewer"
+WRITER = "roles/storage.objectUser"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
@@ -31,7 +32,8 @@ def boundary(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> Any:
 
     Args:
         bucket: gs://BUCKET[/PREFIX].
-        writes: the folder below it, ending in "/", in which objects are read, made, replaced and deleted.
+        writes: the run's folder below it, ending in "/", in which objects are read and made. What describes the run
+            (checkpoints/manifest.py) is replaced too.
         reads: those in which they are read only.
     """
     from google.auth.downscoped import AccessBoundaryRule, AvailabilityCondition, CredentialAccessBoundary
@@ -39,7 +41,8 @@ def boundary(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> Any:
     name, _, prefix = bucket.removeprefix("gs://").partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     rules = []
-    for role, folder in [(WRITER, writes), *((READER, folder) for folder in reads)]:
+    own = (((CREATOR, READER), writes), ((WRITER,), f"{writes}.hvdcloud/"))
+    for roles, folder in [*own, *(((READER,), folder) for folder in reads)]:
         below = _quoted(f"projects/_/buckets/{name}/objects/{prefix}{folder}")
         # Where objects are listed, the resource is the bucket, and the folder is what the request asks for.
         listed = (
@@ -47,7 +50,7 @@ def boundary(bucket: str, *, writes: str, reads: Sequence[str] = ()) -> Any:
         )
         rule = AccessBoundaryRule(
             available_resource=f"//storage.googleapis.com/projects/_/buckets/{name}",
-            available_permissions=[f"inRole:{role}"],
+            available_permissions=[f"inRole:{role}" for role in roles],
             availability_condition=AvailabilityCondition(f"resource.name.startsWith({below}) || {listed}"),
         )
         rules.append(rule)

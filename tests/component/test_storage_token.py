@@ -155,6 +155,13 @@ def test_the_token_opens_the_runs_folder_and_nothing_else(cloud: Google, tmp_pat
     assert [info.name for info in own.list(f"team/digits/{RUN}/")] == [
         f"team/digits/{RUN}/mine", f"team/digits/{RUN}/new",
     ]  # fmt: skip
+    # A checkpoint is written once; what describes the run is replaced.
+    for name in ("mine", "new"):
+        with pytest.raises(CredentialsError, match="was refused"):
+            own.write(f"team/digits/{RUN}/{name}", b"damage")
+    for data in (b"first", b"second"):
+        own.write(f"team/digits/{RUN}/.hvdcloud/manifest-0.json", data)
+    assert own.read(f"team/digits/{RUN}/mine") == b"data"
     # What the run continues from is read, and not written.
     assert own.read("team/digits/20260101-000000-abcdef/earlier") == b"data"
     for name in ("team/digits/20260101-000000-abcdef/earlier", "team/digits2/x", "team/other/1/theirs", "x"):
@@ -172,7 +179,7 @@ def test_without_a_prefix_the_folder_is_the_runs_all_the_same(cloud: Google, tmp
     platform = LocalPlatform(Config(name="digits"))
     text = platform.storage_credentials("gs://bucket", endpoint=cloud.storage.url, writes=FOLDER)
     (given,) = cloud.tokens.given.values()
-    assert [(rule.bucket, rule.prefix) for rule in given.rules] == [("bucket", FOLDER)]
+    assert [(rule.bucket, rule.prefix) for rule in given.rules] == [("bucket", FOLDER), ("bucket", f"{FOLDER}.hvdcloud/")]
     assert text is not None
 
 

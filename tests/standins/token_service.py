@@ -23,7 +23,11 @@ GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 FIELDS = {"grant_type", "requested_token_type", "subject_token", "subject_token_type", "options"}
 READS = {"get", "list"}
-MAY = {"roles/storage.objectUser": {*READS, "create", "delete"}, "roles/storage.objectViewer": READS}
+MAY = {
+    "roles/storage.objectUser": {*READS, "create", "delete", "update"},
+    "roles/storage.objectCreator": {"create"},
+    "roles/storage.objectViewer": READS,
+}
 MOST_RULES = 10
 _RESOURCE = re.compile(r"//storage\.googleapis\.com/projects/_/buckets/([a-z0-9._-]+)")
 _CONDITION = re.compile(

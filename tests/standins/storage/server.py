@@ -111,6 +111,8 @@ class StorageServer:
                 conditions.check(present, reading=False)
             # https://cloud.google.com/storage/docs/access-control/iam-permissions: to replace one is to delete it too.
             self.permit(request, "delete", bucket, name)
+        if present is not None:
+            request.permit("delete", bucket, name)
 
     def __enter__(self) -> StorageServer:
         self._thread.start()
