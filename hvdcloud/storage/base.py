@@ -13,7 +13,7 @@ import fcntl
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class ObjectInfo:
     crc32c: str  # Base64, as Cloud Storage writes it; may be empty in a listing where the object had to be read for it.
     generation: int  # Grows whenever the object is replaced; 0 is never a generation.
     updated: float  # Seconds since the epoch.
-    sha256: str = ""  # Hexadecimal, of the bytes that were read; of an upload only, no bucket knows it.
+    sha256: str = field(default="", compare=False)  # Hexadecimal, of what an upload has read; no bucket knows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,10 +56,10 @@ def err() -> io.StringIO:
 @pytest.fixture
 def context(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, err: io.StringIO) -> Context:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
-    gce = {"project": "test-project", "zones": [A], "endpoint": emulator.url, "service_account": NODES}
+    gce = {"project": "test-project", "zones": [A], "service_account": NODES}
     settings = {"name": "digits", "provider": "gce", "gce": {**gce, "ssh": {"source": "198.51.100.7/32"}}}
     (tmp_path / "hvdcloud.yaml").write_text(yaml.safe_dump(settings))
-    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={})
+    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={"HVDCLOUD_GCE__ENDPOINT": emulator.url})
     context = Context(config, Console(err=err))
     context.__dict__["platform"] = WithoutStorage(providers.platform(config))
     return context
