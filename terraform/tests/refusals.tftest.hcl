@@ -14,6 +14,7 @@ run "everything_wrong" {
     self_replace       = ["x\") || (\"\" == \""]
     cheaper_after_days = 0
     delete_after_days  = 1.5
+    soft_delete_days   = 7.5
 
     budget = {
       billing_account = "billingAccounts/01AB23-4C56DE-F78901"

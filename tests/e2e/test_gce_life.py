@@ -308,7 +308,8 @@ def test_a_vm_that_is_preempted_ends_the_run_and_what_was_uploaded_is_kept(cloud
         cloud.emulator.preempt(zone_of(cloud, "t-gce-1"), "t-gce-1")
         screen.end(within=60)
     assert process.returncode == 7, screen.text
-    assert re.search(r"lost: node t-gce-1 ended its part of the run: it is being (preempted|shut down)", screen.text)
+    lost = r"lost: the head says: node t-gce-1 ended its part of the run: it is being (preempted|shut down)"
+    assert re.search(lost, screen.text)
     until(lambda: vms(cloud, cluster) == {"t-gce-0": "RUNNING"}, seconds=60, what="the VM to be gone")
     assert "t-gce-0 running" in cluster.hvdcloud("run", expect=5).err
     assert "NOT WHOLE" in cluster.hvdcloud("status").out
