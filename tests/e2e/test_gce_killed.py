@@ -34,6 +34,11 @@ UP = {
     "compute.acceleratorTypes.aggregatedList": 1,
     # What may the nodes do?
     "cloudresourcemanager.projects.getIamPolicy": 1,
+    # What may we do, and does somebody pay?
+    "cloudbilling.projects.getBillingInfo": 1,
+    "cloudresourcemanager.projects.testIamPermissions": 1,
+    "iam.projects.serviceAccounts.testIamPermissions": 1,
+    "serviceusage.services.batchGet": 1,
     # Both before and after; these also when VMs were made and when they are ready.
     "compute.firewalls.list": 2,
     "compute.instances.aggregatedList": 4,
