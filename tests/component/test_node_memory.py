@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 
 from hvdcloud.node import machine
 from tests.support.harness import until
-from tests.support.nodes import NodeCluster, node_cluster
 
 LIMIT_BYTES = 512 << 20
 CGROUPS = Path("/sys/fs/cgroup")
@@ -116,37 +114,3 @@ def test_a_neighbour_that_is_killed_for_its_memory_is_not_ours(tmp_path: Path) -
         assert run_in(theirs, count) == "1\n"
         assert run_in(ours, count) == before == "0\n"
         assert run_in(ours, hog + count) == "1\n"
-
-
-@contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """In a control group, with every process that is started meanwhile; then back in the one before, with them."""
-    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
-    version_1 = folder.parent.name == "memory"
-    [path] = [
-        path for _, names, path in lines if ("memory" in names.split(",")) == version_1 and (names or not version_1)
-    ]
-    before = folder.parent / path.lstrip("/") / "cgroup.procs"
-    (folder / "cgroup.procs").write_text(str(os.getpid()))
-    try:
-        yield
-    finally:
-        while pids := (folder / "cgroup.procs").read_text().split():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    before.write_text(pid)
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
-
-
-def test_a_rank_that_the_kernel_kills_for_its_memory_is_named_so(cluster: NodeCluster, tmp_path: Path) -> None:
-    with control_group(f"hvdcloud-{tmp_path.parent.name}-run") as folder, inside(folder):
-        script = "import os, time\nos.environ['HOROVOD_RANK'] == '1' and bytearray(2 << 30)\ntime.sleep(600)"
-        cluster.start_run(script)
-        state = cluster.wait_done()
-    assert (state["result"], state["exit_code"]) == ("failed", 137)
-    assert state["reason"] == "rank 1 on n1 was killed by the kernel, which was out of memory"
