@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.standins.terraform import missing, resources, stand_in
-from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud import HEAD_ACCOUNT, PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.harness import until
 from tests.support.terminal import Terminal, terminal_with
 
@@ -31,13 +31,14 @@ SECONDS = 900.0
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Nodes may do what `setup --self-replace` allows them; nothing is left when all tests are over."""
+    """Nodes and their head may do what `setup --self-replace` allows them; nothing is left when all tests are over."""
     with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         access = cloud.emulator.access
-        for verb in ("delete", "get", "getGuestAttributes"):
-            where = f"projects/{PROJECT}/zones/*/instances/live-*"
-            access.allow(SETUP_ACCOUNT, f"compute.instances.{verb}", resource=where)
-        access.allow(SETUP_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
+        where = f"projects/{PROJECT}/zones/*/instances/live-*"
+        for account in (SETUP_ACCOUNT, HEAD_ACCOUNT):
+            for verb in ("delete", "get", "getGuestAttributes"):
+                access.allow(account, f"compute.instances.{verb}", resource=where)
+        access.allow(HEAD_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
         yield cloud
         assert cloud.left() == []
 
