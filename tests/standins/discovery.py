@@ -11,6 +11,7 @@ import binascii
 import functools
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,7 @@ class Discovery:
         self._schemas = document["schemas"]
         self._root = _Node()
         self._checks: dict[tuple[str, bool], Check] = {}
+        self._making = threading.RLock()
         self._add(document)
 
     def _add(self, resource: Mapping[str, Any]) -> None:
@@ -172,10 +174,12 @@ class Discovery:
     def _check(self, name: str, *, output: bool) -> Check:
         """Made when first needed; a schema may contain itself."""
         key = (name, output)
-        if key not in self._checks:
-            self._checks[key] = lambda value, where: self._checks[key](value, where)
-            self._checks[key] = self._compile(self._schemas[name], output=output)
-        return self._checks[key]
+        # Another thread must not get what only stands for a check while that is made.
+        with self._making:
+            if key not in self._checks:
+                self._checks[key] = lambda value, where: self._checks[key](value, where)
+                self._checks[key] = self._compile(self._schemas[name], output=output)
+            return self._checks[key]
 
     def _compile(self, schema: Mapping[str, Any], *, output: bool) -> Check:
         if "$ref" in schema:
