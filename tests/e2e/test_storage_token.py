@@ -104,7 +104,8 @@ def test_a_detached_run_outlives_its_token_and_a_laptop_that_sleeps(
     file = f"/run/hvdcloud/{run}/credentials.json"
     assert on_nodes(engine, f"stat -c %a:%U {file}") == ["600:root\n"] * 2
     held = json.loads(on_nodes(engine, f"cat {file}")[0])["token"]
-    assert {rule.prefix for rule in tokens.given[held].rules} == {f"team/t-token/{run}/"}
+    own = f"team/t-token/{run}/"
+    assert {rule.prefix for rule in tokens.given[held].rules} == {own, f"{own}.hvdcloud/"}
 
     # The run is longer than its token.
     status = project.hvdcloud("status")
