@@ -15,6 +15,8 @@ from tests.support.harness import Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
+MINE = "print('my own program')\n"
+
 # Repositories among its checkpoints; beside its run in the bucket's folder, what is no run, and what leads elsewhere.
 ATTACK = """
 set -e
@@ -35,6 +37,7 @@ echo done
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project of one node whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-hostile", nodes=1)
+    project.write("train.py", MINE)
     yield project
     left = labelled(engine, project.name)
     if left:
@@ -56,7 +59,7 @@ def test_a_job_that_writes_repositories_and_links_gets_nothing_but_its_checkpoin
     assert files == {"a/model.pt", "good.pt"}
     again = project.hvdcloud("pull")
     assert "ignored: 'train.py'" in again.err
-    assert (project.folder / "train.py").is_file()
+    assert (project.folder / "train.py").read_text() == MINE
     refused = project.hvdcloud("pull", "--to", str(project.folder), expect=2)
     assert "holds other files than pulled checkpoints" in refused.err
     bucket = open_bucket((project.state / project.name / "bucket").as_uri())
