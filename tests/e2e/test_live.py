@@ -80,7 +80,7 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     for name, text in files.items():
         assert PROJECT not in text, name
         assert folder.name not in text, name
-        ours = r"hvdcloud(-build)?@my-project\.iam\.gserviceaccount\.com"
+        ours = r"hvdcloud(-build|-head)?@my-project\.iam\.gserviceaccount\.com"
         assert "iam.gserviceaccount.com" not in re.sub(ours, "", text), name
     operations = next(
         body for name, body in bodies.items() if re.fullmatch(r"cpu-operations-[a-z0-9-]+-[a-z]\.json", name)
