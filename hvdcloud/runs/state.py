@@ -96,7 +96,8 @@ def json_lines(data: bytes) -> list[dict[str, Any]]:
 def read_sample(value: object) -> dict[str, Any]:
     """A node's sample (node/monitor/sample.py): the plausible numbers in it, those of its GPUs, and its trouble."""
     found = mapping(value)
-    sample: dict[str, Any] = {key: each for key, each in found.items() if number(each) is not None}
+    numbers = (key for key, each in found.items() if number(each) is not None)
+    sample: dict[str, Any] = {key: found[key] for key in numbers if key not in ("gpus", "trouble")}
     gpus = mappings(found.get("gpus"))
     if gpus:
         sample["gpus"] = [{key: each for key, each in gpu.items() if number(each) is not None} for gpu in gpus]
