@@ -41,8 +41,6 @@ ENV_NOT_CONFIG = {
     "command have it",
 }
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
-
-
 _MOST_BYTES = 100_000
 _DEEPEST = 50
 _MOST_VALUES = 20_000

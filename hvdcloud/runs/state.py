@@ -7,15 +7,13 @@ of that is an error. Pure; copied into the image, so it needs the standard libra
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from hvdcloud.json_values import mapping, mappings
+from hvdcloud.json_values import mapping, mappings, parse_object
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MOST_WHOLE = 1_000_000_000
@@ -86,11 +84,7 @@ def _read(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T:
 
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """The JSON objects in a file with one on each line, without lines that are cut off or hold something else."""
-    found = []
-    for line in data.splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
-    return mappings(found)
+    return [found for line in data.splitlines() if (found := parse_object(line)) is not None]
 
 
 def read_sample(value: object) -> dict[str, Any]:
@@ -360,10 +354,7 @@ class RunState:
     @classmethod
     def parse(cls, data: bytes) -> RunState:
         """The state in a file or an object of a bucket; without `run` where the bytes are none."""
-        try:
-            return cls.from_json(json.loads(data))
-        except (ValueError, RecursionError):
-            return cls()
+        return cls.from_json(parse_object(data))
 
     @classmethod
     def from_json(cls, value: object) -> RunState:
