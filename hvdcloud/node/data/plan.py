@@ -147,6 +147,9 @@ def _fill(plan: Plan, *, resumed: bool, trusted: bool, others: list[str]) -> Non
                 plan.present_files += 1
                 plan.present_bytes += each.size
                 continue
+            if resumed and not is_ranged(each.size):
+                # Its bytes count against what is free, and are written again.
+                Path(path).unlink(missing_ok=True)
             missing = each.size
             if is_ranged(each.size):
                 done = _usable_ranges(plan, each, path, others)
