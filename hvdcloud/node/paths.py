@@ -78,6 +78,11 @@ def checkpoints_dir(run: str) -> Path:
     return state_dir() / "checkpoints" / check_run_id(run)
 
 
+def data_dir() -> Path:
+    """HVDCLOUD_DATA."""
+    return state_dir() / "data"
+
+
 def volatile_dir() -> Path:
     """Locks, sockets and secrets: nothing that needs to outlive the container's processes."""
     return root() / "run/hvdcloud"

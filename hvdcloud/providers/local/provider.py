@@ -35,8 +35,8 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, Stage, ignore_progress
+from hvdcloud.providers.local import data, view
 from hvdcloud.providers.local import requests as plan
-from hvdcloud.providers.local import view
 from hvdcloud.providers.local.containers import Maker
 from hvdcloud.providers.local.requests import NetworkRequest
 from hvdcloud.visible import log_of
@@ -64,7 +64,7 @@ class LocalProvider:
     # --- planning -------------------------------------------------------------------------------------------------
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, an image that does not exist."""
+        """A name that is taken, an image or a folder with data that does not exist."""
         problems = []
         names = {spec.node_name(index) for index in range(spec.nodes)}
         for container in self._api.containers(all=True):
@@ -73,7 +73,7 @@ class LocalProvider:
         if not self._api.images(name=spec.image, quiet=True):
             message = f"image {spec.image} is not on this engine"
             problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
-        return problems
+        return [*problems, *data.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing."""

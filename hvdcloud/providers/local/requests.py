@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import LABEL_NODE, SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.providers.base import NodeBucket
+from hvdcloud.providers.local import data
 from hvdcloud.providers.local.view import LABEL_BUCKET, LABEL_IMAGE
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
@@ -58,6 +59,7 @@ def container_requests(
     requests = []
     seen = bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
+    folders = data.mounts(spec)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
     for index in indices:
         name = spec.node_name(index)
@@ -76,6 +78,7 @@ def container_requests(
             "network": network,
             "publish": f"127.0.0.1::{SSH_PORT}",
             "mounts": dict(seen.mounts),
+            **({"read_only_mounts": folders} if folders else {}),
             "shm_size": SHM_SIZE,
             "tmpfs": dict(TMPFS),
             "cap_drop": ["ALL"],
