@@ -49,7 +49,7 @@ class Bucket:
 
     def wait_for_callers(self, count: int) -> None:
         """Until as many requests wait for it to open: of each node's fetcher, its list of the objects."""
-        until(lambda: self._waiting >= count, seconds=60, what=f"{count} fetchers")
+        until(lambda: self._waiting >= count, seconds=30, what=f"{count} fetchers")
 
     def put(self, files: dict[str, bytes], *, prefix: str = "train") -> None:
         from hvdcloud.storage.open import open_bucket
@@ -104,6 +104,12 @@ def phases(cluster: NodeCluster) -> set[str]:
     return {each["phase"] for each in cluster.state()["data"]}
 
 
+def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
+    """Until each node's fetcher waits for the bucket, and its agent has said so."""
+    bucket.wait_for_callers(len(cluster.names))
+    until(lambda: phases(cluster) <= {"listing", "fetching"}, seconds=30, what="agents that wait for data")
+
+
 def failure_of(cluster: NodeCluster) -> HvdcloudError:
     with pytest.raises(HvdcloudError) as caught:
         result_of("digits", RunState.from_json(cluster.state())).raise_for_failure()
@@ -113,7 +119,7 @@ def failure_of(cluster: NodeCluster) -> HvdcloudError:
 def test_no_rank_starts_before_every_node_has_its_data(cluster: NodeCluster, bucket: Bucket) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
-    bucket.wait_for_callers(2)
+    wait_until_fetching(cluster, bucket)
     state = cluster.state()
     assert state["state"] == "starting"
     assert phases(cluster).isdisjoint({"ready", "failed"})
@@ -174,7 +180,7 @@ def test_data_that_a_node_cannot_have_end_the_run_before_any_rank(cluster: NodeC
 def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucket) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
-    bucket.wait_for_callers(2)
+    wait_until_fetching(cluster, bucket)
     agents = [cluster.agent(name) for name in cluster.names]
 
     state = cluster.verb("n0", "stop", RUN)
@@ -190,7 +196,7 @@ def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucke
 def test_a_run_whose_program_is_killed_while_it_waits_ends(cluster: NodeCluster, bucket: Bucket, victim: str) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
-    bucket.wait_for_callers(2)
+    wait_until_fetching(cluster, bucket)
     agents = [cluster.agent(name) for name in cluster.names]
     os.kill(cluster.supervisor() if victim == "supervisor" else cluster.agent("n1"), signal.SIGKILL)
 
@@ -204,7 +210,7 @@ def test_a_run_whose_program_is_killed_while_it_waits_ends(cluster: NodeCluster,
 def test_a_frozen_node_ends_a_run_that_waits(cluster: NodeCluster, bucket: Bucket) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
-    bucket.wait_for_callers(2)
+    wait_until_fetching(cluster, bucket)
     frozen = cluster.agent("n1")
     os.kill(frozen, signal.SIGSTOP)
     try:
@@ -231,6 +237,7 @@ def test_a_node_that_is_lost_while_it_fetches_comes_back_with_its_share(elastic:
     bucket.close()
     elastic.begin(data=bucket.request(per_node="shard"))
     bucket.wait_for_callers(2)
+    elastic.wait_until(lambda: elastic.current().get("members"), "the run's nodes")
     elastic.lose(other)
     elastic.wait_until(lambda: elastic.member(other)["state"] == "lost", "the loss", seconds=60)
     bucket.open()
@@ -248,9 +255,9 @@ def test_a_node_joins_only_with_its_data(elastic: ElasticNodes, bucket: Bucket) 
     bucket.close()
     late = elastic.add()
     assert elastic.admit(late) == {"ok": True}
-    until(
-        lambda: elastic.state()["data"][2]["phase"] in ("listing", "fetching"), seconds=60, what="a node that fetches"
-    )
+    bucket.wait_for_callers(1)
+    elastic.wait_until(lambda: elastic.member(late)["state"] == "joining", "a node that fetches")
+    elastic.wait_until(lambda: len(elastic.state()["data"]) == 3, "what its agent says")
     assert elastic.member(late)["state"] == "joining"
     bucket.open()
     elastic.wait_for_world(elastic.names)

@@ -12,7 +12,7 @@ from hvdcloud.node import machine, paths, rank_user
 from hvdcloud.node.data import fetcher
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.rank_user import RankUser
-from hvdcloud.node.records.secrets_file import write_private
+from hvdcloud.node.records.secrets_file import as_json, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
@@ -44,7 +44,8 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     refuse_while_active()
     if spec.data is not None:
         # Beside the code; the agent waits for it.
-        fetcher.start(DataRequest.from_json(spec.data), header.get("credentials"))
+        given = header.get("credentials")
+        fetcher.start(DataRequest.from_json(spec.data), given and as_json(given))
     user = rank_user.establish(spec.user)
     if user is not None:
         _refuse_owner_of_launcher(spec, user)
