@@ -306,9 +306,7 @@ def guest_attribute(data: bytes) -> None:
 def container_line(data: bytes) -> None:
     """A line of a local node's output, which may be its state."""
     try:
-        engine._status(
-            (engine.STATUS_PREFIX.encode() + document(data, _ATTRIBUTES)).decode(errors="replace")
-        )
+        engine._status((engine.STATUS_PREFIX.encode() + document(data, _ATTRIBUTES)).decode(errors="replace"))
     except HvdcloudError as error:
         _error(error)
 
