@@ -183,8 +183,8 @@ def _tables(results: list[Result], options: argparse.Namespace) -> str:
     lines = [
         "# A data set onto a node",
         "",
-        f"`make bench-data` on {os.cpu_count()} cores, server and client together; {rate}{scale}. Seconds until the bytes",
-        "are on the disk. *disk* writes as many files of zeros and syncs; *unchanged* is a second fetch.",
+        f"`make bench-data` on {os.cpu_count()} cores, server and client together; {rate}{scale}. Seconds until",
+        "the bytes are on the disk. *disk* writes as many files of zeros and syncs; *unchanged* is a second fetch.",
         "",
         "| objects | disk | hvdcloud | gcloud storage cp | transfer_manager | x better peer | of the disk | memory |"
         " unchanged |",
