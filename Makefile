@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -125,6 +125,9 @@ bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's 
 
 bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
 	@$(BIN)/python -m tests.bench.preemption
+
+bench-data: setup ## a data set onto a node, against gcloud storage cp and transfer_manager
+	@$(BIN)/python -m tests.bench.data
 
 bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
 	@$(BIN)/python -m tests.bench.images

@@ -47,6 +47,47 @@ def crc32c_of_bytes(data: bytes) -> str:
     return crc.text()
 
 
+def crc32c_text(value: int) -> str:
+    """As Cloud Storage writes it."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode("ascii")
+
+
+def combined_crc32c(first: int, second: int, *, second_size: int) -> int:
+    """The CRC32C of two runs of bytes, one after the other, of which the second has `second_size` bytes.
+
+    Zeros that follow bytes are a linear map of their CRC; squaring the map of one zero doubles their number
+    (crc32_combine of zlib, with Castagnoli's polynomial).
+    """
+    if second_size == 0:
+        return first
+    # The map of one zero bit, by columns.
+    power = [0x82F63B78, *(1 << bit for bit in range(31))]
+    for _ in range(3):
+        power = _squared(power)
+    while second_size:
+        if second_size & 1:
+            first = _applied(power, first)
+        second_size >>= 1
+        if second_size:
+            power = _squared(power)
+    return first ^ second
+
+
+def _applied(columns: list[int], value: int) -> int:
+    total = 0
+    for column in columns:
+        if not value:
+            break
+        if value & 1:
+            total ^= column
+        value >>= 1
+    return total
+
+
+def _squared(columns: list[int]) -> list[int]:
+    return [_applied(columns, column) for column in columns]
+
+
 class Sha256:
     """A running SHA-256. To hash is the slowest thing that happens to a byte on its way, so an upload does not wait for
     it: the first bytes are kept until `text` is asked for, when the object is in the bucket. Of a larger file all are

@@ -133,6 +133,16 @@ class FolderBucket:
             # Not to its end, which a writer may move on and on.
             return file.read(status.st_size)
 
+    def descriptor(self, name: str, *, generation: int) -> int:
+        """Of the object's file, for reading; to be closed. Raises ObjectMissingError: not at that generation."""
+        found = self._open(name)
+        if found is None:
+            raise self._missing(name, generation)
+        if os.fstat(found).st_mtime_ns != generation:
+            os.close(found)
+            raise self._missing(name, generation)
+        return found
+
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
         descriptor = self._open(name)
         if descriptor is None:

@@ -1,97 +1,277 @@
-"""What the fetcher does: each data set, from the listing to the rename."""
+"""What the fetcher does: list all sets, see that there is space, fetch each, and make it visible whole."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import shutil
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+import queue
+import threading
+from collections.abc import Callable, Iterator
 
-from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError
+from hvdcloud.errors import CapacityError, ExitCode, HvdcloudError, NodeError
 from hvdcloud.node import paths
-from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, DataRequest, DataSet, DataState
-from hvdcloud.storage.base import Bucket, Download, disk_error, free_bytes
-from hvdcloud.storage.open import open_bucket
+from hvdcloud.node.data import listing, tree
+from hvdcloud.node.data.board import Board
+from hvdcloud.node.data.plan import RANGE, Plan, is_ranged, make_plan, range_line
+from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataState
+from hvdcloud.node.data.workers import Done, Failure, Task, Workers, corrupt, token_of
+from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
+from hvdcloud.storage.reader import open_reader
 
-SPACE_HINT = "a larger gce.disk_gb, or gce.local_ssd, and then hvdcloud down and up"
+BATCH_FILES = 16
+BATCH_BYTES = 4 << 20
+SPACE_HINT = "set a larger gce.disk_gb, or gce.local_ssd, in hvdcloud.yaml; then hvdcloud down and hvdcloud up"
+
+
+class _FailureError(HvdcloudError):
+    """A worker's failure, with its exit code."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, hint=failure.hint)
+        self.code = ExitCode(failure.exit_code)
 
 
 def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]], None]) -> None:
     """Bring each data set; what fails of one stops no other."""
-    states = {each.name: DataState(name=each.name) for each in request.sets}
-
-    def show(state: DataState) -> None:
-        states[state.name] = state
-        publish(tuple(states.values()))
-
-    for each in request.sets:
-        began = time.monotonic()
-        try:
-            if each.mounted:
-                show(DataState(name=each.name, phase=READY))
-                continue
-            show(DataState(name=each.name, phase=LISTING))
-            done = _fetch(each, request, show)
-        except (OSError, HvdcloudError) as error:
-            why = disk_error(error, path=paths.data_dir(), doing="writing") if isinstance(error, OSError) else error
-            done = replace(states[each.name], phase=FAILED, error=why.message, hint=why.hint, exit_code=int(why.code))
-        show(replace(done, seconds=time.monotonic() - began))
-
-
-def _fetch(wanted: DataSet, request: DataRequest, show: Callable[[DataState], None]) -> DataState:
-    file = paths.data_credentials_file()
-    bucket: Bucket = open_bucket(
-        wanted.source, endpoint=request.endpoint, credentials_file=file if file.exists() else None
-    )
-    found = [each for each in bucket.list("") if not each.name.endswith("/")]
-    if not found:
-        raise UsageError(f"{wanted.source} has no objects", hint=f"gcloud storage ls {wanted.source}")
-    if wanted.per_node == "shard":
-        found = found[request.index :: request.count]
-    total = sum(each.size for each in found)
-    tree = paths.data_dir() / ".hvdcloud" / wanted.name / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
-    tree.mkdir(parents=True)
-    if total > free_bytes(tree):
-        raise CapacityError(f"data set {wanted.name} needs {total / 1e9:.2f} GB of disk", hint=SPACE_HINT)
-    state = DataState(name=wanted.name, phase=FETCHING, total_bytes=total, total_files=len(found))
-    failures: list[Exception] = []
-
-    def done(item: Download, error: Exception | None) -> None:
-        nonlocal state
-        if error is not None:
-            failures.append(error)
-            return
-        item.target.chmod(0o444)
-        state = replace(state, bytes=state.bytes + item.size, files=state.files + 1)
-        show(state)
-
-    bucket.download_many(
-        [
-            Download(name=o.name, target=tree / o.name, size=o.size, crc32c=o.crc32c or "", generation=o.generation)
-            for o in found
-        ],
-        workers=8,
-        on_done=done,
-    )
-    if failures:
-        raise failures[0] if isinstance(failures[0], HvdcloudError) else CheckpointError(str(failures[0]), hint="again")
-    target = paths.data_dir() / wanted.name
-    old = tree.with_name("old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    tree.rename(target)
-    _sync(target)
-    shutil.rmtree(old, ignore_errors=True)
-    return replace(state, phase=READY)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    os.umask(0o022)
+    paths.data_dir().mkdir(parents=True, exist_ok=True)
+    # Before there are threads.
+    workers = Workers(request)
     try:
-        os.fsync(descriptor)
+        with Board((each.name for each in request.sets), publish) as board:
+            plans = []
+            for number, each in enumerate(request.sets):
+                with _shown(board, each.name):
+                    if each.mounted:
+                        _check_mounted(each.name)
+                        board.update(each.name, phase=READY)
+                    elif (plan := _planned(number, request, board)) is not None:
+                        plans.append(plan)
+            for plan in _with_space(plans, board):
+                with _shown(board, plan.wanted.name):
+                    _Fetch(plan, workers, board, url=request.sets[plan.number].source).run()
+                    board.update(plan.wanted.name, phase=VERIFYING)
+                    tree.make_visible(plan.wanted.name)
+                    board.update(plan.wanted.name, phase=READY)
+            if all(state.phase == READY for state in board.states()):
+                paths.data_credentials_file().unlink(missing_ok=True)
     finally:
-        os.close(descriptor)
+        workers.close()
+
+
+@contextlib.contextmanager
+def _shown(board: Board, name: str) -> Iterator[None]:
+    """Whatever fails is the end of this set alone."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - shown to the user
+        if isinstance(error, HvdcloudError):
+            why = error
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = CapacityError(f"data set {name}: the disk of {paths.data_dir()} is full", hint=SPACE_HINT)
+        else:
+            why = NodeError(f"data set {name}: {error or type(error).__name__}", hint="hvdcloud run again")
+        board.update(name, phase=FAILED, error=why.message, hint=why.hint, exit_code=int(why.code))
+
+
+def _check_mounted(name: str) -> None:
+    if not tree.set_dir(name).is_dir():
+        why = f"data set {name} is not mounted at {tree.set_dir(name)}"
+        raise NodeError(why, hint="hvdcloud down and hvdcloud up make the nodes with it")
+
+
+def _planned(number: int, request: DataRequest, board: Board) -> Plan | None:
+    wanted = request.sets[number]
+    board.update(wanted.name, phase=LISTING)
+    token = token_of(request)
+    plan = make_plan(
+        number,
+        request,
+        lambda: open_reader(wanted.source, endpoint=request.endpoint, token=token),
+        lambda files, size: board.update(wanted.name, total_files=files, total_bytes=size),
+    )
+    board.update(wanted.name, files=plan.present_files, bytes=plan.present_bytes)
+    if not tree.tree_dir(wanted.name).exists():
+        board.update(wanted.name, phase=READY)
+        return None
+    return plan
+
+
+def _with_space(plans: list[Plan], board: Board) -> list[Plan]:
+    """The plans, if the disk has space for all of them; else none, and each says so."""
+    status = os.statvfs(paths.data_dir())
+    needed, free = sum(plan.needed for plan in plans), status.f_bavail * status.f_frsize
+    files = sum(plan.needed_files for plan in plans)
+    what = ""
+    if needed > free:
+        what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"
+    elif status.f_files and files > status.f_favail:
+        what = f"{files} more files, and the disk takes {status.f_favail}"
+    if not what:
+        return plans
+    for plan in plans:
+        name = plan.wanted.name
+        with _shown(board, name):
+            whose = f"data set {name} needs" if len(plans) == 1 else f"the data sets need, {name} among them,"
+            raise CapacityError(f"{whose} {what}", hint=SPACE_HINT)
+    return []
+
+
+class _Fetch:
+    """One set, from its plan to a tree in which every file is verified."""
+
+    def __init__(self, plan: Plan, workers: Workers, board: Board, *, url: str) -> None:
+        self._plan = plan
+        self._workers = workers
+        self._board = board
+        self._url = url
+        self._stopped = threading.Event()
+        self._fed = threading.Event()
+        self._again: queue.SimpleQueue[listing.Object | None] = queue.SimpleQueue()
+        # Each is changed by one thread only.
+        self._sent = self._sent_again = self._received = 0
+        self._files, self._bytes = plan.present_files, plan.present_bytes
+        self._large: dict[str, listing.Object] = {}
+        self._repeated: set[str] = set()
+        self._failure: Failure | None = None
+
+    def run(self) -> None:
+        """Raises HvdcloudError: the first thing that failed."""
+        self._board.update(self._plan.wanted.name, phase=FETCHING)
+        feeder = threading.Thread(target=self._feed, name="hvdcloud-data-feeder", daemon=True)
+        feeder.start()
+        with self._plan.ranges_file.open("ab", buffering=0) as ranges:
+            while not (self._fed.is_set() and self._received == self._sent + self._sent_again):
+                for done in self._workers.receive():
+                    self._received += 1
+                    self._take(done, ranges.write)
+                self._board.update(self._plan.wanted.name, files=self._files, bytes=self._bytes)
+        self._again.put(None)
+        feeder.join()
+        if self._failure is not None:
+            raise _FailureError(self._failure)
+
+    def _take(self, done: Done, note: Callable[[bytes], object]) -> None:
+        task = done.task
+        if done.failure is not None:
+            self._fail(done.failure)
+        elif task.whole:
+            self._files += 1
+            self._bytes += task.size
+        else:
+            self._bytes += task.size
+            note(range_line(task.name, task.generation, task.start, done.crc))
+            ranges = self._plan.ranges.setdefault((task.name, task.generation), {})
+            ranges[task.start] = done.crc
+            each = self._large[task.name]
+            if len(ranges) == _count(each.size):
+                self._finish(each, ranges)
+
+    def _finish(self, each: listing.Object, ranges: dict[int, int]) -> None:
+        """All ranges of a large object have come: they have to be what its CRC32C says."""
+        crc = 0
+        for start in sorted(ranges):
+            crc = combined_crc32c(crc, ranges[start], second_size=min(RANGE, each.size - start))
+        del self._plan.ranges[each.name, each.generation]
+        if each.crc32c and crc32c_text(crc) != each.crc32c:
+            self._bytes -= each.size
+            if each.name in self._repeated:
+                error = corrupt(each.name, self._url)
+                self._fail(Failure(message=error.message, hint=error.hint, exit_code=int(error.code)))
+                return
+            self._repeated.add(each.name)
+            self._sent_again += _count(each.size)
+            self._again.put(each)
+            return
+        descriptor = os.open(tree.tree_dir(self._plan.wanted.name) / each.name, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            os.fchmod(descriptor, tree.FILE_MODE)
+            tree.mark(descriptor, each.generation)
+        finally:
+            os.close(descriptor)
+        self._files += 1
+        del self._large[each.name]
+
+    def _fail(self, failure: Failure) -> None:
+        if self._failure is None:
+            if failure.errno in (errno.ENOSPC, errno.EDQUOT):
+                why = f"data set {self._plan.wanted.name}: the disk of {paths.data_dir()} is full"
+                failure = Failure(message=why, hint=SPACE_HINT, exit_code=int(ExitCode.CAPACITY))
+            self._failure = failure
+        self._stopped.set()
+        self._workers.skip(self._plan.number)
+
+    # -- in a thread of its own --------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        try:
+            self._feed_all()
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            self._failure = Failure(message=f"{error}", hint="hvdcloud run again", exit_code=int(ExitCode.NODE))
+        finally:
+            self._fed.set()
+        while (each := self._again.get()) is not None:
+            for task in self._ranges_of(each, {}):
+                self._workers.send([task])
+
+    def _feed_all(self) -> None:
+        batch: list[Task] = []
+        size = 0
+        for each in listing.objects(self._plan.todo):
+            if self._stopped.is_set():
+                return
+            if is_ranged(each.size):
+                self._large[each.name] = each
+                for task in self._prepared(each):
+                    if self._stopped.is_set():
+                        return
+                    self._sent += 1
+                    self._workers.send([task])
+                continue
+            batch.append(
+                Task(
+                    data_set=self._plan.number,
+                    name=each.name,
+                    size=each.size,
+                    crc32c=each.crc32c,
+                    generation=each.generation,
+                )
+            )
+            size += each.size
+            if len(batch) >= BATCH_FILES or size >= BATCH_BYTES:
+                self._sent += len(batch)
+                self._workers.send(batch)
+                batch, size = [], 0
+        if batch:
+            self._sent += len(batch)
+            self._workers.send(batch)
+
+    def _prepared(self, each: listing.Object) -> Iterator[Task]:
+        path = tree.tree_dir(self._plan.wanted.name) / each.name
+        done = self._plan.ranges.get((each.name, each.generation), {})
+        if not done:
+            path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, each.size)
+        finally:
+            os.close(descriptor)
+        return self._ranges_of(each, dict(done))
+
+    def _ranges_of(self, each: listing.Object, done: dict[int, int]) -> Iterator[Task]:
+        for start in range(0, each.size, RANGE):
+            if start not in done:
+                yield Task(
+                    data_set=self._plan.number,
+                    name=each.name,
+                    size=min(RANGE, each.size - start),
+                    crc32c="",
+                    generation=each.generation,
+                    start=start,
+                    whole=False,
+                )
+
+
+def _count(size: int) -> int:
+    return -(-size // RANGE)

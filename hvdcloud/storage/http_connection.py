@@ -1,0 +1,155 @@
+"""One kept-alive HTTP/1.1 connection for GET requests, with little work for each: where a hundred thousand small
+objects are read, http.client's parser of headers takes longer than the bytes."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import os
+import re
+import socket
+import ssl
+import urllib.request
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+# Most bytes that are handed on at a time; each connection has one piece in memory.
+PIECE = 256 << 10
+_HEAD = 64 << 10
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
+
+
+class Connection:
+    """A connection to one server; not for several threads. It connects when it is needed, also again after a failure.
+
+    Args:
+        url: `https://HOST[:PORT]`, or `http://…`.
+        timeouts: seconds to connect, and to wait for the next bytes.
+    """
+
+    def __init__(self, url: str, *, timeouts: tuple[float, float]) -> None:
+        parts = urlsplit(url)
+        self._tls = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._tls else 80)
+        self._authority = parts.netloc
+        self._timeouts = timeouts
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+        self._left = 0
+        self._chunked = self._close_after = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request would use a connection that was used before, which the server may have closed meanwhile."""
+        return self._socket is not None
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._buffer = None, b""
+
+    def get(self, target: str, headers: Mapping[str, str]) -> int:
+        """Ask; returns the status. `body` has to be read to its end, or the connection closed.
+
+        Raises OSError: as the network says, or the answer is not HTTP.
+        """
+        lines = [f"GET {target} HTTP/1.1", f"Host: {self._authority}", *(f"{k}: {v}" for k, v in headers.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("a line break in a request")
+        wire = self._socket or self._connect()
+        self._socket = wire
+        wire.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        data = self._buffer
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            more = wire.recv(PIECE)
+            if not more or len(data) > _HEAD:
+                raise ConnectionError("the server closed the connection" if not more else "the answer is not HTTP")
+            data += more
+        head = data[: end + 2]
+        self._buffer = data[end + 4 :]
+        status = _STATUS.match(head)
+        if status is None:
+            raise ConnectionError("the answer is not HTTP")
+        length = _LENGTH.search(head)
+        self._chunked = _CHUNKED.search(head) is not None
+        self._left = int(length[1]) if length and not self._chunked else 0
+        # A body without either ends with the connection; Cloud Storage has none such.
+        if length is None and not self._chunked and status[1] not in (b"204", b"304"):
+            raise ConnectionError("the answer has no length")
+        self._close_after = _CLOSE.search(head) is not None
+        return int(status[1])
+
+    def body(self) -> Iterator[bytes]:
+        """The answer's bytes, at most PIECE at a time. Raises OSError: it was cut."""
+        if self._chunked:
+            while size := self._line().partition(b";")[0].strip().lstrip(b"0"):
+                if not _HEXADECIMAL.fullmatch(size):
+                    raise ConnectionError("the answer is not HTTP")
+                self._left = int(size, 16)
+                yield from self._bytes()
+                self._line()
+            while self._line():
+                continue
+        else:
+            yield from self._bytes()
+        if self._close_after:
+            self.close()
+
+    def _bytes(self) -> Iterator[bytes]:
+        while self._left:
+            if self._buffer:
+                piece, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
+            else:
+                piece = self._receive(min(PIECE, self._left))
+            self._left -= len(piece)
+            yield piece
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            if len(self._buffer) > _HEAD:
+                raise ConnectionError("the answer is not HTTP")
+            self._buffer += self._receive(PIECE)
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _receive(self, size: int) -> bytes:
+        assert self._socket is not None
+        data = self._socket.recv(size)
+        if not data:
+            raise ConnectionError("the connection was cut in the middle of an answer")
+        return data
+
+    def _connect(self) -> socket.socket:
+        connect, read = self._timeouts
+        self._buffer = b""
+        host, port, tunnel = self._host, self._port, False
+        proxy = urllib.request.getproxies().get("https") if self._tls else None
+        if proxy and not urllib.request.proxy_bypass(self._host):
+            parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+            host, port, tunnel = parts.hostname or "", parts.port or 3128, True
+        # Connecting is http.client's: with TLS, and through a proxy.
+        opener: http.client.HTTPConnection
+        if self._tls:
+            opener = http.client.HTTPSConnection(host, port, timeout=connect, context=_tls_context())
+        else:
+            opener = http.client.HTTPConnection(host, port, timeout=connect)
+        if tunnel:
+            opener.set_tunnel(self._host, self._port)
+        opener.connect()
+        found: socket.socket = opener.sock
+        found.settimeout(read)
+        return found
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """The authorities that Google's own client trusts."""
+    import certifi
+
+    given = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    return ssl.create_default_context(cafile=given or certifi.where())

@@ -1,0 +1,114 @@
+"""Reading a bucket whole: pages of objects, and each object's bytes at one generation; `file://` and `gs://`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import google_crc32c
+
+from hvdcloud.errors import UsageError
+from hvdcloud.storage.access_token import AccessToken
+from hvdcloud.storage.base import RETRY_SECONDS, CorruptObjectError, ObjectInfo, ObjectMissingError
+from hvdcloud.storage.checksum import CHUNK
+from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.storage.gcs_reader import PAGE, GcsReader, LocalWriteError
+from hvdcloud.storage.open import open_bucket
+
+
+class Reader(Protocol):
+    """See GcsReader, whose methods say what they raise. Not for several threads."""
+
+    @property
+    def url(self) -> str: ...
+
+    def pages(self, *, start: str = "", end: str = "") -> Iterator[list[ObjectInfo]]: ...
+
+    def read(
+        self,
+        name: str,
+        *,
+        generation: int,
+        size: int,
+        write: Callable[[bytes, int], object],
+        start: int = 0,
+        whole: bool = True,
+    ) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class FolderReader:
+    """See Reader. A folder promises no checksum: what is read has to be of one generation from first to last byte."""
+
+    def __init__(self, bucket: FolderBucket) -> None:
+        self._bucket = bucket
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    def close(self) -> None:
+        """Nothing is open between two reads."""
+
+    def pages(self, *, start: str = "", end: str = "") -> Iterator[list[ObjectInfo]]:
+        page: list[ObjectInfo] = []
+        for each in self._bucket.list(""):
+            if each.name >= start and (not end or each.name < end):
+                page.append(each)
+            if len(page) >= PAGE:
+                yield page
+                page = []
+        yield page
+
+    def read(
+        self,
+        name: str,
+        *,
+        generation: int,
+        size: int,
+        write: Callable[[bytes, int], object],
+        start: int = 0,
+        whole: bool = True,
+    ) -> int:
+        try:
+            descriptor = self._bucket.descriptor(name, generation=generation)
+            try:
+                crc = done = 0
+                while done < size and (piece := os.pread(descriptor, min(CHUNK, size - done), start + done)):
+                    try:
+                        write(piece, start + done)
+                    except OSError as error:
+                        raise LocalWriteError(error) from error
+                    crc = google_crc32c.extend(crc, piece)
+                    done += len(piece)
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        except ObjectMissingError as error:
+            why = f"{name} in {self.url} was deleted or replaced while the data set was fetched"
+            raise ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there") from error
+        if done != size or (whole and status.st_size != size) or status.st_mtime_ns != generation:
+            why = f"{name} in {self.url} changed while the data set was fetched"
+            raise CorruptObjectError(why, hint="hvdcloud run lists it again, once nothing writes there")
+        return crc
+
+
+def open_reader(url: str, *, endpoint: str | None, token: AccessToken, retry_seconds: float = RETRY_SECONDS) -> Reader:
+    """For what `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet. Raises UsageError: other URLs."""
+    if url.startswith("gs://"):
+        bucket, _, prefix = url.removeprefix("gs://").partition("/")
+        if not bucket:
+            raise UsageError(f"{url!r} names no bucket", hint="data: in hvdcloud.yaml: gs://BUCKET[/PREFIX]")
+        prefix = prefix.strip("/")
+        return GcsReader(
+            bucket=bucket,
+            prefix=f"{prefix}/" if prefix else "",
+            endpoint=endpoint.rstrip("/") if endpoint else None,
+            token=token,
+            retry_seconds=retry_seconds,
+        )
+    found = open_bucket(url)
+    assert isinstance(found, FolderBucket)
+    return FolderReader(found)

@@ -1,0 +1,347 @@
+"""The fetcher of data sets: real processes, against the stand-in of Cloud Storage over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import ExitCode
+from hvdcloud.node.data.sets import FAILED, FETCHING, READY, DataSet
+from hvdcloud.storage.token_file import token_text
+from tests.standins.storage.server import StorageServer, running_server
+from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
+from tests.support.harness import until
+
+RANGE = 16 << 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StorageServer]:
+    with running_server(tmp_path / "storage", page_size=7) as found:
+        yield found
+
+
+@pytest.fixture
+def node(tmp_path: Path, server: StorageServer) -> Iterator[DataNode]:
+    found = DataNode(tmp_path / "node", server.url)
+    yield found
+    if found.processes():
+        found.kill()
+
+
+def small(count: int = 40) -> dict[str, bytes]:
+    return {f"{i % 5}/image-{i:04}.png": f"pixels of {i} ".encode() * (i + 1) for i in range(count)}
+
+
+def large(size: int) -> bytes:
+    """Bytes of which no two ranges are the same."""
+    block = b"".join(hashlib.sha256(str(i).encode()).digest() for i in range(1 << 15))
+    return b"".join(bytes([i]) + block for i in range(size // len(block) + 1))[:size]
+
+
+def test_a_set_is_there_whole_and_read_only(server: StorageServer, node: DataNode) -> None:
+    objects = {**small(), "empty": b"", "ünïcode & %2F?": b"x"}
+    put(server, objects)
+    plant(server, ["folder/"], like="empty")
+    state = node.fetch(train=PREFIX)
+    assert state.phase == READY, state
+    assert node.content() == objects
+    assert (state.files, state.bytes) == (len(objects), sum(map(len, objects.values())))
+    assert (state.total_files, state.total_bytes) == (state.files, state.bytes)
+    modes = {path.stat().st_mode & 0o222 for path in (node.data / "train").rglob("*")}
+    assert modes == {0}
+
+
+def test_each_request_names_the_generation(server: StorageServer, node: DataNode) -> None:
+    put(server, small(5))
+    assert node.fetch(train=PREFIX).phase == READY
+    assert all("generation=" in path for path, _, _ in downloads(server))
+
+
+def test_a_second_fetch_with_nothing_changed_asks_for_the_list_only(server: StorageServer, node: DataNode) -> None:
+    put(server, small())
+    assert node.fetch(train=PREFIX).phase == READY
+    before = (node.data / "train").stat().st_ino
+    server.requests.clear()
+    state = node.fetch(train=PREFIX)
+    assert (state.phase, state.files) == (READY, 40)
+    assert downloads(server) == []
+    assert (node.data / "train").stat().st_ino == before
+
+
+def test_a_changed_set_fetches_what_changed_and_loses_what_is_gone(server: StorageServer, node: DataNode) -> None:
+    objects = small()
+    put(server, objects)
+    assert node.fetch(train=PREFIX).phase == READY
+    changed = {"0/image-0000.png": b"other pixels", "new/one": b"new"}
+    put(server, changed)
+    delete(server, "1/image-0001.png")
+    del objects["1/image-0001.png"]
+    server.requests.clear()
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == {**objects, **changed}
+    assert len(downloads(server)) == 2
+
+
+def test_a_killed_fetch_is_resumed_without_fetching_verified_bytes_again(server: StorageServer, node: DataNode) -> None:
+    objects = {**small(60), "model.bin": large(5 * RANGE + 7)}
+    put(server, objects)
+    server.fault(method="GET", path="/download/", times=10_000, skip=30, action={"delay": 1.0})
+    node.start(train=PREFIX)
+    until(lambda: [s for s in node.states() if s.files >= 20], seconds=60, what="the first files")
+    node.kill()
+    [state] = node.states()
+    assert state.phase == FAILED
+    assert not (node.data / "train").exists()
+    had = {
+        path.name
+        for path in (node.data / ".hvdcloud/train/tree").rglob("*")
+        if path.is_file()
+        and path.stat().st_mtime < time.time()
+        and path.stat().st_mode & 0o777 == 0o444
+        and path.read_bytes() == objects.get(str(path.relative_to(node.data / ".hvdcloud/train/tree")))
+    }
+    assert had
+    server.faults.clear()
+    asked = len(downloads(server))
+    server.requests.clear()
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == objects
+    assert len(downloads(server)) <= 60 - len(had) + 6 < asked + 66
+    again = {path.partition("?")[0].rpartition("%2F")[2] for path, _, _ in downloads(server)}
+    # One that was marked in the very moment of the kill aside, nothing is asked for again.
+    assert len(again & had) <= 1
+
+
+def test_the_ranges_of_a_large_object_are_kept(server: StorageServer, node: DataNode) -> None:
+    data = large(6 * RANGE)
+    put(server, {"model.bin": data})
+    server.fault(method="GET", path="/download/", times=10_000, skip=3, action={"delay": 120.0})
+    node.start(train=PREFIX)
+    until(lambda: [s for s in node.states() if s.bytes >= 3 * RANGE], seconds=60, what="three ranges")
+    node.kill()
+    server.faults.clear()
+    server.requests.clear()
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == {"model.bin": data}
+    assert len({span for _, _, span in downloads(server)}) == 3
+
+
+def test_every_second_request_fails(server: StorageServer, node: DataNode) -> None:
+    objects = {**small(20), "model.bin": large(3 * RANGE)}
+    put(server, objects)
+    for number in range(12):
+        server.fault(path="/download/", skip=1, action={"cut": "response", "after": 100})
+        server.fault(path="/download/", skip=1, action={"status": 503 if number % 2 else 429})
+    server.fault(path="/o\\?", skip=1, action={"status": 500})
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == objects
+
+
+@pytest.mark.parametrize("size", [1000, 3 * RANGE])
+def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNode, size: int) -> None:
+    put(server, {"a/good": b"good", "bad": large(size)})
+    damage = json.dumps({"bucket": "bucket", "name": "set/bad", "offset": 500}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{server.url}/_corrupt", data=damage, method="POST")).close()
+    state = node.fetch(train=PREFIX)
+    assert (state.phase, state.exit_code) == (FAILED, ExitCode.CHECKPOINT)
+    assert "bad" in (state.error or "")
+    assert "CRC32C" in (state.error or "")
+    assert not (node.data / "train").exists()
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_an_object_that_changes_meanwhile_is_named(server: StorageServer, node: DataNode, change: str) -> None:
+    put(server, small(30))
+    server.fault(method="GET", path="/download/", times=10_000, action={"delay": 0.5})
+    node.start(train=PREFIX)
+    until(lambda: [s for s in node.states() if s.phase == FETCHING], seconds=60, what="the end of the listing")
+    if change == "replaced":
+        put(server, {"4/image-0029.png": b"replaced"})
+    else:
+        delete(server, "4/image-0029.png")
+    [state] = node.ended()
+    if state.phase == READY:
+        pytest.fail("the object was fetched before it changed")
+    assert "4/image-0029.png" in (state.error or "")
+    assert "while" in (state.error or "")
+    assert not (node.data / "train").exists()
+    server.faults.clear()
+    assert node.fetch(train=PREFIX).phase == READY
+
+
+def test_no_right_a_missing_bucket_and_an_empty_prefix(server: StorageServer, node: DataNode) -> None:
+    put(server, small(3))
+    state = node.fetch(train="gs://bucket/nothing")
+    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
+    assert "gs://bucket/nothing has no objects" in (state.error or "")
+    state = node.fetch(train="gs://no-such-bucket/x")
+    assert (state.exit_code, state.error) == (ExitCode.USAGE, "the bucket gs://no-such-bucket does not exist")
+    server.boundary = lambda token, action, bucket, name: 403 if action == "get" else 200
+    state = node.fetch(train=PREFIX)
+    assert (state.phase, state.exit_code) == (FAILED, ExitCode.CREDENTIALS)
+    assert "setup --data" in (state.hint or "")
+
+
+def test_one_set_that_fails_stops_no_other(server: StorageServer, node: DataNode) -> None:
+    put(server, small(3))
+    node.start(bad="gs://bucket/nothing", train=PREFIX)
+    assert [state.phase for state in node.ended()] == [FAILED, READY]
+
+
+@pytest.mark.parametrize("names", [("../out",), ("a/../../out",), ("a//b",), (".git/config",), ("a", "a/b")], ids=str)
+def test_hostile_names_write_nothing(server: StorageServer, node: DataNode, names: tuple[str, ...]) -> None:
+    put(server, {"plain": b"x"})
+    plant(server, names, like="plain")
+    state = node.fetch(train=PREFIX)
+    assert state.phase == FAILED, state
+    assert names[-1] in (state.error or "")
+    assert downloads(server) == []
+    assert not (node.data / "train").exists()
+
+
+def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tmp_path: Path) -> None:
+    objects = small(23)
+    put(server, objects)
+    share = DataSet(name="train", source=PREFIX, per_node="shard")
+    every: dict[str, bytes] = {}
+    for index in range(3):
+        one = DataNode(tmp_path / f"node-{index}", server.url, index=index, count=3)
+        assert one.fetch(train=share).phase == READY
+        assert list(one.content()) == sorted(objects)[index::3]
+        every |= one.content()
+    assert every == objects
+    server.requests.clear()
+    # The world changes: what it has of its new share is not fetched again.
+    one.index, one.count = 0, 2
+    assert one.fetch(train=share).phase == READY
+    assert list(one.content()) == sorted(objects)[0::2]
+    assert len(downloads(server)) == len(set(sorted(objects)[0::2]) - set(sorted(objects)[2::3]))
+
+
+def test_more_nodes_than_files(server: StorageServer, tmp_path: Path) -> None:
+    put(server, small(2))
+    one = DataNode(tmp_path / "node", server.url, index=2, count=3)
+    state = one.fetch(train=DataSet(name="train", source=PREFIX, per_node="shard"))
+    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
+
+
+def test_two_starts_at_once_are_one_fetch(server: StorageServer, node: DataNode) -> None:
+    put(server, small(20))
+    server.fault(method="GET", path="/download/", times=10_000, action={"delay": 3.0})
+    node.start(train=PREFIX)
+    until(lambda: [s for s in node.states() if s.phase == FETCHING], seconds=60, what="the fetch")
+    first = {each.pid for each in node.processes()}
+    node.start(train=PREFIX)
+    assert {each.pid for each in node.processes()} == first
+    [state] = node.ended()
+    assert state.phase == READY
+    assert len(downloads(server)) == 20
+
+
+def test_another_request_ends_the_old_one(server: StorageServer, node: DataNode) -> None:
+    put(server, small(20))
+    server.fault(method="GET", path="/download/", times=16, action={"delay": 60})
+    node.start(train=PREFIX)
+    until(lambda: [s for s in node.states() if s.phase == FETCHING], seconds=60, what="the fetch")
+    server.faults.clear()
+    state = node.fetch(val=PREFIX)
+    assert (state.name, state.phase) == ("val", READY)
+    assert not (node.data / "train").exists()
+
+
+def test_a_token_is_renewed_in_the_middle(server: StorageServer, node: DataNode) -> None:
+    put(server, small(40))
+    valid = {"one"}
+    server.authorize = valid.__contains__
+    server.fault(method="GET", path="/download/", times=10_000, action={"delay": 0.2})
+    node.start(credentials=token_text("one", expiry=time.time() + 3600), train=PREFIX)
+    until(lambda: [s for s in node.states() if s.files], seconds=60, what="the first file")
+    valid.clear()
+    valid.add("two")
+    node.start(credentials=token_text("two", expiry=time.time() + 3600), train=PREFIX)
+    [state] = node.ended()
+    assert state.phase == READY, state
+    assert not (node.root / "run/hvdcloud/data-credentials.json").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode) -> None:
+    put(server, {"a": large(3 << 20), "b": large(3 << 20), "c": b"c"})
+    node.data.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", node.data], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine mounts nothing")
+    try:
+        state = node.fetch(train=PREFIX)
+        assert (state.phase, state.exit_code) == (FAILED, ExitCode.CAPACITY)
+        assert "gce.disk_gb" in (state.hint or "")
+        assert "gce.local_ssd" in (state.hint or "")
+        assert downloads(server) == []
+        subprocess.run(["mount", "-o", "remount,size=8m", node.data], check=True)
+        server.fault(method="GET", path="/download/", times=10_000, action={"delay": 2.0})
+        node.start(train=PREFIX)
+        until(lambda: [s for s in node.states() if s.phase == FETCHING], seconds=60, what="the fetch")
+        (node.data / "filler").write_bytes(bytes(5 << 20))
+        [state] = node.ended()
+        assert (state.phase, state.exit_code) == (FAILED, ExitCode.CAPACITY), state
+        assert "full" in (state.error or "")
+        (node.data / "filler").unlink()
+        server.faults.clear()
+        assert node.fetch(train=PREFIX).phase == READY
+    finally:
+        subprocess.run(["umount", "--lazy", node.data], check=True)
+
+
+def test_a_folder_as_source(node: DataNode, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "a").mkdir(parents=True)
+    (source / "a/x").write_bytes(b"x" * 100)
+    (source / "big").write_bytes(large(3 * RANGE))
+    (source / "link").symlink_to("/etc/passwd")
+    assert node.fetch(train=source.as_uri()).phase == READY
+    assert node.content() == {"a/x": b"x" * 100, "big": large(3 * RANGE)}
+    (source / "a/x").write_bytes(b"y")
+    assert node.fetch(train=source.as_uri()).phase == READY
+    assert node.content()["a/x"] == b"y"
+
+
+def test_a_mounted_set_is_not_fetched(node: DataNode) -> None:
+    mounted = DataSet(name="val", source="file:///somewhere", mounted=True)
+    assert node.fetch(val=mounted).phase == FAILED
+    (node.data / "val").mkdir()
+    assert node.fetch(val=mounted).phase == READY
+
+
+def test_many_objects_in_flat_memory(server: StorageServer, node: DataNode) -> None:
+    server.page_size = 1000
+    put(server, {"one": b"x"})
+    plant(server, [f"{i % 7}/object-{i:07}" for i in range(60_000)], like="one")
+    server.boundary = lambda token, action, *_: 403 if action == "get" else 200
+    node.start(train=PREFIX)
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        each = node.processes()
+        most = max(most, sum(p.memory_full_info().pss for p in each if p.is_running()) if each else 0)
+        return node.states()[0].phase == FAILED
+
+    until(ended, seconds=120, what="the refusal")
+    assert node.states()[0].total_files == 60_001
+    assert most < 150 << 20
+
+
+def test_bad_requests_are_refused(node: DataNode) -> None:
+    for data in (None, {}, {"sets": [{"name": "../x", "source": "gs://b"}]}, {"sets": [], "index": 1, "count": 1}):
+        assert "error" in node.verb("data", message={"data": data})
+    assert "error" in node.verb("data", message={"data": {"sets": []}, "credentials": "no JSON"})
+    assert json.dumps(node.verb("data-state")) == '{"states": []}'

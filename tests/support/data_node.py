@@ -1,0 +1,149 @@
+"""A node's folder in which the real fetcher of data sets works, and a bucket with a data set."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState
+from hvdcloud.node.files import lock_holder
+from hvdcloud.storage.open import open_bucket
+from tests.standins.storage.server import StorageServer
+from tests.standins.storage.store import Conditions
+from tests.support.harness import until
+
+PREFIX = "gs://bucket/set"
+
+
+@dataclass
+class DataNode:
+    """The verbs of `hvdcloud-node`, each in a process."""
+
+    root: Path
+    endpoint: str | None
+    index: int = 0
+    count: int = 1
+
+    @property
+    def data(self) -> Path:
+        """HVDCLOUD_DATA."""
+        return self.root / "var/lib/hvdcloud/data"
+
+    def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Its answer, also where it failed."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "hvdcloud.node", *arguments],
+            input=json.dumps(message) + "\n",
+            capture_output=True,
+            text=True,
+            env={**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root)},
+            timeout=240,
+            check=False,
+        )
+        assert ended.stdout, ended.stderr
+        answer: dict[str, Any] = json.loads(ended.stdout)
+        return answer
+
+    def start(self, *, credentials: str | None = None, **sources: str | DataSet) -> list[DataState]:
+        """The verb `data`, for data sets by name, each with its source."""
+        sets = [each if isinstance(each, DataSet) else DataSet(name=n, source=each) for n, each in sources.items()]
+        request = DataRequest(sets=tuple(sets), index=self.index, count=self.count, endpoint=self.endpoint)
+        answer = self.verb("data", message={"data": request.to_json(), "credentials": credentials})
+        return [DataState.from_json(each) for each in answer["states"]]
+
+    def states(self) -> list[DataState]:
+        """The verb `data-state`."""
+        return [DataState.from_json(each) for each in self.verb("data-state")["states"]]
+
+    def ended(self) -> list[DataState]:
+        """The states, once each set is ready or failed, and the fetcher has ended."""
+        found = until(
+            lambda: [s for s in [self.states()] if all(each.phase in (READY, FAILED) for each in s)],
+            seconds=60,
+            what="the fetcher",
+        )[0]
+        until(lambda: not self.processes(), seconds=30, what="the end of the fetcher's processes")
+        return found
+
+    def fetch(self, *, credentials: str | None = None, **sources: str | DataSet) -> DataState:
+        """Start, wait, and return the state of the first."""
+        self.start(credentials=credentials, **sources)
+        return self.ended()[0]
+
+    def processes(self) -> list[psutil.Process]:
+        """The fetcher of this node, and its workers."""
+        found = []
+        for each in psutil.process_iter(["cmdline", "environ", "status"]):
+            if (
+                "data-fetcher" in (each.info["cmdline"] or [])
+                and (each.info["environ"] or {}).get("HVDCLOUD_NODE_ROOT") == str(self.root)
+                and each.info["status"] != psutil.STATUS_ZOMBIE
+            ):
+                found.append(each)
+        return found
+
+    def at_work(self) -> bool:
+        """Whether the fetcher works; costs less than to look at all processes."""
+        return lock_holder(self.root / "run/hvdcloud/data.fetcher") is not None
+
+    def memory(self) -> int:
+        """Bytes of the fetcher and its workers together, what they share counted once."""
+        holder = lock_holder(self.root / "run/hvdcloud/data.fetcher")
+        if not holder:
+            return 0
+        total = 0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            fetcher = psutil.Process(holder["pid"])
+            for each in (fetcher, *fetcher.children()):
+                total += each.memory_full_info().pss
+        return total
+
+    def kill(self) -> None:
+        """`kill -9` of the fetcher alone, whose workers end with it."""
+        every = self.processes()
+        ids = {each.pid for each in every}
+        for each in every:
+            if each.ppid() not in ids:
+                each.kill()
+        until(lambda: not self.processes(), seconds=30, what="the end of the killed fetcher")
+
+    def content(self, name: str = "train") -> dict[str, bytes]:
+        """All files of a set."""
+        folder = self.data / name
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def put(server: StorageServer, objects: dict[str, bytes]) -> None:
+    """Write objects below PREFIX."""
+    bucket = open_bucket(PREFIX, endpoint=server.url)
+    for name, data in objects.items():
+        bucket.write(name, data)
+
+
+def plant(server: StorageServer, names: Iterable[str], *, like: str) -> None:
+    """Objects with the content of another one and any name, as anyone who may write to the bucket can make them."""
+    bucket = server.store.buckets["bucket"]
+    version = bucket.live[f"set/{like}"]
+    made = {f"set/{name}": dataclasses.replace(version, name=f"set/{name}") for name in names}
+    bucket.live.update(made)
+    bucket.names[:] = sorted({*bucket.names, *made})
+
+
+def delete(server: StorageServer, name: str) -> None:
+    """Delete an object below PREFIX."""
+    server.store.delete("bucket", f"set/{name}", generation=None, conditions=Conditions())
+
+
+def downloads(server: StorageServer) -> list[tuple[str, int, str]]:
+    """Target, status and range of each request for an object's bytes so far."""
+    return [(path, status, span) for _, path, status, span in list(server.requests) if path.startswith("/download/")]
