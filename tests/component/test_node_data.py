@@ -275,3 +275,24 @@ def test_a_node_that_cannot_have_its_data_does_not_join_and_the_others_train(
     elastic.wait_until(lambda: "cannot take part: data set train: " in elastic.log(), "the refusal", seconds=60)
     state = json.loads((elastic.run_dir() / "state.json").read_text())
     assert (state["state"], state["world"]) == ("running", 2)
+
+
+def test_a_node_that_fetches_is_not_idle(cluster: NodeCluster, bucket: Bucket) -> None:
+    bucket.close()
+    assert all(answer.get("ok") for answer in cluster.prepare(["true"], data=bucket.request()))
+    bucket.wait_for_callers(2)
+    assert cluster.verb("n1", "idle")["idle"] == 0.0
+    bucket.open()
+    until(lambda: cluster.verb("n1", "idle")["idle"] > 0.0, seconds=30, what="a node that is idle")
+
+
+def test_a_fetcher_that_is_killed_is_started_again(cluster: NodeCluster, bucket: Bucket) -> None:
+    bucket.close()
+    cluster.start_run(READS, data=bucket.request())
+    wait_until_fetching(cluster, bucket)
+    holder = json.loads((cluster.root("n1") / "run/hvdcloud/data.fetcher").read_text())
+    os.kill(int(holder["pid"]), signal.SIGKILL)
+    bucket.wait_for_callers(3)
+    bucket.open()
+    assert cluster.wait_done()["result"] == "succeeded"
+    assert set_of(cluster, "n1") == FILES
