@@ -222,7 +222,7 @@ def test_what_no_node_can_have_ends_the_run_before_a_rank_starts(cluster: Shared
     cluster.configure(**cluster.data(late=tmp_path.as_uri()))
     refused = cluster.project.hvdcloud("run", expect=2)
     assert f"data.late none → {tmp_path.as_uri()}" in refused.err
-    assert "hvdcloud down --name t-data && hvdcloud up --name t-data applies it" in refused.err
+    assert "hvdcloud down && hvdcloud up applies it" in refused.err
     gone = tmp_path / "gone"
     cluster.configure(**cluster.data(late=gone.as_uri()))
     asked = cluster.project.hvdcloud("up", "--name", "t-data-other", expect=2)
@@ -265,7 +265,7 @@ def test_a_run_that_waits_is_left_shown_and_ended(cluster: Shared) -> None:
     lake.open()
     lake.server.requests.clear()
     ran = project.hvdcloud("run")
-    assert ran.out.count("sets: lake val") == 2
+    assert ran.out.count("and what is mounted") == 2
 
 
 def test_every_sample_of_a_world_is_seen_once_an_epoch_with_shares_and_a_loss(
