@@ -54,8 +54,8 @@ class DataConfig(Section):
     )
     per_node: Literal["all", "shard"] = Field(
         default="all",
-        description="what a node gets: all files, or its share of them: of N nodes, the node at place i gets the "
-        "files i, i+N, i+2N… by name",
+        description="what a node gets: all files, or its share of them: of N nodes with which a run starts, the one at "
+        "place i gets the files i, i+N, i+2N… by name",
     )
 
     @model_validator(mode="before")

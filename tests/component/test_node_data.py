@@ -158,6 +158,7 @@ def test_a_second_run_fetches_what_changed(cluster: NodeCluster, bucket: Bucket)
     until(ended, seconds=60, what="the second run's end")
     assert cluster.state(run=second)["result"] == "succeeded"
     assert set_of(cluster, "n0") == set_of(cluster, "n1") == {**FILES, "part-1": b"another"}
+    assert len(bucket.fetched()) == 2
 
 
 def test_data_that_a_node_cannot_have_end_the_run_before_any_rank(cluster: NodeCluster, bucket: Bucket) -> None:
@@ -219,6 +220,27 @@ def test_a_frozen_node_ends_a_run_that_waits(cluster: NodeCluster, bucket: Bucke
     assert (state["result"], state["nodes_lost"]) == ("lost", ["n1"])
     assert "no heartbeat for" in state["reason"]
     assert not has_begun(cluster)
+
+
+def test_a_node_that_fetches_is_not_idle(cluster: NodeCluster, bucket: Bucket) -> None:
+    bucket.close()
+    assert all(answer.get("ok") for answer in cluster.prepare(["true"], data=bucket.request()))
+    bucket.wait_for_callers(2)
+    assert cluster.verb("n1", "idle")["idle"] == 0.0
+    bucket.open()
+    until(lambda: cluster.verb("n1", "idle")["idle"] > 0.0, seconds=30, what="a node that is idle")
+
+
+def test_a_fetcher_that_is_killed_is_started_again(cluster: NodeCluster, bucket: Bucket) -> None:
+    bucket.close()
+    cluster.start_run(READS, data=bucket.request())
+    wait_until_fetching(cluster, bucket)
+    holder = json.loads((cluster.root("n1") / "run/hvdcloud/data.fetcher").read_text())
+    os.kill(int(holder["pid"]), signal.SIGKILL)
+    bucket.wait_for_callers(3)
+    bucket.open()
+    assert cluster.wait_done()["result"] == "succeeded"
+    assert set_of(cluster, "n1") == FILES
 
 
 # -- elastic runs ------------------------------------------------------------------------------------------------------

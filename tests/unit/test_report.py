@@ -196,6 +196,14 @@ def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
     assert text.count("epoch-0") == 10
 
 
+def test_what_the_data_cost_is_said() -> None:
+    ready = [{"node": f"digits-{number}", "phase": "ready", "bytes": 3_000_000_000} for number in range(2)]
+    state = {"result": "succeeded", "data": ready, "data_seconds": 40.0, "about": {"gpus": 4}}
+    said = words(parsed(page(record(state=state))))
+    assert "3.0 GB on each of 2 nodes after 40.0 s, in which its GPUs waited 2 min 40 s together" in said
+    assert "GB on each of" not in words(parsed(page(record())))
+
+
 def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
     plain = {each.tag for each in parsed(page(record())).iter()}
     state = {**record().state.to_json(), "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}

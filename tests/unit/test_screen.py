@@ -11,7 +11,7 @@ from hvdcloud.cli.screen import SCROLLBAR, Looks, bar, draw
 from hvdcloud.lifecycle.top import RunView, View
 from hvdcloud.runs.log_lines import counted
 from hvdcloud.runs.progress import Position, ProgressReader
-from hvdcloud.runs.state import Member
+from hvdcloud.runs.state import Member, NodeData
 from tests.support.views import RUN, gpu, many_nodes, node, view
 
 
@@ -189,6 +189,16 @@ def test_an_elastic_run_says_who_trains_and_where_the_others_stand() -> None:
         assert said in text, said
     # That it trains, or only drives, needs no words.
     assert text.count("in the run") == 2
+
+
+def test_a_run_that_waits_for_data_says_how_far_each_node_is() -> None:
+    nodes = [
+        node(0, data=NodeData(node="digits-0", phase="ready")),
+        node(1, data=NodeData(node="digits-1", phase="fetching", bytes=5, total_bytes=20)),
+    ]
+    text = "\n".join(shown(view(nodes=nodes), height=30))
+    assert "data: fetching, 25 % of 20 B" in text
+    assert text.count("data: ") == 1
 
 
 @pytest.mark.parametrize("height", [4, 9, 23])

@@ -178,7 +178,8 @@ class Supervisor:
         if self._log.holding:
             wait = min(wait, _QUIET_SECONDS)
         turn(self._selector, max(0.0, wait))
-        if self._waits_for_data and not self._ending and all(lease.ready for lease in self._leases.values()):
+        ready = bool(self._leases) and all(lease.ready for lease in self._leases.values())
+        if ready and self._waits_for_data and not self._ending:
             self._waits_for_data = False
             self._state.data_seconds = round(time.monotonic() - self._began, 3)
             self._start_launcher()

@@ -1,0 +1,153 @@
+"""What is said of a run's data sets: by nodes, in its state, and to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hvdcloud.cluster.record import ClusterRecord
+from hvdcloud.config.data import DataConfig
+from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
+from hvdcloud.lifecycle.data import data_request, remembered, sources
+from hvdcloud.lifecycle.run import result_of
+from hvdcloud.node.data.sets import DataState
+from hvdcloud.node.run.data import summary as summary_of_node
+from hvdcloud.runs.data import RunData, progress, summary
+from hvdcloud.runs.state import NodeData, RunState
+
+RUN = "20261121-101112-abcdef"
+SETS = {
+    "train": DataConfig(source="gs://lake/train"),
+    "val": DataConfig(source="file:///data/val"),
+    "shards": DataConfig(source="gs://lake/records", per_node="shard"),
+}
+
+
+def state(*nodes: NodeData, **more: Any) -> RunState:
+    return RunState(run=RUN, state="starting", data=nodes, **more)
+
+
+def node(phase: str, **more: Any) -> NodeData:
+    return NodeData(node="d-0", phase=phase, **more)
+
+
+def test_the_state_of_a_run_with_data_is_read_as_it_was_written() -> None:
+    failed = node("failed", error="data set train: no", hint="look", exit_code=4)
+    written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5).to_json()
+    read = RunState.from_json(written).to_json()
+    assert [read[key] for key in ("data", "data_seconds")] == [written[key] for key in ("data", "data_seconds")]
+    assert RunState.from_json(written).data[0] == failed
+    assert "hint" not in written["data"][1]
+
+
+def test_the_state_of_a_run_without_data_is_as_before() -> None:
+    assert not {"data", "data_seconds"} & RunState(run=RUN).to_json().keys()
+    assert not RunState.from_json({"run": RUN, "state": "starting"}).waits_for_data
+
+
+@pytest.mark.parametrize("value", [3, "x", [3], [{"node": {}, "bytes": "many", "phase": 7, "exit_code": -1}], {"a": 1}])
+def test_what_is_no_data_in_a_state_does_no_harm(value: object) -> None:
+    read = RunState.from_json({"run": RUN, "state": "starting", "data": value, "data_seconds": "long"})
+    assert all(each.bytes == 0 and each.node == "" for each in read.data)
+    assert (summary(read), read.data_seconds) == ("", None)
+
+
+@pytest.mark.parametrize(("phase", "waits"), [("fetching", True), ("failed", True), ("ready", False)])
+def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) -> None:
+    assert state(node("ready"), node(phase)).waits_for_data is waits
+    running = state(node(phase))
+    running.state = "running"
+    assert not running.waits_for_data
+
+
+def test_progress_is_said_in_words() -> None:
+    assert progress(node("listing")) == "the bucket is listed"
+    assert progress(node("fetching", bytes=400_000_000, total_bytes=1_000_000_000)) == "fetching, 40 % of 1.0 GB"
+    assert progress(node("fetching")) == "fetching"
+    assert progress(node("failed", error="data set train: gone")) == "failed: data set train: gone"
+    assert progress(node("of a later version")) == "not known"
+
+
+def test_what_waiting_cost_is_said_in_seconds_and_of_gpus() -> None:
+    ready = [node("ready", bytes=2 * 10**9), node("ready", bytes=10**9)]
+    assert summary(state(*ready, data_seconds=42.0)) == "2.0 GB on each of 2 nodes after 42.0 s"
+    with_gpus = state(*ready, data_seconds=42.0, about={"gpus": 8})
+    assert summary(with_gpus).endswith("after 42.0 s, in which its GPUs waited 5 min 36 s together")
+    assert RunData.of(with_gpus) == RunData(nodes=tuple(ready), seconds=42.0, gpu_seconds=336.0)
+    assert summary(state(ready[0], data_seconds=1.0)) == "2.0 GB on its node after 1.0 s"
+    assert (summary(state(*ready)), summary(state()), RunData.of(state())) == ("", "", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(2, UsageError), (3, CredentialsError), (4, CapacityError), (5, NodeError), (None, NodeError), (99, NodeError)],
+)
+def test_a_run_whose_data_do_not_come_ends_as_the_node_says(code: int | None, kind: type[HvdcloudError]) -> None:
+    failed = node("failed", error="data set train needs 5 GB", hint="a larger gce.disk_gb", exit_code=code)
+    ended = state(node("ready"), failed, result="failed", reason="node d-0: data set train needs 5 GB")
+    ended.state = "done"
+    with pytest.raises(HvdcloudError) as caught:
+        result_of("d", ended).raise_for_failure()
+    assert type(caught.value) is kind
+    assert caught.value.code == (ExitCode(code) if code in (2, 3, 4, 5) else ExitCode.NODE)
+    assert caught.value.message == f"run {RUN} did not start: node d-0: data set train needs 5 GB"
+    assert caught.value.hint == "a larger gce.disk_gb"
+
+
+def test_a_node_that_could_not_join_is_not_why_a_run_failed_that_had_begun() -> None:
+    ended = state(node("failed", error="x", exit_code=4), result="failed", exit_code=3, data_seconds=1.0)
+    ended.state = "done"
+    with pytest.raises(HvdcloudError) as caught:
+        result_of("d", ended).raise_for_failure()
+    assert caught.value.code == ExitCode.JOB
+
+
+# -- what nodes are asked for, and say ---------------------------------------------------------------------------------
+
+
+def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
+    request = data_request(SETS, nodes=3, endpoint="http://storage")
+    assert request is not None
+    assert (request.index, request.count, request.endpoint) == (0, 3, "http://storage")
+    assert [(each.name, each.source, each.per_node, each.mounted) for each in request.sets] == [
+        ("train", "gs://lake/train", "all", False),
+        ("val", "file:///var/lib/hvdcloud/data/val", "all", True),
+        ("shards", "gs://lake/records", "shard", False),
+    ]
+    assert sources(SETS) == ["gs://lake/train", "gs://lake/records"]
+    assert data_request({}, nodes=3, endpoint=None) is None
+
+
+def test_the_record_keeps_the_mounts_and_follows_the_buckets() -> None:
+    record = ClusterRecord(id="abc", data={"val": "all file:///data/old", "gone": "all gs://lake/gone"})
+    assert remembered(record, SETS) == {
+        "train": "all gs://lake/train",
+        "shards": "shard gs://lake/records",
+        "val": "all file:///data/old",
+    }
+    assert [DataConfig.from_text(each.text) for each in SETS.values()] == list(SETS.values())
+
+
+@pytest.mark.parametrize(
+    ("phases", "said"),
+    [
+        (["ready", "ready"], "ready"),
+        (["ready", "waiting"], "waiting"),
+        (["fetching", "waiting"], "fetching"),
+        (["verifying", "fetching"], "verifying"),
+        (["fetching", "failed"], "failed"),
+        ([], "ready"),
+    ],
+)
+def test_a_nodes_sets_are_one_to_the_run(phases: list[str], said: str) -> None:
+    states = [
+        DataState(name=f"set-{number}", phase=phase, bytes=10, total_bytes=20, files=1, total_files=2, seconds=1.5)
+        for number, phase in enumerate(phases)
+    ]
+    told = {"error": "no right", "hint": "grant it", "exit_code": 3}
+    states = [DataState.from_json({**each.to_json(), **told}) if each.phase == "failed" else each for each in states]
+    found = summary_of_node("d-0", states)
+    assert (found.node, found.phase, found.bytes, found.total_files) == ("d-0", said, 10 * len(phases), 2 * len(phases))
+    if said == "failed":
+        assert (found.error, found.hint, found.exit_code) == ("data set set-1: no right", "grant it", 3)
