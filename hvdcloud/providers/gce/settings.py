@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
@@ -49,6 +50,8 @@ class Settings:
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+    local_ssd: int = 0
+    """How many are attached to every node whose machine type brings none of its own; of 375 GB each."""
     head_service_account: str | None = None
     """The head's, which replaces lost nodes; None: as the others'."""
     self_delete: bool = True
@@ -113,6 +116,17 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
+def attached_local_ssds(settings: Settings, kind: NodeKind) -> int:
+    """How many are attached to a node of this kind: those that it brings come by themselves. Raises as `machine`."""
+    return 0 if catalog.machine(kind.machine_type).local_ssd_gb else settings.local_ssd
+
+
+def local_ssds(settings: Settings, kind: NodeKind) -> int:
+    """How many a node of this kind has, attached ones or its own. Raises as `machine`."""
+    own_gb = catalog.machine(kind.machine_type).local_ssd_gb
+    return own_gb // catalog.LOCAL_SSD_GB or attached_local_ssds(settings, kind)
+
+
 def settings_of(
     config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str, settled_at: float = 0.0
 ) -> Settings:
@@ -127,6 +141,7 @@ def settings_of(
         head_machine_type=config.head_machine_type,
         head_service_account=config.head_service_account,
         disk_gb=config.disk_gb,
+        local_ssd=config.local_ssd,
         vm_image_profile=config.vm_image,
         network=config.network,
         subnetwork=config.subnetwork,

@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups, local_ssds
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -36,6 +36,16 @@ DRIVER = "R580"
 _SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
 """Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
+
+
+_LOCAL_SSD = {
+    "type": "SCRATCH",
+    # Not SCSI, the default, which is slower.
+    "interface": "NVME",
+    "autoDelete": True,
+    "initializeParams": {"diskType": "local-ssd"},
+}
+"""Of 375 GB: https://cloud.google.com/compute/docs/disks/add-local-ssd#createapi"""
 
 
 def bulk_insert_bodies(
@@ -106,7 +116,8 @@ def _instance_properties(
                     # A disk does not inherit the VM's labels.
                     "labels": spec.labels,
                 },
-            }
+            },
+            *([_LOCAL_SSD] * attached_local_ssds(settings, kind)),
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
@@ -176,6 +187,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
             gpu=gpu_count > 0,
             driver=DRIVER,
             settled_at=settings.settled_at,
+            local_ssds=local_ssds(settings, kind),
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
