@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, TypeAdapter
@@ -76,6 +76,7 @@ FILES = {
     "CLUSTER/RUN/.hvdcloud/": "in the bucket: manifests, and for `logs` and `report` log, state, events and samples",
     "/workspace": "on a node: the project's files; where ranks start",
     "/var/lib/hvdcloud/runs/RUN/": "on a node: a run's log, state, events and samples",
+    "/var/lib/hvdcloud/data/NAME/": "on a node: `$HVDCLOUD_DATA/NAME`, a data set of `data`",
     "/var/lib/hvdcloud/checkpoints/RUN/": "on a node: `$HVDCLOUD_CHECKPOINT_DIR`",
 }
 
@@ -279,7 +280,7 @@ def _section(model: type[BaseModel], above: Sequence[str]) -> Iterator[tuple[str
         key = ".".join((*above, name))
         inner = _model_in(field)
         if inner is not None:
-            sections.append((name, inner))
+            sections.append((f"{name}.NAME" if get_origin(field.annotation) is dict else name, inner))
         if inner is None or type(None) in get_args(field.annotation):
             kind = "section or null" if inner else _type(properties[name])
             described = field.description or ""

@@ -15,12 +15,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from hvdcloud.config.data import refused_data
 from hvdcloud.config.model import Config, duration_text, is_duration
 from hvdcloud.config.trust import ENV_PREFIX, refused
 from hvdcloud.config.yaml_edit import put
@@ -31,6 +32,7 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_STATE_DIR": "the folder with one folder per cluster: keys, pinned host keys, the journal",
     "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
     "HVDCLOUD_RUN": "set in every rank: the run's id",
+    "HVDCLOUD_DATA": "set in every rank: the folder with one folder for each data set of `data`, read-only",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
     "HVDCLOUD_STS_ENDPOINT": "where storage tokens for local nodes are asked for, instead of Google's Security Token "
@@ -97,10 +99,20 @@ class Loaded:
                 if isinstance(value, BaseModel):
                     yield from walk(value, key)
                     continue
+                if key == ("data",) and value:
+                    yield from self._data()
+                    continue
                 place = self.places.get(key, Place(source="default", text="default"))
                 yield Setting(key=".".join(key), value=value, text=_text(field, value), place=place)
 
         return tuple(walk(self.config, ()))
+
+    def _data(self) -> Iterator[Setting]:
+        for name, each in self.config.data.items():
+            places = (self.places.get(key) for key in (("data", name), ("data", name, "source"), ("data",)))
+            place = next((found for found in places if found is not None), Place(source="default", text="default"))
+            value = each.as_written
+            yield Setting(key=f"data.{name}", value=value, text=_as_yaml(value), place=place)
 
 
 def load_config(
@@ -257,14 +269,24 @@ class _Problem:
 
 
 def _field_at(key: Sequence[str]) -> FieldInfo | None:
-    section = _model_of(_field_at(key[:-1])) if len(key) > 1 else Config
+    above = _field_at(key[:-1]) if len(key) > 1 else None
+    if above is not None and get_origin(above.annotation) is dict:
+        inner = get_args(above.annotation)[1]
+        return FieldInfo(annotation=inner) if _is_model(inner) else None
+    section = _model_of(above) if len(key) > 1 else Config
     return section.model_fields.get(key[-1]) if section and key else None
 
 
 def _model_of(field: FieldInfo | None) -> type[BaseModel] | None:
     """The section that a key stands for."""
-    candidates = [field.annotation, *get_args(field.annotation)] if field else []
-    return next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    if field is None or get_origin(field.annotation) is dict:
+        return None
+    candidates = [field.annotation, *get_args(field.annotation)]
+    return next((each for each in candidates if _is_model(each)), None)
+
+
+def _is_model(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
@@ -304,8 +326,9 @@ def _got(value: object, key: Key) -> str:
 
 
 def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
-    """What only the user may decide, and the file does."""
-    for key, why, fix in refused(config, {key: place.source for key, place in places.items()}):
+    """What only the user may decide, and the file does; and data that the nodes cannot have."""
+    unfit = refused_data(config.data, provider=config.provider, bucket=config.checkpoints.bucket)
+    for key, why, fix in (*refused(config, {key: place.source for key, place in places.items()}), *unfit):
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
 
 

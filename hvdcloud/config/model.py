@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationInfo,
@@ -20,6 +18,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+
+from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
+from hvdcloud.config.section import Section
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_USER = 2**32 - 1
@@ -133,12 +134,6 @@ SpotNodes = Annotated[
 ]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A section of hvdcloud.yaml: closed to unknown keys, never changed after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class RemoteBuildConfig(Section):
@@ -370,6 +365,11 @@ class Config(Section):
     image: ImageConfig = Field(default_factory=lambda: ImageConfig())
     run: RunConfig = Field(default_factory=lambda: RunConfig())
     checkpoints: CheckpointsConfig = Field(default_factory=lambda: CheckpointsConfig())
+    data: dict[DataName, DataConfig] = Field(
+        default_factory=dict,
+        description="the data sets that are on every node before a run's first step, in $HVDCLOUD_DATA",
+        json_schema_extra=text_allowed,
+    )
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig())
     gce: GceConfig = Field(default_factory=lambda: GceConfig())
 
@@ -380,6 +380,12 @@ class Config(Section):
         both = sorted(set(self.run.env) & set(self.run.secrets))
         if both:
             raise ValueError(f"run.env and run.secrets both name {both[0]}; a secret's value is never in the file")
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_are_no_data(self) -> Config:
+        for loop in loops(self.data, bucket=self.checkpoints.bucket):
+            raise ValueError(loop)
         return self
 
     @model_validator(mode="after")

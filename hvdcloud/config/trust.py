@@ -1,7 +1,8 @@
 """What hvdcloud.yaml alone may not decide: it may come with a project that was cloned from anywhere.
 
-A server that gets the user's credentials, and a folder of this machine that the nodes write to, can be named by a flag
-or an environment variable, which are the user's own; a file may name only what does no harm.
+A server that gets the user's credentials, a folder of this machine that the nodes write to, and one with private files
+that they read, can be named by a flag or an environment variable, which are the user's own; a file may name only what
+does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LOOKED_AT = 1000
 """Clusters and runs in which a bucket's mark is looked for."""
 _NOTHING = (".DS_Store", "lost+found")
 """What an empty folder may hold: the second is in that of every new disk."""
-_SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 
 
 def variable(key: tuple[str, ...]) -> str:
@@ -57,6 +58,16 @@ def refused(config: BaseModel, written: Mapping[tuple[str, ...], str]) -> Iterat
         elif value.startswith("file:") and (unfit := unfit_folder(Path(unquote(urlsplit(value).path)))):
             out = f"name an empty folder; or, if nodes may write there: export {variable(key)}=file:///DIR"
             yield key, f"{unfit}, and nodes may change everything in it", out
+    yield from _refused_data(config, written)
+
+
+def _refused_data(config: Any, written: Mapping[tuple[str, ...], str]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    for name, each in config.data.items():
+        key = ("data", name)
+        kinds = {written.get(key), written.get((*key, "source"))}
+        if each.folder is not None and kinds.isdisjoint(("environment", "flag")) and (why := private(each.folder)):
+            out = f"if nodes may read it: export {variable(key)}={each.source}"
+            yield key, f"{why}, and every rank could read all of it", out
 
 
 def google_server(url: str) -> bool:
@@ -84,16 +95,25 @@ def _unfit(path: Path) -> str | None:
     folder = Path(os.path.realpath(path))
     if folder.is_dir() and _is_bucket(folder):
         return None
-    home = home_folder()
-    if home is not None and home in folder.parents and folder.relative_to(home).parts[0].startswith("."):
-        return f"{path} is in a hidden folder of the home folder"
-    if any(Path(each) in (folder, *folder.parents) for each in _SYSTEM):
-        return f"{path} is the system's"
+    if reason := private(path):
+        return reason
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not os.access(there, os.W_OK):
         return f"{path} is not this user's to write to"
     if folder.is_dir() and any(each.name not in _NOTHING for each in folder.iterdir()):
         return f"{path} holds files that are no checkpoints of hvdcloud's"
+    return None
+
+
+def private(path: Path) -> str | None:
+    """Why a folder is likely to hold what only this user or this machine may read; None: it is not."""
+    if holds_home(path):
+        return f"{path} holds the home folder"
+    folder, home = Path(os.path.realpath(path)), home_folder()
+    if home is not None and home in folder.parents and folder.relative_to(home).parts[0].startswith("."):
+        return f"{path} is in a hidden folder of the home folder"
+    if any(Path(each) in (folder, *folder.parents) for each in _SYSTEM):
+        return f"{path} is the system's"
     return None
 
 

@@ -1,0 +1,109 @@
+"""`data:` in hvdcloud.yaml: the data sets that are on every node before a run's first step."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from hvdcloud.config.section import Section
+
+_NAME = r"[a-z][-_a-z0-9]{0,62}"
+_GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
+
+
+def _data_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(f"{name!r} is not the name of a data set: at most 63 of a-z, 0-9, '-' and '_', a letter first")
+    return name
+
+
+def _data_source(url: str) -> str:
+    if url.startswith("file://"):
+        folder = unquote(urlsplit(url).path)
+        if not re.fullmatch(r"file:///[^?#\x00-\x1f\x7f]+", url) or os.path.normpath(folder).strip("/") == "":
+            raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
+        if ".." in Path(folder).parts:
+            raise ValueError(f"{url!r} has '..' in it; write the folder that it leads to")
+        return url.rstrip("/")
+    if not _GCS.fullmatch(url) or any(part in (".", "..") for part in url.split("/")):
+        raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
+    return url.rstrip("/")
+
+
+DataName = Annotated[str, AfterValidator(_data_name)]
+DataSource = Annotated[str, AfterValidator(_data_source)]
+
+
+class DataConfig(Section):
+    """A data set, by its name: a folder of that name in `$HVDCLOUD_DATA` of every rank, read-only.
+
+    `NAME: gs://BUCKET/PREFIX` alone is short for `NAME: {source: gs://BUCKET/PREFIX}`.
+    """
+
+    source: DataSource = Field(
+        examples=["gs://my-bucket/train"],
+        description="gs://BUCKET[/PREFIX], whose objects each node fetches once; or file:///DIR with provider local, a "
+        "folder of this machine that is mounted into the nodes; folders that hold private files only in the "
+        "environment",
+    )
+    per_node: Literal["all", "shard"] = Field(
+        default="all",
+        description="what a node gets: all files, or its share of them: of N nodes, the node at place i gets the "
+        "files i, i+N, i+2N… by name",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_text_is_the_source(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _a_folder_is_mounted_whole(self) -> DataConfig:
+        if self.per_node == "shard" and self.folder is not None:
+            raise ValueError("per_node: shard needs a gs:// source; a folder is mounted, and costs no node anything")
+        return self
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this machine that is mounted; None: the source is a bucket."""
+        return Path(unquote(urlsplit(self.source).path)) if self.source.startswith("file://") else None
+
+    @property
+    def as_written(self) -> str | dict[str, str]:
+        """The data set as short as hvdcloud.yaml can have it."""
+        return self.source if self.per_node == "all" else {"source": self.source, "per_node": self.per_node}
+
+
+def text_allowed(schema: dict[str, Any]) -> None:
+    """The JSON Schema of `data`, where a data set may also be the text of its source."""
+    schema["additionalProperties"] = {"anyOf": [{"type": "string"}, schema["additionalProperties"]]}
+    schema["propertyNames"] = {"pattern": f"^{_NAME}$"}
+
+
+def loops(data: Mapping[str, DataConfig], *, bucket: str | None) -> Iterator[str]:
+    """Why a data set cannot be where the checkpoints go: each run's would be the next run's data.
+
+    Args:
+        bucket: checkpoints.bucket.
+    """
+    for name, each in data.items() if bucket else ():
+        if f"{bucket}/".startswith(f"{each.source}/"):
+            yield f"data.{name} is {each.source}, and checkpoints.bucket, {bucket}, is in it; take another prefix"
+
+
+def refused_data(
+    data: Mapping[str, DataConfig], *, provider: str, bucket: str | None
+) -> Iterable[tuple[tuple[str, ...], str, str]]:
+    """Key, reason and way out of each data set that the provider's nodes cannot have."""
+    for name, each in data.items():
+        if each.folder is not None and provider != "local":
+            base = "BUCKET" if bucket is None or not bucket.startswith("gs://") else bucket.split("/")[2]
+            why = f"{each.source} is a folder of this machine, and nodes of provider {provider} do not have it"
+            push = f"hvdcloud data push {each.folder} gs://{base}/data/{name} uploads it; name that as the source"
+            yield ("data", name), why, push

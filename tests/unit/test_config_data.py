@@ -1,0 +1,138 @@
+"""`data:` in hvdcloud.yaml: how data sets are written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.config.data import DataConfig
+from hvdcloud.config.file import load, load_config
+from hvdcloud.config.model import config_schema
+from hvdcloud.errors import UsageError
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    return tmp_path / "hvdcloud.yaml"
+
+
+def data_of(file: Path, text: str, environ: Mapping[str, str] | None = None) -> dict[str, DataConfig]:
+    file.write_text(f"name: digits\n{text}")
+    return load_config(file, environ=environ or {}).data
+
+
+def refusal(file: Path, text: str, environ: Mapping[str, str] | None = None) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        data_of(file, text, environ)
+    return caught.value
+
+
+def test_a_text_is_the_source_of_a_data_set(file: Path) -> None:
+    data = data_of(
+        file,
+        "data:\n  train: gs://bucket/imagenet/train/\n  shards: {source: gs://bucket/records, per_node: shard}\n"
+        "  val: {source: file:///data/val%20set}\n",
+    )
+    assert [(name, each.source, each.per_node) for name, each in data.items()] == [
+        ("train", "gs://bucket/imagenet/train", "all"),
+        ("shards", "gs://bucket/records", "shard"),
+        ("val", "file:///data/val%20set", "all"),
+    ]
+    assert [each.folder for each in data.values()] == [None, None, Path("/data/val set")]
+
+
+def test_without_data_there_is_none(file: Path) -> None:
+    assert data_of(file, "nodes: 1\n") == {}
+
+
+def test_a_data_set_can_come_from_the_environment(file: Path) -> None:
+    data = data_of(
+        file,
+        "data: {train: gs://bucket/a}\n",
+        {"HVDCLOUD_DATA__TRAIN": "gs://bucket/b", "HVDCLOUD_DATA": "/var/lib/hvdcloud/data"},
+    )
+    assert data["train"].source == "gs://bucket/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: [gs://bucket/a]", "data: write names with values: {NAME: VALUE}"),
+        ("data: {Train: gs://bucket/a}", "data.Train: 'Train' is not the name of a data set"),
+        ("data: {../up: gs://bucket/a}", "'../up' is not the name of a data set"),
+        ("data: {train: bucket/a}", "data.train.source: 'bucket/a' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
+        ("data: {train: gs://bucket/../other}", "is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
+        ("data: {train: gs://bucket/a//b}", "is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
+        ("data: {train: file://data}", "needs an absolute folder"),
+        ("data: {train: file:////}", "needs an absolute folder"),
+        ("data: {train: file:///data/../etc}", "has '..' in it"),
+        ("data: {train: 3}", "data.train: write {source: gs://my-bucket/train, per_node: all} (got 3)"),
+        ("data: {train: {per_node: all}}", "data.train.source is missing"),
+        ("data: {train: {source: gs://bucket/a, per_node: half}}", "data.train.per_node: write all or shard"),
+        ("data: {train: {source: file:///data/a, per_node: shard}}", "per_node: shard needs a gs:// source"),
+        ("checkpoints: {bucket: gs://bucket/runs}\ndata: {train: gs://bucket}", "checkpoints.bucket, gs://bucket/runs"),
+        ("checkpoints: {bucket: gs://bucket/a}\ndata: {train: gs://bucket/a}", "take another prefix"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(file: Path, text: str, said: str) -> None:
+    assert said in refusal(file, text).message
+
+
+def test_a_typo_in_a_data_set_names_the_key_that_was_meant(file: Path) -> None:
+    error = refusal(file, "data:\n  train: {source: gs://bucket/a, pernode: all}\n")
+    assert error.message == f"{file}:3: unknown key data.train.pernode"
+    assert error.hint == "did you mean data.train.per_node?"
+
+
+def test_data_beside_the_checkpoints_is_allowed(file: Path) -> None:
+    assert data_of(file, "checkpoints: {bucket: gs://bucket}\ndata: {train: gs://bucket/data/train}\n")
+    assert data_of(file, "checkpoints: {bucket: gs://bucket/a-runs}\ndata: {train: gs://bucket/a}\n")
+
+
+def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path) -> None:
+    error = refusal(file, "provider: gce\ndata:\n  val: file:///data/val\n")
+    assert error.message == (
+        f"{file}:4: data.val: file:///data/val is a folder of this machine, and nodes of provider gce do not have it"
+    )
+    assert error.hint == "hvdcloud data push /data/val gs://BUCKET/data/val uploads it; name that as the source"
+    known = refusal(file, "provider: gce\ncheckpoints: {bucket: gs://mine/runs}\ndata: {val: file:///data/val}\n")
+    assert "hvdcloud data push /data/val gs://mine/data/val" in known.hint
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("{home}", "holds the home folder"),
+        ("{home}/.ssh", "is in a hidden folder of the home folder"),
+        ("/etc/ssl", "is the system's"),
+        ("/run/user", "is the system's"),
+    ],
+)
+def test_a_file_does_not_show_private_folders_to_ranks(file: Path, folder: str, said: str) -> None:
+    folder = folder.format(home=file.parent / "home")
+    error = refusal(file, f"data: {{val: 'file://{folder}'}}\n")
+    assert said in error.message
+    assert error.hint == f"if nodes may read it: export HVDCLOUD_DATA__VAL=file://{folder}"
+    assert data_of(file, "nodes: 1\n", {"HVDCLOUD_DATA__VAL": f"file://{folder}"})
+
+
+def test_what_counts_is_shown_with_its_place(file: Path) -> None:
+    file.write_text("name: digits\ndata:\n  train: gs://bucket/a\n  more: {source: gs://bucket/b, per_node: shard}\n")
+    settings = [each for each in load(file, environ={}).settings() if each.key.startswith("data")]
+    assert [(each.key, each.place.text, each.text) for each in settings] == [
+        ("data.train", f"{file}:3", "gs://bucket/a"),
+        ("data.more", f"{file}:4", "{source: 'gs://bucket/b', per_node: shard}"),
+    ]
+    assert json.dumps([each.value for each in settings])
+
+
+def test_the_schema_takes_both_ways_of_writing_a_data_set() -> None:
+    data = config_schema()["properties"]["data"]
+    assert {"type": "string"} in data["additionalProperties"]["anyOf"]
+    assert data["propertyNames"] == {"pattern": "^[a-z][-_a-z0-9]{0,62}$"}
