@@ -6,6 +6,7 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hvdcloud.config.model import GceConfig, LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity import candidates
+from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity.preflight import no_account
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import budget, request
@@ -30,6 +31,7 @@ TERRAFORM = {
     "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
 }
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
+TODAY = date(2026, 11, 20)
 VARIANTS = [
     {},
     {"spot": "all"},
@@ -39,12 +41,18 @@ VARIANTS = [
     {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
     {"spot": "workers"},
     {"spot": "workers", "head_machine_type": "n1-standard-2"},
+    {"local_ssd": 2},
 ]
 
 
 def properties(**changes: Any) -> Any:
     [body] = request.bulk_insert_bodies(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
     return body["instanceProperties"]
+
+
+def startup_script(**changes: Any) -> str:
+    items = properties(**changes)["metadata"]["items"]
+    return str(next(item["value"] for item in items if item["key"] == "startup-script"))
 
 
 @cache
@@ -229,9 +237,7 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
 
 
 def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
-    def script(**changes: Any) -> str:
-        return next(i["value"] for i in properties(**changes)["metadata"]["items"] if i["key"] == "startup-script")
-
+    script = startup_script
     assert "\nGPU=yes\nDRIVER=R580\n" in script()
     assert "\nGPU=yes\n" in script(machine_type="g2-standard-8", gpu_type=None)
     assert "\nGPU=no\n" in script(gpu_type=None)
@@ -547,3 +553,27 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert not names.belongs_to("", "digits")
     assert names.cluster_id_of(names.request_id("digits", "a1b2c3")) == "a1b2c3"
     assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")
+
+
+def test_local_ssds_are_scratch_disks_that_go_with_the_vm() -> None:
+    boot, *scratch = properties(local_ssd=2)["disks"]
+    assert boot["boot"] is True
+    assert scratch == 2 * [
+        {"type": "SCRATCH", "interface": "NVME", "autoDelete": True, "initializeParams": {"diskType": "local-ssd"}}
+    ]
+    assert startup_script(local_ssd=2).count("\nLOCAL_SSDS=2\n") == 1
+
+
+def test_a_machine_type_that_brings_local_ssds_gets_no_others_and_uses_its_own() -> None:
+    own = {"machine_type": "a3-highgpu-1g", "gpu_type": None, "spot": "all"}
+    assert len(properties(**own)["disks"]) == 1
+    assert "\nLOCAL_SSDS=2\n" in startup_script(**own)
+
+
+def test_of_two_kinds_of_node_the_one_without_local_ssds_of_its_own_gets_them() -> None:
+    both = settings(machine_type="a2-ultragpu-1g", gpu_type=None, head_machine_type="n1-standard-2", local_ssd=4)
+    assert preflight.wrong_kinds(both, today=TODAY) == []
+    workers, head = request.bulk_insert_bodies(SPEC, both, zone="us-central1-a", vm_image=VM_IMAGE)
+    assert [len(body["instanceProperties"]["disks"]) for body in (workers, head)] == [1, 5]
+    [problem] = preflight.wrong_kinds(dataclasses.replace(both, head_machine_type=None), today=TODAY)
+    assert problem.message.startswith("gce.local_ssd: a2-ultragpu-1g brings 1 local SSD")

@@ -167,9 +167,7 @@ def _machines() -> dict[str, Machine]:
     for cpus in (2, 4, 8, 16, 32, 64, 96):
         for kind, gigabytes in (("standard", 3.75), ("highmem", 6.5), ("highcpu", 0.9)):
             memory_mb = int(cpus * gigabytes * 1024)
-            found.append(
-                Machine(name=f"n1-{kind}-{cpus}", cpus=cpus, memory_mb=memory_mb, attachable=_N1_LOCAL_SSDS)
-            )
+            found.append(Machine(name=f"n1-{kind}-{cpus}", cpus=cpus, memory_mb=memory_mb, attachable=_N1_LOCAL_SSDS))
     for cpus in (2, 4, 8, 16, 32):
         found.append(Machine(name=f"e2-standard-{cpus}", cpus=cpus, memory_mb=cpus * 4096))
     for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8)):
@@ -225,7 +223,9 @@ def machine(name: str) -> Machine | None:
     legal = (cpus == 1 or (cpus % 2 == 0 and 2 <= cpus <= 96)) and memory % 256 == 0
     if not legal or per_cpu < 0.9 or (per_cpu > 6.5 and not match[3]):
         return None
-    return Machine(name=f"custom-{cpus}-{memory}{match[3] or ''}", cpus=cpus, memory_mb=memory, attachable=_N1_LOCAL_SSDS)
+    return Machine(
+        name=f"custom-{cpus}-{memory}{match[3] or ''}", cpus=cpus, memory_mb=memory, attachable=_N1_LOCAL_SSDS
+    )
 
 
 DISK_TYPES = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})

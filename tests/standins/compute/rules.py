@@ -174,9 +174,7 @@ def seconds_of(duration: Mapping[str, Any]) -> float:
     return int(duration.get("seconds", 0)) + int(duration.get("nanos", 0)) / 1e9
 
 
-def _check_local_ssds(
-    scratch: list[Mapping[str, Any]], disks: list[Mapping[str, Any]], found: Machine
-) -> None:
+def _check_local_ssds(scratch: list[Mapping[str, Any]], disks: list[Mapping[str, Any]], found: Machine) -> None:
     """https://cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds"""
     for disk in scratch:
         where = f"resource.disks[{disks.index(disk)}]"
