@@ -60,6 +60,7 @@ def make_spec(context: Context, *, image: str = "", public_key: str = "ssh-ed255
         bucket=context.bucket_url,
         authorized_key=public_key,
         created=datetime.now(timezone.utc),
+        data=config.data,
     )
 
 

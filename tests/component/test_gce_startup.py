@@ -233,6 +233,14 @@ def test_the_container_is_told_which_data_sets_it_fetches_and_which_of_the_nodes
     assert told == {"sets": [{"name": "train", "source": "gs://b/t"}], "index": 11, "count": 12}
 
 
+def test_where_the_head_takes_no_ranks_the_next_node_is_the_first_with_a_share(vm: Vm) -> None:
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-data-sets\n")
+    vm.put("data-sets", '{"sets": [], "index": "@INDEX-1@", "count": 4}')
+    vm.put("name", "digits-4")
+    assert vm.boot().returncode == 0
+    assert 'HVDCLOUD_DATA_SETS={"sets": [], "index": 3, "count": 4}' in (vm.folder / "environment").read_text()
+
+
 def with_local_ssds(vm: Vm, count: int, *, found: int | None = None) -> dict[str, Any]:
     """Options of `Vm.boot` for a VM that is to have so many, and where so many are found."""
     links = vm.folder / "dev/disk/by-id"

@@ -368,6 +368,7 @@ disks() {
         limited 300 mkfs.ext4 -q -F -m 0 -L "$DATA_LABEL" -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 "$device"
     mkdir -p "$DATA"
     limited 60 mount -t ext4 -o noatime,noinit_itable "$device" "$DATA"
+    rm -rf "$DATA/lost+found"
     say "data sets go to local SSDs: $LOCAL_SSDS of them as $device, $(df -h --output=avail "$DATA" | tail -n 1 | tr -d ' ') free"
 }
 
@@ -386,7 +387,7 @@ local_ssds() {
 # Secrets are in memory, never on the disk.
 # When the VM is shut down, Docker gives the container as long as it has, instead of 10 s, to upload its checkpoints.
 run_container() {
-    local flags=() capability privileges=(--security-opt no-new-privileges --cap-drop ALL)
+    local flags=() capability index privileges=(--security-opt no-new-privileges --cap-drop ALL)
     for capability in AUDIT_WRITE SETGID SETUID SYS_CHROOT CHOWN DAC_OVERRIDE FOWNER KILL SYS_PTRACE; do
         privileges+=(--cap-add "$capability")
     done
@@ -400,8 +401,10 @@ run_container() {
     ATTRIBUTES=$(metadata instance/attributes/)
     HVDCLOUD_IDLE=$(optional hvdcloud-idle)
     HVDCLOUD_DATA_SETS=$(optional hvdcloud-data-sets)
-    # Which of the nodes it is, its name tells.
-    HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX@"'/"${HVDCLOUD_NODE##*-}"}
+    # Which of the nodes it is, its name tells; where the head takes no ranks, the first with a share is the next.
+    index=${HVDCLOUD_NODE##*-}
+    HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX@"'/$index}
+    HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX-1@"'/$((index - 1))}
     HVDCLOUD_COMPUTE_ENDPOINT=$(optional hvdcloud-compute-endpoint)
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT \
         HVDCLOUD_DATA_SETS

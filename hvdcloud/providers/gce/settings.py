@@ -46,6 +46,8 @@ class Settings:
     """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
     endpoint: str | None = None
     """Another Compute API endpoint than Google's, for the nodes."""
+    storage_endpoint: str | None = None
+    """Another Cloud Storage endpoint than Google's, for the nodes' data sets."""
     settled_at: float = 0.0
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
@@ -61,6 +63,11 @@ class Settings:
     def needs_external_ip(self) -> bool:
         """The laptop comes over the internet."""
         return self.ssh_source != IAP and is_public(self.ssh_source)
+
+    @property
+    def head_drives_only(self) -> bool:
+        """The head takes no ranks: the others have GPUs, and it has none. Raises UsageError: an unknown type."""
+        return self.head_machine_type is not None and not kind_of(self, 0).gpus[1] and kind_of(self, 1).gpus[1] > 0
 
     @property
     def network_project(self) -> str:
@@ -128,7 +135,13 @@ def local_ssds(settings: Settings, kind: NodeKind) -> int:
 
 
 def settings_of(
-    config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str, settled_at: float = 0.0
+    config: GceConfig,
+    limits: LimitsConfig,
+    *,
+    project: str,
+    ssh_source: str,
+    settled_at: float = 0.0,
+    storage_endpoint: str | None = None,
 ) -> Settings:
     """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
     gpu = config.gpu
@@ -153,4 +166,5 @@ def settings_of(
         idle_seconds=limits.idle,
         endpoint=config.endpoint,
         settled_at=settled_at,
+        storage_endpoint=storage_endpoint,
     )
