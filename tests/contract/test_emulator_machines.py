@@ -24,7 +24,7 @@ from tests.standins.compute.machines_metadata import Guest, MetadataServer
 from tests.standins.registry import free_port, running_registry
 from tests.support.compute_clients import Plain
 from tests.support.harness import until
-from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource
+from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource, loop_devices
 
 pytestmark = pytest.mark.engine
 
@@ -151,13 +151,6 @@ def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothin
     assert "startup-script: working" in lab.records.console["vm-0"]
     lab.machines.delete(instance)
     assert left(engine, lab.machines.network) == [lab.machines.network]
-
-
-def loop_devices(console: str) -> int:
-    """How many loop devices of this machine hold local SSDs of the VM with this console."""
-    folders = set(re.findall(r"local SSDs are in (\S+)", console))
-    files = [file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return sum(str(Path(file).parent) in folders for file in files)
 
 
 @pytest.mark.parametrize("local_ssds", [1, 2])

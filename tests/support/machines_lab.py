@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from tests.standins.compute.backing import Instance, metadata_of
@@ -124,3 +126,10 @@ class Lab:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.records.console[on]}") from error
         return self.records.console[on]
+
+
+def loop_devices(console: str) -> int:
+    """How many loop devices of this machine hold local SSDs of the VMs with this console."""
+    folders = set(re.findall(r"local SSDs are in (\S+)", console))
+    files = [file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file")]
+    return sum(str(Path(file).parent) in folders for file in files)
