@@ -1,4 +1,4 @@
-"""Data sets on Compute Engine: fetched from the VMs' start on, onto their local SSDs, read by a run, and gone with them."""
+"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with the VMs."""
 
 from __future__ import annotations
 
