@@ -1,4 +1,4 @@
-"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with the VMs."""
+"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with them."""
 
 from __future__ import annotations
 
