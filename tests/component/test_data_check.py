@@ -32,7 +32,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageS
 
 
 def check(*, nodes: int = 2, region: str | None = "us-central1", **sets: str | dict[str, str]) -> Finding:
-    login = Login(credentials=AnonymousCredentials(), project="lab", endpoint=None)  # type: ignore[no-untyped-call]
+    login = Login(credentials=AnonymousCredentials(), project="lab", endpoint=None)
     configured = {name: DataConfig.model_validate(each) for name, each in sets.items()}
     return data.check_data(login, configured, settings(), nodes=nodes, region=region)
 

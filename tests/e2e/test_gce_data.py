@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ def fetched(cloud: Cloud) -> list[str]:
     return sorted(path.partition("?")[0] for path in paths if "data%2F" in path and "alt=media" in path)
 
 
-def phases(project: Project, node: int) -> dict[str, str]:
-    """How far a node is with its data sets."""
+def is_ready(project: Project, node: int) -> bool:
+    """Whether a node has its data sets."""
     answer = json.loads(project.hvdcloud("ssh", str(node), "--", "hvdcloud-node", "data-state").out)
-    return {each["name"]: each["phase"] for each in answer["states"]}
+    return [each["phase"] for each in answer["states"]] == ["ready", "ready"]
 
 
 def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
@@ -81,11 +82,8 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
 
     # Nobody has asked for a run.
     for node in (0, 1):
-        until(
-            lambda node=node: set(phases(project, node).values()) == {"ready"},
-            seconds=BOOT_SECONDS,
-            what=f"node {node}'s data",
-        )
+        ready = partial(is_ready, project, node)
+        until(ready, seconds=BOOT_SECONDS, what=f"node {node}'s data")
         mount = project.hvdcloud("ssh", str(node), "--", "grep", "/var/lib/hvdcloud/data", "/proc/mounts").out
         assert mount.startswith("/dev/md0 /var/lib/hvdcloud/data ext4 rw,")
     before = fetched(cloud)
