@@ -68,6 +68,41 @@ resource "google_storage_bucket_iam_member" "node_rewrites" {
   }
 }
 
+# Data sets are in buckets of anybody's. Of a folder, nodes read the objects; listing is asked of the bucket, so that they can
+# list the names of the others too. The bucket of checkpoints they read already.
+# https://cloud.google.com/storage/docs/access-control/iam-permissions
+locals {
+  data_grants = {
+    for pair in setproduct(keys(local.node_members), var.data) : "${pair[0]} ${pair[1]}" => {
+      member = local.node_members[pair[0]]
+      bucket = split("/", pair[1])[2]
+      folder = join("/", slice(split("/", pair[1]), 3, length(split("/", pair[1]))))
+    } if split("/", pair[1])[2] != coalesce(var.bucket, "${var.project}-hvdcloud")
+  }
+}
+
+resource "google_storage_bucket_iam_member" "node_reads_data" {
+  for_each = local.data_grants
+
+  bucket = each.value.bucket
+  role   = "roles/storage.objectViewer"
+  member = each.value.member
+
+  dynamic "condition" {
+    for_each = each.value.folder == "" ? [] : [each.value.folder]
+
+    content {
+      title       = "hvdcloud-data ${substr(condition.value, 0, 80)}"
+      description = "the data set in gs://${each.value.bucket}/${substr(condition.value, 0, 150)}"
+
+      expression = join(" || ", [
+        "resource.type != \"storage.googleapis.com/Object\"",
+        "resource.name.startsWith(\"projects/_/buckets/${each.value.bucket}/objects/${condition.value}/\")",
+      ])
+    }
+  }
+}
+
 resource "google_artifact_registry_repository_iam_member" "node" {
   for_each = local.node_members
 

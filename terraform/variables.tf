@@ -98,6 +98,23 @@ variable "self_replace" {
   }
 }
 
+variable "data" {
+  description = "Data sets that nodes may read: gs://BUCKET or gs://BUCKET/FOLDER, of any project."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for url in var.data : can(regex("^gs://[a-z0-9][a-z0-9_.-]{1,220}[a-z0-9](/[^/\"\\\\]+)*$", url))])
+    error_message = "Each of data is gs://BUCKET or gs://BUCKET/FOLDER, without a slash at its end."
+  }
+
+  validation {
+    # https://cloud.google.com/iam/quotas: bindings of one role to one member with different conditions.
+    condition     = length(var.data) <= 20
+    error_message = "IAM takes at most 20 folders in data."
+  }
+}
+
 variable "cheaper_after_days" {
   description = "Age at which checkpoints move to Nearline, which costs half and bills reading; null: never."
   type        = number

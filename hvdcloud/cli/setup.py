@@ -51,6 +51,13 @@ def setup(
             metavar="user:ANN@EXAMPLE.COM",
         ),
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Let nodes read the data sets there; repeat the option for each. It replaces the list.",
+            metavar="gs://BUCKET[/FOLDER]",
+        ),
+    ] = None,
     delete_after: Annotated[
         int | None, typer.Option(min=0, help="Delete checkpoints after this many days; 0: never.", metavar="DAYS")
     ] = None,
@@ -106,6 +113,7 @@ def setup(
       $ hvdcloud setup --project my-lab
       $ hvdcloud setup --plan-only
       $ hvdcloud setup --operator user:ann@example.com --delete-after 90
+      $ hvdcloud setup --data gs://my-bucket/imagenet
       $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
       $ hvdcloud setup --destroy
     """
@@ -131,6 +139,7 @@ def setup(
         bucket=bucket,
         nat=nat,
         operators=operator,
+        data=data,
         delete_after_days=delete_after,
         soft_delete_days=soft_delete_days,
         budget_dollars=budget,

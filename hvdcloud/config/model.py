@@ -312,6 +312,13 @@ class GceConfig(Section):
         "none; default: workers with run.elastic, else none; true and false mean all and none",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
+    local_ssd: int = Field(
+        default=0,
+        ge=0,
+        le=24,
+        description="local SSDs of 375 GB each on every node, where its data sets then are; how many a machine type "
+        "takes, `doctor` says; A2 Ultra and A3 bring their own",
+    )
     vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
     network: str | None = Field(default=None, description="VPC network; a terraform output")
     subnetwork: str | None = Field(

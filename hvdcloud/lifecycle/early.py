@@ -29,7 +29,9 @@ _OF_PROJECT = ("billing", "APIs", "permissions", "service account")
 _NO_PROOF = ("permissions", "service account", *_OF_BUILD)
 """A grant with a condition does not show there, nor does one of a minute ago: what seems to be missing is a warning."""
 _OF_NEW_NODES = ("machine", "node rights", *_OF_PROJECT)
-_WARN_OF = ("machine", "node rights", *_OF_BUILD)
+_WARN_OF = ("machine", "node rights", "data", *_OF_BUILD)
+_SAID = ("data",)
+"""What they found is worth a line where nothing is wrong."""
 
 
 def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False) -> None:
@@ -121,5 +123,7 @@ class EarlyChecks:
                 warnings.append(finding)
             elif finding.status is Status.WARNING and name in _WARN_OF:
                 warnings.append(finding)
+            elif finding.status is Status.OK and name in _SAID:
+                self._console.say(f"{name}: {finding.message}")
         for finding in warnings:
             self._console.warn(f"{finding.message}; {finding.hint}")

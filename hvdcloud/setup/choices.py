@@ -40,6 +40,8 @@ class SetupOptions:
     budget_dollars: int | None = None
     """0: none."""
     billing_account: str | None = None
+    data: Sequence[str] | None = None
+    """Buckets and folders that nodes may read; they replace the list."""
     self_delete: bool | None = None
     self_replace: bool | None = None
 
@@ -77,6 +79,7 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
         "bucket": _bucket_name(options.bucket) or before.get("bucket"),
         "nat": bool(before.get("nat", False)) if options.nat is None else options.nat,
         "operators": list(before.get("operators", ())) if options.operators is None else _members(options.operators),
+        "data": list(before.get("data", ())) if options.data is None else _data(options.data),
         "self_delete": _granted(
             config.name,
             before.get("self_delete", ()),
@@ -188,6 +191,20 @@ def _members(given: Sequence[str]) -> list[str]:
             message = f"--operator: {member!r} is not a member of a project"
             raise UsageError(message, hint="--operator user:ANN@EXAMPLE.COM, group:… or serviceAccount:…")
     return list(dict.fromkeys(members))
+
+
+def _data(given: Sequence[str]) -> list[str]:
+    urls = [url.rstrip("/") for url in given if url]
+    for url in urls:
+        # What is in the condition of a grant has no quotation mark.
+        if not re.fullmatch(r'gs://[a-z0-9][a-z0-9_.-]{1,220}[a-z0-9](?:/[^/"\\\x00-\x1f\x7f]+)*', url):
+            message = f"--data: {url!r} is no bucket and no folder of one that a grant can name"
+            raise UsageError(message, hint="--data gs://BUCKET or --data gs://BUCKET/FOLDER")
+    found = list(dict.fromkeys(urls))
+    if len(found) > MOST_SELF_DELETING:
+        hint = "--data gs://BUCKET of all of them"
+        raise UsageError(f"--data: IAM takes no more than {MOST_SELF_DELETING} folders", hint=hint)
+    return found
 
 
 def _budget(options: SetupOptions, before: Mapping[str, Any] | None) -> dict[str, Any] | None:

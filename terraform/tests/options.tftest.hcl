@@ -292,3 +292,24 @@ run "a_budget_without_addresses" {
     error_message = "there is a channel without an address"
   }
 }
+
+run "data" {
+  variables {
+    data = ["gs://open-data", "gs://theirs/imagenet/train", "gs://a-project-hvdcloud/data"]
+  }
+
+  assert {
+    condition     = toset(keys(google_storage_bucket_iam_member.node_reads_data)) == toset(["node gs://open-data", "node gs://theirs/imagenet/train"])
+    error_message = "nodes read what was not named, or are granted what they have"
+  }
+
+  assert {
+    condition     = alltrue([for grant in google_storage_bucket_iam_member.node_reads_data : grant.role == "roles/storage.objectViewer"])
+    error_message = "nodes may do more than read"
+  }
+
+  assert {
+    condition     = length(google_storage_bucket_iam_member.node_reads_data["node gs://open-data"].condition) == 0 && strcontains(one(google_storage_bucket_iam_member.node_reads_data["node gs://theirs/imagenet/train"].condition).expression, "/buckets/theirs/objects/imagenet/train/")
+    error_message = "a folder is not a folder alone"
+  }
+}

@@ -12,6 +12,7 @@ run "everything_wrong" {
     operators          = ["ada@example.com"]
     self_delete        = ["x\") || (\"\" == \""]
     self_replace       = ["x\") || (\"\" == \""]
+    data               = ["gs://mine/x\") || (\"\" == \""]
     cheaper_after_days = 0
     delete_after_days  = 1.5
     soft_delete_days   = 7.5
@@ -29,6 +30,7 @@ run "everything_wrong" {
     var.operators,
     var.self_delete,
     var.self_replace,
+    var.data,
     var.cheaper_after_days,
     var.delete_after_days,
     var.soft_delete_days,
@@ -46,6 +48,7 @@ run "everything_wrong_in_another_way" {
     operators         = ["allUsers"]
     self_delete       = ["a-name-of-more-than-forty-characters-is-no-name"]
     self_replace      = ["a-name-of-more-than-forty-characters-is-no-name"]
+    data              = ["gs://mine/train/"]
     delete_after_days = -1
     soft_delete_days  = 3
 
@@ -62,6 +65,7 @@ run "everything_wrong_in_another_way" {
     var.operators,
     var.self_delete,
     var.self_replace,
+    var.data,
     var.delete_after_days,
     var.soft_delete_days,
     var.budget,

@@ -44,8 +44,9 @@ STAND_INS = {
         */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
         */instance/attributes/) cat "$FAKE/attributes" ;;
         */attributes/hvdcloud-idle) cat "$FAKE/idle" ;;
+        */attributes/hvdcloud-data-sets) cat "$FAKE/data-sets" ;;
         */attributes/hvdcloud-compute-endpoint) printf http://127.0.0.1:9024 ;;
-        */instance/name) printf digits-0 ;;
+        */instance/name) cat "$FAKE/name" ;;
         *gpgkey) echo key ;;
         *) echo "curl: (6) no $url" >&2; exit 6 ;;
         esac""",
@@ -66,7 +67,9 @@ STAND_INS = {
     "sleep": "exec /bin/sleep 0.02",
     "dpkg-query": "printf 1.17.8-1",
     "gpg": "cat >/dev/null",
-    **dict.fromkeys(("mount", "shutdown", "apt-get", "systemctl", "nvidia-smi", "nvidia-ctk"), ":"),
+    "mdadm": "[[ $1 != --assemble || -e $FAKE/assembled ]] && [[ $1 != --create || ! -e $FAKE/no-array ]]",
+    "blkid": "[[ ! -e $FAKE/formatted ]] || echo hvdcloud-data",
+    **dict.fromkeys(("mount", "mkfs.ext4", "shutdown", "apt-get", "systemctl", "nvidia-smi", "nvidia-ctk"), ":"),
 }
 
 REFUSED = "Required 'compute.instances.delete' permission for 'projects/p-1/zones/us-central1-a/instances/digits-0'"
@@ -133,6 +136,7 @@ def vm(tmp_path: Path) -> Vm:
     for device in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / device).touch()
     vm.put("key", KEY)
+    vm.put("name", "digits-0")
     vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
     vm.put("idle", "1800")
     vm.put("runs", "echo false")
@@ -191,7 +195,7 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
     assert run.endswith(
         "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "
-        f"-e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT {IMAGE}"
+        f"-e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT -e HVDCLOUD_DATA_SETS {IMAGE}"
     )
     assert set((vm.folder / "environment").read_text().splitlines()) == {
         f"HVDCLOUD_AUTHORIZED_KEY={KEY}",
@@ -199,6 +203,7 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
         "HVDCLOUD_METADATA=http://metadata.google.internal",
         "HVDCLOUD_IDLE=1800",
         "HVDCLOUD_COMPUTE_ENDPOINT=http://127.0.0.1:9024",
+        "HVDCLOUD_DATA_SETS=",
     }
 
 
@@ -216,6 +221,100 @@ def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> 
     lines = vm.boot().stdout.splitlines()
     assert said in lines
     assert not any("listening" in line for line in lines)
+
+
+def test_the_container_is_told_which_data_sets_it_fetches_and_which_of_the_nodes_it_is(vm: Vm) -> None:
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-data-sets\n")
+    vm.put("data-sets", '{"sets": [{"name": "train", "source": "gs://b/t"}], "index": "@INDEX@", "count": 12}')
+    vm.put("name", "digits-2-11")
+    assert vm.boot().returncode == 0
+    [line] = [each for each in (vm.folder / "environment").read_text().splitlines() if "DATA_SETS" in each]
+    told = json.loads(line.partition("=")[2])
+    assert told == {"sets": [{"name": "train", "source": "gs://b/t"}], "index": 11, "count": 12}
+
+
+def test_where_the_head_takes_no_ranks_the_next_node_is_the_first_with_a_share(vm: Vm) -> None:
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-data-sets\n")
+    vm.put("data-sets", '{"sets": [], "index": "@INDEX-1@", "count": 4}')
+    vm.put("name", "digits-4")
+    assert vm.boot().returncode == 0
+    assert 'HVDCLOUD_DATA_SETS={"sets": [], "index": 3, "count": 4}' in (vm.folder / "environment").read_text()
+
+
+def with_local_ssds(vm: Vm, count: int, *, found: int | None = None) -> dict[str, Any]:
+    """Options of `Vm.boot` for a VM that is to have so many, and where so many are found."""
+    links = vm.folder / "dev/disk/by-id"
+    links.mkdir(parents=True)
+    for number in range(count if found is None else found):
+        (links / f"google-local-nvme-ssd-{number}").touch()
+    (links / "google-persistent-disk-0").touch()
+    moved = {"/dev/disk": f"{vm.folder}/dev/disk", "/sys/block": f"{vm.folder}/sys/block"}
+    return {"local_ssds": count, "gpu": False, "replace": moved}
+
+
+FORMAT = "mkfs.ext4 -q -F -m 0 -L hvdcloud-data -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 "
+
+
+def test_local_ssds_become_one_file_system_that_the_container_has_its_data_on(vm: Vm) -> None:
+    done = vm.boot(**with_local_ssds(vm, 2))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ssd, data = f"{vm.folder}/dev/disk/by-id/google-local-nvme-ssd-", f"{vm.folder}/var/lib/hvdcloud/data"
+    assert vm.called("mdadm")[-1] == f"mdadm --create /dev/md0 --run --level=0 --raid-devices=2 {ssd}0 {ssd}1"
+    assert vm.called("mkfs") == [f"{FORMAT}/dev/md0"]
+    assert vm.called("mount") == [f"mount -t ext4 -o noatime,noinit_itable /dev/md0 {data}"]
+    [run] = vm.called("docker run")
+    assert f" --volume {data}:{vm.folder}/var/lib/hvdcloud/data " in run
+    [mounted] = [number for number, call in enumerate(vm.calls) if call.startswith("mount ")]
+    assert mounted < vm.calls.index(run)
+
+
+def test_one_local_ssd_needs_no_array(vm: Vm) -> None:
+    assert vm.boot(**with_local_ssds(vm, 1)).returncode == 0
+    assert vm.called("mdadm") == []
+    assert vm.called("mkfs") == [f"{FORMAT}{vm.folder}/dev/disk/by-id/google-local-nvme-ssd-0"]
+
+
+def test_local_ssds_are_found_by_their_model_where_the_image_has_no_links_to_them(vm: Vm) -> None:
+    for name, model in {"nvme0n1": "nvme_card-pd", "nvme0n2": "nvme_card", "nvme1n1": "nvme_card0   "}.items():
+        folder = vm.folder / "sys/block" / name / "device"
+        folder.mkdir(parents=True)
+        (folder / "model").write_text(f"{model}\n")
+    assert vm.boot(**with_local_ssds(vm, 2, found=0)).returncode == 0
+    assert vm.called("mdadm")[-1].endswith("--raid-devices=2 /dev/nvme0n2 /dev/nvme1n1")
+
+
+def test_after_a_reboot_the_array_and_what_is_on_it_are_used_again(vm: Vm) -> None:
+    vm.put("assembled", "")
+    vm.put("formatted", "")
+    assert vm.boot(**with_local_ssds(vm, 4)).returncode == 0
+    assert not any("--create" in call for call in vm.called("mdadm"))
+    assert vm.called("mkfs") == []
+    assert len(vm.called("mount")) == 1
+
+
+def test_local_ssds_that_cannot_be_used_are_a_failed_start(vm: Vm) -> None:
+    vm.put("no-array", "")
+    done = vm.boot(**with_local_ssds(vm, 2))
+    assert done.returncode == 1
+    assert (vm.statuses[-1]["status"], vm.statuses[-1]["step"]) == ("failed", "disks")
+    assert vm.called("docker run") == vm.called("mount") == []
+
+
+def test_local_ssds_that_are_not_there_are_a_failed_start(vm: Vm) -> None:
+    done = vm.boot(
+        **{
+            **with_local_ssds(vm, 4, found=3),
+            "replace": {"/dev/disk": f"{vm.folder}/dev/disk", "SECONDS + 60": "SECONDS + 1"},
+        }
+    )
+    assert done.returncode == 1
+    assert vm.statuses[-1] == {"status": "failed", "step": "disks", "error": "3 of 4 local SSDs are there"}
+
+
+def test_a_vm_without_local_ssds_has_its_data_on_the_boot_disk(vm: Vm) -> None:
+    vm.boot(gpu=False)
+    assert vm.called("mkfs") == vm.called("mdadm") == []
+    assert "--volume" not in vm.called("docker run")[0]
 
 
 def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.boot import entrypoint
+from hvdcloud.node.data.sets import DataRequest, DataSet
+from hvdcloud.storage.open import open_bucket
 from tests.standins.metadata.guest_attributes import Metadata, metadata_server
+from tests.standins.storage import running_server
 from tests.support.harness import until
 from tests.support.nodes import REPOSITORY
 
@@ -105,3 +108,26 @@ def test_a_loader_that_does_not_take_the_driver_is_said(tmp_path: Path, monkeypa
     monkeypatch.setattr(entrypoint, "DRIVER", tmp_path)
     with pytest.raises(OSError, match="/bin/false failed"):
         entrypoint._find_driver()
+
+
+def test_data_sets_are_fetched_from_the_start_on(tmp_path: Path) -> None:
+    with running_server(tmp_path / "storage") as server:
+        open_bucket("gs://bucket", endpoint=server.url).write("train/a.bin", b"abc")
+        request = DataRequest(sets=(DataSet(name="train", source="gs://bucket/train"),), endpoint=server.url)
+        child = """
+import os
+from hvdcloud.node.boot import entrypoint
+entrypoint._forget_dead_runs()
+entrypoint._fetch_data()
+raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != entrypoint.METADATA_VARIABLE},
+            "HVDCLOUD_NODE_ROOT": str(tmp_path / "node"),
+            "PYTHONPATH": str(REPOSITORY),
+            entrypoint.DATA_VARIABLE: json.dumps(request.to_json()),
+        }
+        subprocess.run([sys.executable, "-c", child], env=environment, check=True, timeout=120)
+        file = tmp_path / "node/var/lib/hvdcloud/data/train/a.bin"
+        until(file.exists, seconds=60, what="the data set")
+        assert file.read_bytes() == b"abc"

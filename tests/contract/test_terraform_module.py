@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server
-from tests.standins.terraform import MODULE, ROOT, VENV, change, fail, heal, missing, resources
+from tests.standins.terraform import MODULE, ROOT, VENV, bucket_of_another, change, fail, heal, missing, resources
 from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
@@ -29,6 +29,7 @@ EVERYTHING = {
     "self_replace": '["digits"]',
     "operators": '["user:ada@example.com", "group:ci@example.com"]',
     "delete_after_days": "90",
+    "data": '["gs://open-data", "gs://theirs/imagenet/train"]',
     "budget": '{billing_account = "01AB23-4C56DE-F78901", dollars = 200, emails = ["ada@example.com"]}',
 }
 
@@ -37,6 +38,7 @@ EVERYTHING = {
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A project where the module was applied with every option."""
     place = workplace(tmp_path_factory.mktemp("everything"), EVERYTHING)
+    bucket_of_another(place.folder, "open-data", "theirs")
     applied = place.apply()
     assert applied.returncode == 0, applied.stderr
     return place
@@ -156,6 +158,26 @@ def test_nodes_replace_only_what_doctor_looks_for_too(place: Workplace) -> None:
     assert place.apply().returncode == 0
     found = [each for who, role, each in _bindings(place.folder) if (who, role) == (NODES, "roles/storage.objectUser")]
     assert [each["condition"][0]["expression"] for each in found] == [RECORDS]
+
+
+def test_of_data_sets_nodes_read_the_folders_that_were_named_and_nothing_else(everything: Workplace) -> None:
+    found = {
+        binding["bucket"]: binding["condition"]
+        for who, role, binding in _bindings(everything.folder)
+        if who == NODES and role == "roles/storage.objectViewer" and binding["bucket"] in ("open-data", "theirs")
+    }
+    assert found["open-data"] == []
+    [condition] = found["theirs"]
+
+    def readable(name: str, kind: str = "Object") -> bool:
+        path = f"projects/_/buckets/theirs{name}"
+        return holds(condition["expression"], name=path, kind=f"storage.googleapis.com/{kind}")
+
+    assert readable("/objects/imagenet/train/0.tfrecord")
+    assert not readable("/objects/imagenet/train-secret/0.tfrecord")
+    assert not readable("/objects/imagenet/val/0.tfrecord")
+    # Whether objects may be listed is asked of the bucket.
+    assert readable("", kind="Bucket")
 
 
 def test_operators_may_start_builds_as_the_builds_account(everything: Workplace) -> None:

@@ -19,6 +19,7 @@ from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import doctor
 from hvdcloud.providers.gce.doctor.node_rights import RECORDS
+from hvdcloud.storage.open import open_bucket
 from tests.standins.compute.resources.firewalls import firewall_of
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
@@ -330,6 +331,21 @@ def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsClou
     found = examine(project).checks["bucket"]
     assert found["status"] == "ok"
     assert "what is deleted is gone (hvdcloud setup --soft-delete-days 7)" in found["message"]
+
+
+def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
+    storage = cloud.cloud.storage
+    open_bucket("gs://bucket", endpoint=storage.url).write("train/a.bin", b"abc")
+    named = well(cloud, tmp_path / "more", data={"train": "gs://bucket/train"})
+    report = examine(named)
+    assert (report.exit_code, report.checks["data"]["status"]) == (0, "ok")
+    assert report.checks["data"]["message"].startswith("train: 3 B in 1 object of gs://bucket/train in us; ")
+    assert report.checks["node rights"]["status"] == "ok"
+    empty = well(cloud, tmp_path / "empty", data={"train": "gs://bucket/trian"})
+    examine(empty).failed("data", "gs://bucket/trian holds no objects", "hvdcloud data push DIR", exit_code=2)
+    refused = empty.hvdcloud("up", "--yes", expect=2)
+    assert "error: data.train: gs://bucket/trian holds no objects" in refused.err
+    assert cloud.left() == []
 
 
 def test_a_registry_that_refuses_or_is_not_there_is_reported(

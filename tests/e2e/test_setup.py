@@ -30,7 +30,7 @@ from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
-from tests.standins.terraform import change, fail, heal, missing, resources, stand_in
+from tests.standins.terraform import bucket_of_another, change, fail, heal, missing, resources, stand_in
 from tests.support.harness import Project, Screen, until
 from tests.support.http_server import Asked, Reply, answering
 
@@ -236,6 +236,28 @@ def test_days_to_restore_what_is_deleted_are_a_choice(lab: Lab) -> None:
         (bucket,) = lab.resources["google_storage_bucket"].values()
         assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == days * 86400
     lab.setup("--yes", "--soft-delete-days", "3", expect=2)
+
+
+def test_data_sets_that_nodes_may_read_are_a_choice_and_go_with_the_rest(lab: Lab) -> None:
+    bucket_of_another(lab.cloud, "theirs")
+    planned = lab.setup("--plan-only", "--data", "gs://theirs/imagenet/train/")
+    grant = "storage.objectViewer on bucket theirs, if hvdcloud-data imagenet/train"
+    assert f"+ grant to the nodes' service account: {grant}" in planned.err
+
+    def folders() -> list[str]:
+        found = lab.resources["google_storage_bucket_iam_member"].values()
+        return [each["condition"][0]["title"] for each in found if each["bucket"] == "theirs"]
+
+    lab.setup("--yes", "--data", "gs://theirs/imagenet/train/")
+    assert folders() == ["hvdcloud-data imagenet/train"]
+    assert "nothing to do" in lab.setup().out
+    lab.setup("--yes", "--data", "gs://theirs/cifar")
+    assert folders() == ["hvdcloud-data cifar"]
+    wrong = lab.setup("--yes", "--data", "s3://theirs", expect=2)
+    assert "--data: 's3://theirs' is no bucket and no folder of one" in wrong.err
+    gone = lab.setup("--destroy", "--yes")
+    assert "storage.objectViewer on bucket theirs, if hvdcloud-data cifar" in gone.err
+    assert "google_storage_bucket_iam_member" not in lab.resources
 
 
 def test_choices_stay_until_others_are_made(lab: Lab) -> None:

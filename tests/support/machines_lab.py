@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from tests.standins.compute.backing import Instance, metadata_of
@@ -16,7 +18,13 @@ BOOT_SECONDS = 60
 
 
 def instance_resource(
-    name: str, metadata: dict[str, str], *, gpus: int = 0, tags: tuple[str, ...] = (), number: int = 1000
+    name: str,
+    metadata: dict[str, str],
+    *,
+    gpus: int = 0,
+    local_ssds: int = 0,
+    tags: tuple[str, ...] = (),
+    number: int = 1000,
 ) -> dict[str, Any]:
     """An `Instance` with what a machine is made of."""
     zone = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
@@ -28,6 +36,7 @@ def instance_resource(
         "machineType": f"{zone}/machineTypes/n1-standard-8",
         "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{}]}],
         "guestAccelerators": [{"acceleratorCount": gpus}] if gpus else [],
+        "disks": [{"type": "PERSISTENT", "boot": True}, *[{"type": "SCRATCH", "diskSizeGb": "375"}] * local_ssds],
         "serviceAccounts": [{"email": "node@p-1.iam.gserviceaccount.com", "scopes": scopes}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "tags": {"items": list(tags)},
@@ -86,12 +95,21 @@ class Lab:
         self.machines = machines
         self.records = Records()
 
-    def boot(self, name: str, script: str, *, gpus: int = 0, tags: tuple[str, ...] = (), **items: str) -> Instance:
+    def boot(
+        self,
+        name: str,
+        script: str,
+        *,
+        gpus: int = 0,
+        local_ssds: int = 0,
+        tags: tuple[str, ...] = (),
+        **items: str,
+    ) -> Instance:
         """Start a machine with this startup script and more metadata items, `_` for `-`."""
         metadata = {"startup-script": script, "enable-guest-attributes": "TRUE"}
         metadata |= {key.replace("_", "-"): value for key, value in items.items()}
         number = 1000 + len(self.records.instances)
-        instance = instance_resource(name, metadata, gpus=gpus, tags=tags, number=number)
+        instance = instance_resource(name, metadata, gpus=gpus, local_ssds=local_ssds, tags=tags, number=number)
         internal, external = self.machines.address(instance)
         assert internal == external
         self.records.instances[name] = instance
@@ -108,3 +126,10 @@ class Lab:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.records.console[on]}") from error
         return self.records.console[on]
+
+
+def loop_devices(console: str) -> int:
+    """How many loop devices of this machine hold local SSDs of the VMs with this console."""
+    folders = set(re.findall(r"local SSDs are in (\S+)", console))
+    files = [file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file")]
+    return sum(str(Path(file).parent) in folders for file in files)

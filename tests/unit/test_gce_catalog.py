@@ -145,3 +145,36 @@ def test_every_gpu_of_a_machine_type_is_in_the_table() -> None:
         gpu_type, count = catalog.gpus_of(name, None, 0)
         assert (gpu_type is None) == (count == 0)
         assert gpu_type is None or catalog.gpu(gpu_type).compute_capability
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "possible"),
+    [
+        ("n1-standard-8", {0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 24}),
+        ("custom-6-20480", {0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 24}),
+        ("g2-standard-8", {0, 1}),
+        ("g2-standard-24", {0, 2}),
+        ("a2-highgpu-2g", {0, 2, 4, 8}),
+        ("a2-ultragpu-1g", {0}),
+        ("a3-highgpu-8g", {0}),
+    ],
+)
+def test_a_machine_type_takes_so_many_local_ssds_and_no_other_number(machine_type: str, possible: set[int]) -> None:
+    assert {count for count in range(25) if not catalog.local_ssd_problems(machine_type, count)} == possible
+
+
+def test_a_number_of_local_ssds_that_is_not_possible_is_answered_with_those_that_are() -> None:
+    [problem] = catalog.local_ssd_problems("a2-highgpu-2g", 3)
+    assert problem.summary == "gce.local_ssd: a2-highgpu-2g does not take 3; write gce.local_ssd: one of 2, 4, 8"
+    [problem] = catalog.local_ssd_problems("a3-highgpu-8g", 2)
+    assert problem.message == "gce.local_ssd: a3-highgpu-8g brings 16 local SSDs of its own"
+
+
+def test_another_machine_type_is_compared_with_the_next_number_of_local_ssds_that_it_takes() -> None:
+    assert [catalog.fitting_local_ssds(each, 3) for each in ("n1-standard-8", "a2-highgpu-1g", "g2-standard-8")] == [
+        3,
+        4,
+        1,
+    ]
+    assert catalog.fitting_local_ssds("a2-ultragpu-1g", 3) == 0
+    assert catalog.fitting_local_ssds("n1-standard-8", 0) == 0

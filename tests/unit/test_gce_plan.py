@@ -6,18 +6,22 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvdcloud.config.data import DataConfig
 from hvdcloud.config.model import GceConfig, LimitsConfig
 from hvdcloud.errors import UsageError
+from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity import candidates
+from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity.preflight import no_account
 from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc, rules_of_all_clusters
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -30,6 +34,7 @@ TERRAFORM = {
     "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
 }
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
+TODAY = date(2026, 11, 20)
 VARIANTS = [
     {},
     {"spot": "all"},
@@ -39,12 +44,18 @@ VARIANTS = [
     {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
     {"spot": "workers"},
     {"spot": "workers", "head_machine_type": "n1-standard-2"},
+    {"local_ssd": 2},
 ]
 
 
 def properties(**changes: Any) -> Any:
     [body] = request.bulk_insert_bodies(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
     return body["instanceProperties"]
+
+
+def startup_script(**changes: Any) -> str:
+    items = properties(**changes)["metadata"]["items"]
+    return str(next(item["value"] for item in items if item["key"] == "startup-script"))
 
 
 @cache
@@ -229,9 +240,7 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
 
 
 def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
-    def script(**changes: Any) -> str:
-        return next(i["value"] for i in properties(**changes)["metadata"]["items"] if i["key"] == "startup-script")
-
+    script = startup_script
     assert "\nGPU=yes\nDRIVER=R580\n" in script()
     assert "\nGPU=yes\n" in script(machine_type="g2-standard-8", gpu_type=None)
     assert "\nGPU=no\n" in script(gpu_type=None)
@@ -547,3 +556,79 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert not names.belongs_to("", "digits")
     assert names.cluster_id_of(names.request_id("digits", "a1b2c3")) == "a1b2c3"
     assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")
+
+
+def test_local_ssds_are_scratch_disks_that_go_with_the_vm() -> None:
+    boot, *scratch = properties(local_ssd=2)["disks"]
+    assert boot["boot"] is True
+    assert scratch == 2 * [
+        {"type": "SCRATCH", "interface": "NVME", "autoDelete": True, "initializeParams": {"diskType": "local-ssd"}}
+    ]
+    assert startup_script(local_ssd=2).count("\nLOCAL_SSDS=2\n") == 1
+
+
+def test_a_machine_type_that_brings_local_ssds_gets_no_others_and_uses_its_own() -> None:
+    own = {"machine_type": "a3-highgpu-1g", "gpu_type": None, "spot": "all"}
+    assert len(properties(**own)["disks"]) == 1
+    assert "\nLOCAL_SSDS=2\n" in startup_script(**own)
+
+
+def test_of_two_kinds_of_node_the_one_without_local_ssds_of_its_own_gets_them() -> None:
+    both = settings(machine_type="a2-ultragpu-1g", gpu_type=None, head_machine_type="n1-standard-2", local_ssd=4)
+    assert preflight.wrong_kinds(both, today=TODAY) == []
+    workers, head = request.bulk_insert_bodies(SPEC, both, zone="us-central1-a", vm_image=VM_IMAGE)
+    assert [len(body["instanceProperties"]["disks"]) for body in (workers, head)] == [1, 5]
+    [problem] = preflight.wrong_kinds(dataclasses.replace(both, head_machine_type=None), today=TODAY)
+    assert problem.message.startswith("gce.local_ssd: a2-ultragpu-1g brings 1 local SSD")
+
+
+DATA = {
+    "train": DataConfig(source="gs://lab-data/train"),
+    "shards": DataConfig(source="gs://lab-data/shards", per_node="shard"),
+}
+
+
+def data_request(node: int, *, nodes: int = 3, **changes: Any) -> DataRequest | None:
+    """What the node's container is told, by the body that makes it and the index that its startup script puts in."""
+    spec = dataclasses.replace(SPEC, nodes=nodes, data=DATA)
+    for body in request.bulk_insert_bodies(spec, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE):
+        if spec.node_name(node) in body["perInstanceProperties"]:
+            items = {item["key"]: item["value"] for item in body["instanceProperties"]["metadata"]["items"]}
+            if request.METADATA_DATA not in items:
+                return None
+            text = items[request.METADATA_DATA]
+            text = text.replace('"@INDEX@"', str(node)).replace('"@INDEX-1@"', str(node - 1))
+            return DataRequest.from_json(json.loads(text))
+    raise AssertionError(f"no request makes node {node}")
+
+
+def test_nodes_learn_their_data_sets_as_a_run_on_all_of_them_asks_for_them() -> None:
+    assert data_request(2, storage_endpoint="http://127.0.0.1:9023") == DataRequest(
+        sets=(
+            DataSet(name="train", source="gs://lab-data/train"),
+            DataSet(name="shards", source="gs://lab-data/shards", per_node="shard"),
+        ),
+        index=2,
+        count=3,
+        endpoint="http://127.0.0.1:9023",
+    )
+
+
+def test_a_head_that_takes_no_ranks_gets_no_data() -> None:
+    assert data_request(0, head_machine_type="n1-standard-2") is None
+    found = [data_request(node, head_machine_type="n1-standard-2") for node in (1, 2)]
+    assert [each and (each.index, each.count) for each in found] == [(0, 2), (1, 2)]
+    # Without GPUs anywhere, all nodes take ranks.
+    both = [data_request(node, head_machine_type="n1-standard-2", gpu_type=None) for node in (0, 1)]
+    assert [each and (each.index, each.count) for each in both] == [(0, 3), (1, 3)]
+
+
+def test_a_node_that_takes_the_place_of_another_learns_its_data_sets_too() -> None:
+    spec = dataclasses.replace(SPEC, nodes=3, data=DATA)
+    ends = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    found = scale_out.vm_templates(
+        spec, settings(local_ssd=1), [1, 2], zone="us-central1-a", vm_image=VM_IMAGE, ends=ends
+    )
+    [body] = found["bodies"]
+    assert request.METADATA_DATA in {item["key"] for item in body["instanceProperties"]["metadata"]["items"]}
+    assert [disk.get("type") for disk in body["instanceProperties"]["disks"]] == [None, "SCRATCH"]

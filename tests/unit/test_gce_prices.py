@@ -188,3 +188,15 @@ def test_zones_stay_in_order_while_fewer_than_two_prices_are_known(state: Path) 
     price_table.save(table())
     # No Spot V100 in europe-west4.
     assert by_price(spot=True) == ZONES
+
+
+def test_local_ssds_are_added() -> None:
+    assert hourly("n1-standard-8", local_ssd_gb=730) == pytest.approx(0.379998 + 0.08)
+    assert hourly("n1-standard-8", local_ssd_gb=730, spot=True) == pytest.approx(0.13402 + 0.048)
+
+
+def test_a_table_of_an_earlier_version_has_no_local_ssds_and_takes_the_shipped_price() -> None:
+    shipped = price_table.shipped()
+    main = {key: pair for key, pair in shipped.main.items() if key != price_table.LOCAL_SSD}
+    older = shipped.model_copy(update={"regions": {shipped.region: main}})
+    assert hourly("n1-standard-8", local_ssd_gb=730, table=older) == pytest.approx(0.379998 + 0.08)

@@ -121,3 +121,20 @@ def test_a_small_head_takes_its_own_vcpus_and_no_gpu() -> None:
         "GPUS_ALL_REGIONS",
     ]
     assert metrics({**granted, "INSTANCES": 3}, **small) == ["INSTANCES"]
+
+
+def test_local_ssds_count_against_their_own_quota_where_the_api_has_one() -> None:
+    def amounts(**changes: Any) -> dict[str, int]:
+        return {need.metric: need.amount for need in needs(settings(**changes), nodes=4)}
+
+    assert amounts(local_ssd=2)["LOCAL_SSD_TOTAL_GB"] == 3000
+    assert amounts(local_ssd=2)["SSD_TOTAL_GB"] == 400
+    # Google's quota of those is by machine family, and not in the API.
+    assert "LOCAL_SSD_TOTAL_GB" not in amounts(machine_type="g2-standard-8", local_ssd=1)
+    assert "LOCAL_SSD_TOTAL_GB" not in amounts(machine_type="a2-ultragpu-1g")
+
+
+def test_local_ssds_of_spot_vms_count_against_the_preemptible_quota_where_one_was_granted() -> None:
+    small = {"LOCAL_SSD_TOTAL_GB": 100}
+    assert metrics(small, local_ssd=1) == ["LOCAL_SSD_TOTAL_GB"]
+    assert metrics({**small, "PREEMPTIBLE_LOCAL_SSD_GB": 3000}, local_ssd=1, spot="all") == []

@@ -259,3 +259,15 @@ def test_what_did_not_answer_is_not_taken_to_have_nothing(unseen: tuple[str, ...
     found = availability({"machine_types": machines}, SETTINGS, machines=["n1-standard-8"], gpus=[])
     listed = ["us-central1-a", "us-central1-b", "us-central1-c"]
     assert found.zones(listed, machines=["n1-standard-8"], gpus=[]) == zones
+
+
+def test_local_ssds_are_in_the_price_as_near_to_their_number_as_each_machine_type_takes() -> None:
+    def price(machine_type: str, **changes: Any) -> float:
+        gpu = "nvidia-tesla-t4" if machine_type.startswith("n1") else None
+        return (
+            the(offered(settings=changes), machine_type, "us-central1-a", spot=False, gpu=gpu).dollars_per_hour or 0.0
+        )
+
+    each = 2 * 375 * 0.08 / 730
+    assert price("n1-standard-8", local_ssd=3) - price("n1-standard-8") == pytest.approx(3 * each)
+    assert price("g2-standard-8", local_ssd=3) - price("g2-standard-8") == pytest.approx(each)

@@ -21,6 +21,7 @@ DEFAULTS = {
     "bucket": None,
     "nat": False,
     "operators": [],
+    "data": [],
     "self_delete": ["digits"],
     "self_replace": [],
     "delete_after_days": None,
@@ -55,6 +56,7 @@ def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
         "bucket": "gs://mine",
         "nat": True,
         "operators": ["user:ann@example.com", "user:ann@example.com"],
+        "data": ["gs://mine/train/", "gs://open-data", "gs://mine/train"],
         "delete_after_days": 90,
         "budget_dollars": 100,
         "billing_account": "01AB23-4C56DE-F78901",
@@ -66,13 +68,14 @@ def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
         "bucket": "mine",
         "nat": True,
         "operators": ["user:ann@example.com"],
+        "data": ["gs://mine/train", "gs://open-data"],
         "delete_after_days": 90,
         "budget": {"billing_account": "01AB23-4C56DE-F78901", "dollars": 100},
     }
     carried_out(work, chosen)
     assert variables(work) == chosen
     assert variables(work, budget_dollars=200)["budget"] == {"billing_account": "01AB23-4C56DE-F78901", "dollars": 200}
-    away = {"nat": False, "operators": [""], "delete_after_days": 0, "budget_dollars": 0}
+    away = {"nat": False, "operators": [""], "data": [""], "delete_after_days": 0, "budget_dollars": 0}
     assert variables(work, **away) == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
 
 
@@ -267,3 +270,18 @@ def test_what_is_deleted_can_be_restored_unless_that_was_declined(work: WorkFold
     carried_out(work, variables(work, soft_delete_days=0))
     assert variables(work)["soft_delete_days"] == 0
     assert variables(work, soft_delete_days=30)["soft_delete_days"] == 30
+
+
+@pytest.mark.parametrize(
+    "url", ["mine", "s3://mine", "gs://", "gs://mine//train", 'gs://mine/x") || ("" == "', "gs://Mine"]
+)
+def test_what_no_grant_can_name_is_no_data(work: WorkFolder, url: str) -> None:
+    with pytest.raises(UsageError, match="no bucket and no folder of one") as caught:
+        variables(work, data=[url])
+    assert caught.value.hint == "--data gs://BUCKET or --data gs://BUCKET/FOLDER"
+
+
+def test_data_sets_are_as_many_as_iam_takes_conditions(work: WorkFolder) -> None:
+    assert len(variables(work, data=[f"gs://mine/{number}" for number in range(20)])["data"]) == 20
+    with pytest.raises(UsageError, match="no more than 20 folders"):
+        variables(work, data=[f"gs://mine/{number}" for number in range(21)])

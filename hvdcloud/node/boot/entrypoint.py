@@ -35,6 +35,8 @@ DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
+DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
+"""What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
 ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
@@ -66,6 +68,7 @@ def main() -> int:
         _step("GPU driver", _find_driver)
         host_key = _step("host key", _host_key)
         sshd = _step("sshd", _start_sshd)
+        _step("data", _fetch_data)
         if not _wait_until_ready(sshd):
             return _power_off(sshd)
         publish({"status": "ready", "host_key": host_key})
@@ -240,6 +243,26 @@ def _start_sshd() -> int:
     # The key in this environment is public, but sessions have no use for it.
     command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)]
     return os.posix_spawn(SSHD, command, _without_our_own(), setsigmask=(), setsigdef=[signal.SIGPIPE])
+
+
+def _fetch_data() -> None:
+    """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
+    if not (request := os.environ.get(DATA_VARIABLE)):
+        return
+    credentials = json.dumps({"type": "metadata"}) if os.environ.get(METADATA_VARIABLE) else None
+    asked, answer = (paths.volatile_dir() / f"data-at-boot.{name}" for name in ("json", "log"))
+    write_json(asked, {"data": json.loads(request), "credentials": credentials}, mode=0o600)
+    isolated = ["-I"] if sys.flags.isolated else []
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, *isolated, "-m", "hvdcloud.node", "data"],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(answer), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        ],
+        setsigmask=(),
+    )
 
 
 def _wait_until_ready(sshd: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -282,7 +283,12 @@ class GceProvider:
         source = ssh_access.caller_source(self._config.ssh.source)
         project = self._client.project
         return settings_of(
-            self._config, self._limits, project=project, ssh_source=source, settled_at=settled_at(project)
+            self._config,
+            self._limits,
+            project=project,
+            ssh_source=source,
+            settled_at=settled_at(project),
+            storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
         )
 
     def _firewall_bodies(self, spec: ClusterSpec) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:

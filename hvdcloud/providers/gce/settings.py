@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
@@ -45,10 +46,14 @@ class Settings:
     """Without a run and without an SSH session, after which the nodes end themselves; None: never."""
     endpoint: str | None = None
     """Another Compute API endpoint than Google's, for the nodes."""
+    storage_endpoint: str | None = None
+    """Another Cloud Storage endpoint than Google's, for the nodes' data sets."""
     settled_at: float = 0.0
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
     head_machine_type: str | None = None
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
+    local_ssd: int = 0
+    """How many are attached to every node whose machine type brings none of its own; of 375 GB each."""
     head_service_account: str | None = None
     """The head's, which replaces lost nodes; None: as the others'."""
     self_delete: bool = True
@@ -58,6 +63,11 @@ class Settings:
     def needs_external_ip(self) -> bool:
         """The laptop comes over the internet."""
         return self.ssh_source != IAP and is_public(self.ssh_source)
+
+    @property
+    def head_drives_only(self) -> bool:
+        """The head takes no ranks: the others have GPUs, and it has none. Raises UsageError: an unknown type."""
+        return self.head_machine_type is not None and not kind_of(self, 0).gpus[1] and kind_of(self, 1).gpus[1] > 0
 
     @property
     def network_project(self) -> str:
@@ -113,8 +123,25 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
+def attached_local_ssds(settings: Settings, kind: NodeKind) -> int:
+    """How many are attached to a node of this kind: those that it brings come by themselves. Raises as `machine`."""
+    return 0 if catalog.machine(kind.machine_type).local_ssd_gb else settings.local_ssd
+
+
+def local_ssds(settings: Settings, kind: NodeKind) -> int:
+    """How many a node of this kind has, attached ones or its own. Raises as `machine`."""
+    own_gb = catalog.machine(kind.machine_type).local_ssd_gb
+    return own_gb // catalog.LOCAL_SSD_GB or attached_local_ssds(settings, kind)
+
+
 def settings_of(
-    config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str, settled_at: float = 0.0
+    config: GceConfig,
+    limits: LimitsConfig,
+    *,
+    project: str,
+    ssh_source: str,
+    settled_at: float = 0.0,
+    storage_endpoint: str | None = None,
 ) -> Settings:
     """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
     gpu = config.gpu
@@ -127,6 +154,7 @@ def settings_of(
         head_machine_type=config.head_machine_type,
         head_service_account=config.head_service_account,
         disk_gb=config.disk_gb,
+        local_ssd=config.local_ssd,
         vm_image_profile=config.vm_image,
         network=config.network,
         subnetwork=config.subnetwork,
@@ -138,4 +166,5 @@ def settings_of(
         idle_seconds=limits.idle,
         endpoint=config.endpoint,
         settled_at=settled_at,
+        storage_endpoint=storage_endpoint,
     )

@@ -185,12 +185,13 @@ class Machine:
             ipv4_address=self.address, aliases=[self._vm, f"{self._vm}.{self._zone}.c.{host.project}.internal"]
         )
         gpus = sum(int(gpu.get("acceleratorCount", 0)) for gpu in self.instance.get("guestAccelerators", []))
+        local_ssds = sum(disk.get("type") == "SCRATCH" for disk in self.instance.get("disks", []))
         created = api.create_container(
             self._site.image,
             name=self._name,
             hostname=self._vm,
             labels=dict(self._site.labels),
-            environment={**self._site.environment, "GPUS": str(gpus)},
+            environment={**self._site.environment, "GPUS": str(gpus), "LOCAL_SSDS": str(local_ssds)},
             host_config=settings,
             networking_config=api.create_networking_config({self._site.network: endpoint}),
             use_config_proxy=False,

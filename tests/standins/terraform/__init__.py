@@ -109,6 +109,11 @@ def change(folder: Path, kind: str, identity: str, **attributes: Any) -> None:
     (folder.resolve() / "terraform/cloud.json").write_text(json.dumps(found))
 
 
+def bucket_of_another(folder: Path, *names: str) -> None:
+    """Let these buckets exist, which Terraform has not made. `folder` as for `stand_in`."""
+    (folder.resolve() / "terraform/buckets.json").write_text(json.dumps(names))
+
+
 def fail(
     folder: Path, kind: str, verb: str = "create", *, status: int = 403, message: str = "", times: int | None = None
 ) -> None:

@@ -29,7 +29,8 @@ class Cloud:
     """One project.
 
     Args:
-        folder: holds cloud.json (kind → id → attributes) and faults.json (a list, see `tests.standins.terraform.fail`).
+        folder: holds cloud.json (kind → id → attributes) and faults.json (a list, see `tests.standins.terraform.fail`),
+            buckets.json (a list, see `tests.standins.terraform.bucket_of_another`).
         compute: URL of the Compute Engine emulator, where networks, subnetworks and firewall rules are made too.
         storage: URL of the stand-in of Cloud Storage, where buckets are made too.
     """
@@ -55,7 +56,8 @@ class Cloud:
             new = self._filled(kind, planned)
             doing = f"Error creating {rules.WORDS[kind]}"
             self._fault(kind, "create", new, doing)
-            if message := rules.refuses_to_create(resources, kind, new):
+            others = {rules.BUCKETS_OF_OTHERS: self._buckets_of_others()}
+            if message := rules.refuses_to_create({**resources, **others}, kind, new):
                 raise RefusedError(f"{doing}: googleapi: {message}")
             if new["id"] in resources.get(kind, {}) and kind not in rules.REPEATABLE:
                 raise RefusedError(f"{doing}: googleapi: {rules.exists(kind, new)}")
@@ -111,6 +113,10 @@ class Cloud:
         project = config["project_id"] or self._defaults["project"]
         known = {"id": f"projects/{project}", "project_id": project, "name": project, "number": NUMBER}
         return {name: known.get(name) for name in config}
+
+    def _buckets_of_others(self) -> dict[str, Any]:
+        path = self._folder / "buckets.json"
+        return {name: {} for name in json.loads(path.read_text())} if path.exists() else {}
 
     def _filled(self, kind: str, planned: Mapping[str, Any]) -> dict[str, Any]:
         """With what the provider takes from its own block, and what Google decides."""

@@ -52,6 +52,8 @@ _IDS = {
     "google_storage_bucket_iam_member": "b/{bucket}/{role}/{member}",
 }
 # Making one that exists already is success.
+BUCKETS_OF_OTHERS = "buckets of others"
+"""In the place of a kind: buckets that Terraform has not made."""
 REPEATABLE = {kind for kind in WORDS if kind.endswith("_iam_member")} | {"google_project_service"}
 ALWAYS_DECIDED = {"effective_labels", "terraform_labels"}
 
@@ -173,7 +175,8 @@ def _unknown_in_binding(resources: Resources, kind: str, new: Mapping[str, Any])
     roles = resources.get("google_project_iam_custom_role", {})
     if not new["role"].startswith("roles/") and new["role"] not in roles:
         return f'Error 400: The role name must be in the form "roles/{{role}}": {new["role"]}, badRequest'
-    if kind == "google_storage_bucket_iam_member" and new["bucket"] not in resources.get("google_storage_bucket", {}):
+    buckets = {*resources.get("google_storage_bucket", {}), *resources.get(BUCKETS_OF_OTHERS, {})}
+    if kind == "google_storage_bucket_iam_member" and new["bucket"] not in buckets:
         return "Error 404: The specified bucket does not exist., notFound"
     if kind == "google_artifact_registry_repository_iam_member":
         found = resources.get("google_artifact_registry_repository", {}).values()

@@ -5,7 +5,6 @@ A zone that does not answer is taken to have everything, and a quota that is lef
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +15,12 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import quota
 from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.transfer import IMAGE_GB, continent, dollars_per_gb
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 from hvdcloud.providers.gce.plan.budget import in_all
 from hvdcloud.providers.gce.plan.request import network_path, same_path
-from hvdcloud.providers.gce.settings import Group, Settings, groups
+from hvdcloud.providers.gce.settings import Group, Settings, attached_local_ssds, groups
 
 Questions = Mapping[str, Callable[[], Any]]
 
@@ -180,7 +180,10 @@ def zone_candidates(
     kinds = groups(settings, range(nodes))
 
     def machines(region: str) -> float | None:
-        hourly = functools.partial(prices.node_dollars_per_hour, disk_gb=0, external_ip=False, region=region)
+        def hourly(kind: NodeKind) -> float | None:
+            ssds = attached_local_ssds(settings, kind) * catalog.LOCAL_SSD_GB
+            return prices.node_dollars_per_hour(kind, disk_gb=0, local_ssd_gb=ssds, external_ip=False, region=region)
+
         found = in_all(kinds, hourly)
         return None if found is None else found + nodes * IMAGE_GB * (dollars_per_gb(home, region) or 0.0)
 

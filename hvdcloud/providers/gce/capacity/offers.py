@@ -114,6 +114,7 @@ def offers(
             # The time limit follows from `max_cost`, and each offer has another.
             wanted = replace(settings, machine_type=kind.machine_type, spot=spot, max_cost=None)
             wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
+            wanted = replace(wanted, local_ssd=_local_ssds(settings, kind))
             own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
             ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
             image = image_problem(kind.gpu_type) if kind.gpu_type else None
@@ -146,6 +147,13 @@ def offers(
     return sorted(
         found, key=lambda offer: (offer.dollars_per_hour is None, offer.dollars_per_hour or 0.0, offer.estimate)
     )
+
+
+def _local_ssds(settings: Settings, kind: NodeKind) -> int:
+    """How many this one would have attached, as near to `gce.local_ssd` as it takes."""
+    if kind.machine_type == settings.machine_type:
+        return settings.local_ssd
+    return catalog.fitting_local_ssds(kind.machine_type, settings.local_ssd)
 
 
 def _zones(kind: NodeKind, available: Availability, *, head: str | None) -> list[str | None]:

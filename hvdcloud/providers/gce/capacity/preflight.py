@@ -187,6 +187,11 @@ def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
             Problem(message=each.message.replace("gce.machine_type", "gce.head_machine_type"), hint=each.hint)
             for each in catalog.check(settings.head_machine_type, None, 0, today=today)
         ]
+    if not problems and settings.local_ssd:
+        types = dict.fromkeys(filter(None, (settings.machine_type, settings.head_machine_type)))
+        # Where one kind of node brings its own, they are for the other.
+        takers = [each for each in types if not catalog.machine(each).local_ssd_gb] or types
+        problems += [problem for each in takers for problem in catalog.local_ssd_problems(each, settings.local_ssd)]
     return problems
 
 

@@ -33,7 +33,7 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
             error=UsageError,
         )
     name = url.removeprefix("gs://").partition("/")[0]
-    api = _storage(login)
+    api = storage(login)
 
     def answer(what: str) -> Any:
         try:
@@ -68,14 +68,19 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
 
 def bucket_policy(login: Login, name: str) -> dict[str, Any]:
     """Who may do what in a bucket. Raises ApiError: it cannot be read."""
-    found: dict[str, Any] = _storage(login).read(f"b/{name}/iam", {"optionsRequestedPolicyVersion": 3})
+    found: dict[str, Any] = storage(login).read(f"b/{name}/iam", {"optionsRequestedPolicyVersion": 3})
     return found
+
+
+def in_region(location: str, region: str) -> bool:
+    """Whether a bucket's location is the region, or a multi-region that it is a part of."""
+    return region.upper() == location.upper() or region.startswith(_WIDE.get(location.upper(), "-"))
 
 
 def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Finding:
     location = str(bucket.get("location", "")).upper()
     said = f"{url} can be written" + (f"; it is in {location.lower()}" if location else "")
-    here = region is None or not location or region.upper() == location or region.startswith(_WIDE.get(location, "-"))
+    here = region is None or not location or in_region(location, region)
     if not here and bucket.get("locationType") != "dual-region":
         return warning(
             f"{said}; nodes start in {region}: traffic between regions costs money, and checkpoints take longer",
@@ -88,7 +93,7 @@ def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Findin
     return fine(f"{said}; what is deleted is gone (hvdcloud setup --soft-delete-days 7)")
 
 
-def _storage(login: Login) -> Any:
+def storage(login: Login) -> Any:
     """As hvdcloud/checkpoints opens it: another endpoint is used without credentials."""
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint:

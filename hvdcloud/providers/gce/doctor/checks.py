@@ -23,6 +23,7 @@ from hvdcloud.providers.gce.capacity.preflight import (
 )
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
+from hvdcloud.providers.gce.doctor.data import check_data
 from hvdcloud.providers.gce.doctor.node_rights import check_node_rights
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
@@ -54,6 +55,7 @@ class _Checks:
         self._config = config.gce
         self._limits = config.limits
         self._repository = config.image.repository
+        self._data = {name: each for name, each in config.data.items() if each.source.startswith("gs://")}
         self._spec = spec
         self._login = Once(lambda: log_in(config.gce))
         self._outlook = Once(self._look_ahead)
@@ -80,6 +82,8 @@ class _Checks:
         yield Check(name="network", run=self._network, **of_compute)
         yield Check(name="SSH", run=self._ssh, **of_compute)
         yield Check(name="bucket", run=self._bucket, needs=("credentials",), early=True)
+        if self._data:
+            yield Check(name="data", run=self._data_sets, needs=("credentials",), early=True)
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -109,7 +113,12 @@ class _Checks:
             return unknown("not checked: see service account")
         found = [
             check_node_rights(
-                self._login(), account=each, repository=self._repository, bucket=self._spec.bucket, setup=setup_hint()
+                self._login(),
+                account=each,
+                repository=self._repository,
+                bucket=self._spec.bucket,
+                data=[data.source for data in self._data.values()],
+                setup=setup_hint(),
             )
             for each in filter(None, (self._config.service_account, self._config.head_service_account))
         ]
@@ -284,6 +293,10 @@ class _Checks:
 
     def _bucket(self) -> Finding:
         return check_bucket(self._login(), self._spec.bucket, region=self._first_region())
+
+    def _data_sets(self) -> Finding:
+        settings, nodes = self._settings(), self._spec.nodes
+        return check_data(self._login(), self._data, settings, nodes=nodes, region=self._first_region())
 
     # --- what all of them need ------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hvdcloud.checks import Finding, fine, unknown, warning
@@ -46,14 +47,17 @@ Terraform's is the same (terraform/identity.tf)."""
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 
-def check_node_rights(login: Login, *, account: str, repository: str | None, bucket: str, setup: str) -> Finding:
-    """Whether nodes may pull the image and write checkpoints.
+def check_node_rights(
+    login: Login, *, account: str, repository: str | None, bucket: str, setup: str, data: Sequence[str] = ()
+) -> Finding:
+    """Whether nodes may pull the image, write checkpoints and read the data sets.
 
     Args:
         account: e-mail address, or DEFAULT_ACCOUNT.
         repository: `image.repository`; None, or not of Artifact Registry: pulling is not looked at.
         bucket: `gs://BUCKET[/PREFIX]`.
         setup: how to get an account that may.
+        data: `gs://BUCKET[/FOLDER]` of each data set.
     """
     email = account_of_nodes(login, account)
     if not email or not bucket.startswith("gs://"):
@@ -68,7 +72,9 @@ def check_node_rights(login: Login, *, account: str, repository: str | None, buc
             _bindings(login.api("artifactregistry").read(_path(project, location, images), _QUERY)) if found else ()
         ),
     ]
-    of_project, of_bucket, of_images = side_by_side(_answer, questions, only_reads=True)
+    others = {source: _bucket_of(source) for source in data if _bucket_of(source) != name}
+    questions += [partial(_policy_of, login, each) for each in dict.fromkeys(others.values())]
+    of_project, of_bucket, of_images, *of_data = side_by_side(_answer, questions, only_reads=True)
     policies = (of_bucket, of_project if project == login.project else None)
     wanted = {"objectCreator": ADD_ROLES, "objectViewer": READ_ROLES, "objectUser": WRITE_ROLES}
     may_use = {
@@ -90,11 +96,17 @@ def check_node_rights(login: Login, *, account: str, repository: str | None, buc
             f"--member=serviceAccount:{email} --role=roles/artifactregistry.reader"
         )
         grants.insert(0, (may_pull, f"pull from {found.group()}", command))
+    found_policies = dict(zip(dict.fromkeys(others.values()), of_data, strict=True))
+    for source, each in others.items():
+        policies = (_in_folder(found_policies[each], source), of_project if project == login.project else None)
+        # Of a bucket of another project, its policy is often all that there is to see, or not even that.
+        if granted(email, READ_ROLES, project=project, policies=policies) is False:
+            grants.append((False, f"read {source}", _reading_command(email, each, data)))
     lacking = [(what, command) for may, what, command in grants if may is False]
     if lacking:
         return warning(
             f"no role lets {email}, which nodes run as, {' or '.join(what for what, _ in lacking)}",
-            hint=" && ".join(command for _, command in lacking) if account == email else setup,
+            hint=" && ".join(dict.fromkeys(command for _, command in lacking)) if account == email else setup,
         )
     if unclear := [what for may, what, _ in grants if may is None]:
         return unknown(
@@ -106,6 +118,38 @@ def check_node_rights(login: Login, *, account: str, repository: str | None, buc
             hint=f"{setup}; then its role there can go: gcloud storage buckets get-iam-policy gs://{name}",
         )
     return fine(f"nodes may {' and '.join(what for _, what, _ in grants)}")
+
+
+def _policy_of(login: Login, bucket: str) -> Bindings:
+    return _bindings(bucket_policy(login, bucket))
+
+
+def _reading_command(email: str, bucket: str, data: Sequence[str]) -> str:
+    """What lets an account read a data set: `setup` where it has made the account, else its bucket's owner."""
+    if email.partition("@")[0] in ("hvdcloud", "hvdcloud-head"):
+        return f"hvdcloud setup {' '.join(f'--data {each}' for each in data)}"
+    grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=serviceAccount:{email}"
+    return f"{grant} --role=roles/storage.objectViewer --condition=None"
+
+
+def _bucket_of(source: str) -> str:
+    return source.removeprefix("gs://").partition("/")[0]
+
+
+def _in_folder(policy: Bindings | None, source: str) -> Bindings | None:
+    """The policy for this folder: `setup --data` grants with a condition that names one (terraform/identity.tf)."""
+    bucket, _, folder = source.removeprefix("gs://").partition("/")
+    start = re.compile(rf'startsWith\("projects/_/buckets/{re.escape(bucket)}/objects/([^"]*)"\)')
+
+    def holds(binding: Mapping[str, Any]) -> bool:
+        found = start.search(str(binding.get("condition", {}).get("expression", "")))
+        return found is not None and f"{folder}/".startswith(found[1])
+
+    if policy is None:
+        return None
+    return [
+        {key: value for key, value in each.items() if key != "condition"} if holds(each) else each for each in policy
+    ]
 
 
 def _role_words(role: str) -> str:

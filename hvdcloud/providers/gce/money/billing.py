@@ -21,7 +21,6 @@ from hvdcloud.providers.gce.money.price_table import Pair, Rates, Table
 SERVICES = {"Compute Engine": "6F81-5844-456A", "Cloud Storage": "95FF-2EF5-5EA1"}
 PAGE_SIZE = 5000
 GLOBAL = "global"
-LOCAL_SSD = "local-ssd-gb-month"
 ABSURD = Decimal(10)
 """A price that is this many times what it was, or this fraction of it, is treated as an error."""
 
@@ -158,7 +157,7 @@ def table_of(reading: Reading, *, before: Table, shipped: Table, today: date) ->
     places = {region for prices in reading.found.values() for region in prices} - {GLOBAL}
     rates = {region: _rates(reading, region) for region in sorted(places)}
     # Buckets are also sold in places where there are no machines: `us`, `nam4`.
-    regions = {region: found for region, found in rates.items() if set(found) - set(price_table.EVERYWHERE)}
+    regions = {region: found for region, found in rates.items() if set(found) - price_table.OF_NO_MACHINE}
     main = regions.get(before.region, {})
     merged, kept = _completed(main, before.main)
     _check_main(merged, main, shipped)
@@ -197,13 +196,13 @@ def _parts() -> Iterator[tuple[str, list[tuple[Decimal, str]]]]:
                 (Decimal(machine.vcpus), f"{machine.sku} Core"),
                 (Decimal(str(machine.memory_gb)), f"{machine.sku} Ram"),
                 (Decimal(machine.gpu_count), machine.gpu_type),
-                (Decimal(machine.local_ssd_gb) / price_table.HOURS_PER_MONTH, LOCAL_SSD),
+                (Decimal(machine.local_ssd_gb) / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD),
             ]
             yield machine.name, [part for part in sizes if part[0]]
     for gpu in catalog.gpus():
         if gpu.limits:
             yield gpu.name, [(Decimal(1), gpu.name)]
-    for key in (price_table.DISK, price_table.BUCKET, price_table.ADDRESS):
+    for key in (*price_table.EVERYWHERE, price_table.LOCAL_SSD):
         yield key, [(Decimal(1), key)]
 
 
@@ -244,7 +243,7 @@ def _check_main(merged: Rates, main: Rates, shipped: Table) -> None:
         raise _unbelievable(f"it has {found} of the {len(shipped.main)} prices of {shipped.region}")
     for key, old in shipped.main.items():
         for column, kind in enumerate(("on demand", "for Spot")):
-            was, now = old[column], merged[key][column]
+            was, now = old[column], merged.get(key, (None, None))[column]
             if was is None or now is None:
                 continue
             if not 1 / ABSURD <= Decimal(now) / Decimal(was) <= ABSURD:
@@ -273,8 +272,8 @@ def compare(before: Table, after: Table) -> tuple[list[tuple[str, float, float]]
         if was is not None and now is not None and was != now:
             name = f"{kind.machine_type} + {kind.gpu_type}" if kind.gpu_type else kind.machine_type
             changed.append((f"Spot {name}" if kind.spot else name, was, now))
-    for key in price_table.EVERYWHERE:
-        (was, _), (now, _) = before.main[key], after.main[key]
+    for key in (*price_table.EVERYWHERE, price_table.LOCAL_SSD):
+        (was, _), (now, _) = before.main.get(key, (None, None)), after.main.get(key, (None, None))
         if was and now and was != now:
             changed.append((key, was, now))
     elsewhere = sum(

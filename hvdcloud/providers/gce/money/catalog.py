@@ -22,6 +22,9 @@ T = TypeVar("T")
 _TABLE = Path(__file__).with_name("machines.yaml")
 _CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
 _MB_STEP = 256
+LOCAL_SSD_GB = 375
+"""Of each: https://cloud.google.com/compute/docs/disks/local-ssd"""
+_LOCAL_SSD_QUOTAS = ("local_ssd_quota", "spot_local_ssd_quota")
 # hvdcloud.yaml's default once: files name it beside a machine type that has GPUs of its own.
 _DEFAULT_GPU = ("nvidia-tesla-t4", 1)
 
@@ -42,6 +45,11 @@ class Machine:
     spot_cpu_quota: str | None = None
     local_ssd_gb: int = 0
     """That comes with it, and is paid for."""
+    local_ssds: tuple[int, ...] = ()
+    """How many local SSDs can be attached to it; empty: none."""
+    local_ssd_quota: str | None = None
+    """The regional quota that those count against; None: the API has no such metric."""
+    spot_local_ssd_quota: str | None = None
     spot_only: bool = False
     """It cannot be had on demand."""
     sku: str = ""
@@ -182,6 +190,30 @@ def zones_with(gpu_type: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
 
 
+def local_ssd_problems(machine_type: str, count: int) -> list[Problem]:
+    """Why so many local SSDs cannot be attached. Raises as `machine`."""
+    found = machine(machine_type)
+    if count == 0 or count in found.local_ssds:
+        return []
+    if own := found.local_ssd_gb // LOCAL_SSD_GB:
+        message = f"gce.local_ssd: {machine_type} brings {own} local SSD{'s' if own > 1 else ''} of its own"
+        return [Problem(message=message, hint="take gce.local_ssd out of hvdcloud.yaml; data go there by themselves")]
+    if not found.local_ssds:
+        message = f"gce.local_ssd: {machine_type} takes no local SSDs"
+        return [Problem(message=message, hint="take another gce.machine_type, or a larger gce.disk_gb")]
+    counts = ", ".join(map(str, found.local_ssds))
+    message = f"gce.local_ssd: {machine_type} does not take {count}"
+    return [Problem(message=message, hint=f"write gce.local_ssd: one of {counts}")]
+
+
+def fitting_local_ssds(machine_type: str, count: int) -> int:
+    """How many this machine type takes, `count` or the next number; 0: none. Raises as `machine`."""
+    possible = machine(machine_type).local_ssds
+    if count == 0 or not possible:
+        return 0
+    return next((each for each in possible if each >= count), possible[-1])
+
+
 def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]:
     """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
     if not found.limits:
@@ -219,7 +251,8 @@ def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -
         )
     # The name without `n1-` is the documented one.
     name = machine_type.removeprefix("n1-")
-    quotas = {key: family[key] for key in ("cpu_quota", "spot_cpu_quota")}
+    quotas = {key: family[key] for key in ("cpu_quota", "spot_cpu_quota", *_LOCAL_SSD_QUOTAS)}
+    quotas["local_ssds"] = tuple(family["local_ssds"])
     return Machine(name=name, vcpus=vcpus, memory_gb=gb, sku=family["custom"]["sku"], **quotas)
 
 
@@ -248,12 +281,19 @@ def _machines() -> dict[str, Machine]:
             cpu_quota=family.get("cpu_quota"),
             spot_cpu_quota=family.get("spot_cpu_quota"),
             local_ssd_gb=size[3] if len(size) > 3 else 0,
+            local_ssds=_attachable(family, name),
+            **{key: family.get(key) for key in _LOCAL_SSD_QUOTAS},
             spot_only=name in family.get("spot_only", ()),
             sku=family["sku"],
         )
         for family in _table()["families"].values()
         for name, size in family["machines"].items()
     }
+
+
+def _attachable(family: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    counts = family.get("local_ssds", ())
+    return tuple(counts[name] if isinstance(counts, dict) else counts)
 
 
 @cache

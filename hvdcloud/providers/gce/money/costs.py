@@ -15,7 +15,7 @@ from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.inventory import Resource
-from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 
@@ -146,7 +146,13 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
         )
         external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
-        return prices.node_dollars_per_hour(kind, disk_gb=_disk_gb(vm), external_ip=external, region=_region(vm))
+        return prices.node_dollars_per_hour(
+            kind,
+            disk_gb=_disk_gb(vm),
+            local_ssd_gb=max(0, _scratch_gb(vm) - catalog.machine(kind.machine_type).local_ssd_gb),
+            external_ip=external,
+            region=_region(vm),
+        )
     return None
 
 
@@ -159,8 +165,13 @@ def moment(text: object) -> datetime | None:
 
 
 def _disk_gb(vm: Resource) -> int:
-    """Without local SSDs, which come with the machine type and are part of its price."""
+    """Without local SSDs, which cost nothing once a VM is off: what they held is gone then."""
     return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") != "SCRATCH")
+
+
+def _scratch_gb(vm: Resource) -> int:
+    """Of local SSDs, those that came with the machine type, in whose price they are, and those that were attached."""
+    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") == "SCRATCH")
 
 
 def _region(resource: Resource) -> str | None:

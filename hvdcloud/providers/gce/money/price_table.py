@@ -29,8 +29,12 @@ _REFRESH = "hvdcloud prices refresh writes a new one"
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
 CUSTOM_VCPU, CUSTOM_GB = "n1-custom-vcpu", "n1-custom-gb"
 DISK, BUCKET, ADDRESS = "disk-gb-month", "bucket-gb-month", "address"
+LOCAL_SSD = "local-ssd-gb-month"
+"""Tables of earlier versions lack it."""
 EVERYWHERE = (DISK, BUCKET, ADDRESS)
 """What every cluster needs in every region; a region whose own figure is not known takes the main region's."""
+OF_NO_MACHINE = frozenset((*EVERYWHERE, LOCAL_SSD))
+"""What is also sold where there are no machines."""
 
 Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Pair = tuple[Dollars | None, Dollars | None]

@@ -16,11 +16,18 @@ _GB = 2**30
 
 
 def node_dollars_per_hour(
-    kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None, table: Table | None = None
+    kind: NodeKind,
+    *,
+    disk_gb: float,
+    external_ip: bool,
+    local_ssd_gb: float = 0,
+    region: str | None = None,
+    table: Table | None = None,
 ) -> float | None:
-    """The estimate for one node: machine, GPUs, boot disk and external address.
+    """The estimate for one node: machine, GPUs, boot disk, local SSDs and external address.
 
     Args:
+        local_ssd_gb: of those that are attached; those that come with the machine type are in its price.
         region: None, or one that the table does not have: the prices of `region()`. Regions differ by 10 to 50 %.
         table: None: the one in use.
 
@@ -42,6 +49,8 @@ def node_dollars_per_hour(
         if kind.gpu_type and kind.gpu_count:
             parts.append((kind.gpu_count, kind.gpu_type))
     parts.append((disk_gb / price_table.HOURS_PER_MONTH, price_table.DISK))
+    if local_ssd_gb:
+        parts.append((local_ssd_gb / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD))
     if external_ip:
         parts.append((1, price_table.ADDRESS))
     table = table or _table()
@@ -107,8 +116,9 @@ def _rate(table: Table, key: str, *, spot: bool, region: str | None) -> float | 
     column = int(spot)
     rates = table.regions.get(region or table.region, table.main)
     rate = rates.get(key, (None, None))[column]
-    if rate is None and key in price_table.EVERYWHERE:
-        return table.main[key][column]
+    if rate is None and key in price_table.OF_NO_MACHINE:
+        # A table of an earlier version has no local SSDs.
+        return table.main.get(key, price_table.shipped().main[key])[column]
     return rate
 
 

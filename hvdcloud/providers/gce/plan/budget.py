@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.money import prices
+from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.money.price_table import HOURS_PER_MONTH
 from hvdcloud.providers.gce.names import region_of, some
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups
 from hvdcloud.units import counted, dollars
 
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
@@ -24,9 +24,15 @@ START_SECONDS = 60
 
 
 def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
-    """The estimate for one node with its disk and address, in a zone or in the table's own region; None: not known."""
+    """The estimate for one node with its disks and address, in a zone or in the table's own region; None: not known."""
     region, external_ip = region_of(zone) if zone else None, settings.needs_external_ip
-    return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external_ip, region=region)
+    return prices.node_dollars_per_hour(
+        kind,
+        disk_gb=settings.disk_gb,
+        local_ssd_gb=attached_local_ssds(settings, kind) * catalog.LOCAL_SSD_GB,
+        external_ip=external_ip,
+        region=region,
+    )
 
 
 def dollars_per_hour(settings: Settings, *, nodes: int, zone: str | None = None) -> float | None:

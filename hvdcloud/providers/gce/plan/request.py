@@ -5,24 +5,28 @@ Bodies have the JSON form of the API's discovery document (compute.v1): camelCas
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.google.registry_hosts import google_registry
+from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups, local_ssds
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
 METADATA_AUTHORIZED_KEY = "hvdcloud-authorized-key"
 METADATA_IDLE = "hvdcloud-idle"
 """Seconds without a run and without an SSH session after which the nodes end themselves; absent: never."""
+METADATA_DATA = "hvdcloud-data-sets"
+"""What a node fetches as soon as its container runs, as node/data reads it; the startup script puts its index in."""
 METADATA_SERIAL_LOG = "serial-port-logging-enable"
 """Cloud Logging keeps the boot log, which is else lost with the VM; a policy may forbid that."""
 METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
@@ -36,6 +40,16 @@ DRIVER = "R580"
 _SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
 """Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
+
+
+_LOCAL_SSD = {
+    "type": "SCRATCH",
+    # Not SCSI, the default, which is slower.
+    "interface": "NVME",
+    "autoDelete": True,
+    "initializeParams": {"diskType": "local-ssd"},
+}
+"""Of 375 GB: https://cloud.google.com/compute/docs/disks/add-local-ssd#createapi"""
 
 
 def bulk_insert_bodies(
@@ -106,14 +120,17 @@ def _instance_properties(
                     # A disk does not inherit the VM's labels.
                     "labels": spec.labels,
                 },
-            }
+            },
+            *([_LOCAL_SSD] * attached_local_ssds(settings, kind)),
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
         "serviceAccounts": [_account(settings, is_head=0 in group.indices)],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
-        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, kind).items()]},
+        "metadata": {
+            "items": [{"key": key, "value": value} for key, value in _metadata(spec, settings, group).items()]
+        },
         "shieldedInstanceConfig": {
             # COS gets Google's signatures for the driver's modules (https://cos.googlesource.com/cos/tools/+/a19a377b
             # shows the download). Nothing says so of the driver in Deep Learning VM images, and with Secure Boot a
@@ -166,7 +183,8 @@ def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
     }
 
 
-def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str, str]:
+def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, str]:
+    kind = group.kind
     _, gpu_count = kind.gpus
     items = {
         "startup-script": startup.render(
@@ -176,6 +194,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
             gpu=gpu_count > 0,
             driver=DRIVER,
             settled_at=settings.settled_at,
+            local_ssds=local_ssds(settings, kind),
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
@@ -187,11 +206,34 @@ def _metadata(spec: ClusterSpec, settings: Settings, kind: NodeKind) -> dict[str
         METADATA_BUCKET: spec.bucket,
         METADATA_AUTHORIZED_KEY: spec.authorized_key,
     }
+    if (data := _data(spec, settings, is_head=0 in group.indices)) is not None:
+        items[METADATA_DATA] = data
     if settings.idle_seconds is not None:
         items[METADATA_IDLE] = f"{settings.idle_seconds:g}"
     if settings.endpoint:
         items[METADATA_COMPUTE_ENDPOINT] = settings.endpoint
     return items
+
+
+def _data(spec: ClusterSpec, settings: Settings, *, is_head: bool) -> str | None:
+    """The request for data sets as a run on all nodes makes it (node/data), so that the run joins the fetch.
+
+    A head that takes no ranks gets none.
+    """
+    drives = settings.head_drives_only
+    if not spec.data or (drives and is_head):
+        return None
+    wanted = DataRequest(
+        sets=tuple(
+            DataSet(name=name, source=each.source, per_node=each.per_node)
+            for name, each in spec.data.items()
+            if each.folder is None
+        ),
+        index=0,
+        count=max(1, spec.nodes - int(drives)),
+        endpoint=settings.storage_endpoint,
+    )
+    return json.dumps({**wanted.to_json(), "index": "@INDEX-1@" if drives else "@INDEX@"})
 
 
 def without_metadata(body: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -126,12 +126,13 @@ def build(
         ]
     disks = []
     attached = []
-    for index, asked in enumerate(properties["disks"]):
+    scratch = [asked for asked in properties["disks"] if asked.get("type") == "SCRATCH"]
+    for index, asked in enumerate(each for each in properties["disks"] if each not in scratch):
         disk = _disk(world, asked, shape.disks[index], zone=zone, name=name if index == 0 else f"{name}-{index}")
         disk["users"] = [resource["selfLink"]]
         disks.append(disk)
         attached.append(_attached(asked, disk, index))
-    resource["disks"] = [*attached, *_local_ssds(shape, first=len(attached))]
+    resource["disks"] = [*attached, *_local_ssds(shape, scratch, first=len(attached))]
     return Vm(zone=zone, resource=resource, shape=shape), disks
 
 
@@ -167,8 +168,9 @@ def _disk(world: Workers, asked: Mapping[str, Any], kind: tuple[str, int], *, zo
     return disk
 
 
-def _local_ssds(shape: Shape, *, first: int) -> list[dict[str, Any]]:
-    """Those that come with the machine type: no disk of their own, and gone with the VM."""
+def _local_ssds(shape: Shape, scratch: list[Mapping[str, Any]], *, first: int) -> list[dict[str, Any]]:
+    """Those that were asked for, or come with the machine type: no disk of their own, and gone with the VM."""
+    interfaces = [asked.get("interface", "SCSI") for asked in scratch] or ["NVME"] * shape.machine.local_ssds
     return [
         {
             "kind": "compute#attachedDisk",
@@ -178,10 +180,10 @@ def _local_ssds(shape: Shape, *, first: int) -> list[dict[str, Any]]:
             "index": first + number,
             "boot": False,
             "autoDelete": True,
-            "interface": "NVME",
+            "interface": interface,
             "diskSizeGb": "375",
         }
-        for number in range(shape.machine.local_ssds)
+        for number, interface in enumerate(interfaces)
     ]
 
 

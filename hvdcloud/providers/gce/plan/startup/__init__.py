@@ -24,6 +24,7 @@ def render(
     gpu: bool,
     driver: str = "default",
     settled_at: float = 0.0,
+    local_ssds: int = 0,
 ) -> str:
     """The script's text.
 
@@ -35,11 +36,13 @@ def render(
         driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version; Deep Learning VM
             images have theirs built in.
         settled_at: until then, in seconds since 1970, a registry that refuses the pull is asked again.
+        local_ssds: how many the VM has, attached or its own.
     """
     values = {
         "IMAGE": image,
         "REGISTRY": image.partition("/")[0] if registry_login else "",
         "SETTLED_AT": str(int(settled_at)),
+        "LOCAL_SSDS": str(local_ssds),
         "GPU": "yes" if gpu else "no",
     }
     if profile == "cos":

@@ -34,6 +34,7 @@ wait_for_docker
 
 jobs=()
 [[ $GPU == no ]] || jobs+=(driver)
+((LOCAL_SSDS == 0)) || jobs+=(disks)
 container_exists || jobs+=(image)
 # The driver takes about as long as the image, and neither needs the other.
 side_by_side "${jobs[@]}"

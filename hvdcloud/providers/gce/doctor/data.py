@@ -1,0 +1,220 @@
+"""What `hvdcloud doctor` and `up` say of the data sets: their size, place and cost, and whether they fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.checks import Finding, failed, fine, warning
+from hvdcloud.errors import CapacityError, CredentialsError, UsageError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.gce.doctor.bucket import in_region, storage
+from hvdcloud.providers.gce.money import catalog, transfer
+from hvdcloud.providers.gce.settings import Settings, groups, local_ssds
+from hvdcloud.units import counted, dollars, seconds, size
+
+if TYPE_CHECKING:
+    from hvdcloud.config.data import DataConfig
+    from hvdcloud.providers.gce.doctor.permissions import Login
+
+LISTING_SECONDS = 2.0
+"""A set that takes longer to list, some 20,000 objects, is at least as large as what was listed."""
+PAGE_OBJECTS = 1000
+_GB = 2**30
+VM_IMAGE_GB = {"cos": 10, "dlvm": 50}
+"""Of the boot disk, what no data set can have."""
+CONTAINER_IMAGE_GB = 15.0
+"""What else is on the boot disk, roughly: the unpacked image, and checkpoints on their way."""
+_SCRATCH_SHARE = 0.98
+"""Of a local SSD, what ext4 leaves for files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSize:
+    """A data set, as far as it was listed."""
+
+    name: str
+    source: str
+    objects: int
+    bytes: int
+    whole: bool
+    """Its listing ended in time."""
+    shard: bool
+    """Each node gets its share."""
+    location: str
+    """`us-central1`, `us`; empty: not known."""
+
+    def bytes_of_node(self, nodes: int) -> int:
+        """What one node gets."""
+        return -(-self.bytes // nodes) if self.shard else self.bytes
+
+    def bytes_of_all(self, nodes: int) -> int:
+        """What the bucket sends."""
+        return self.bytes if self.shard else self.bytes * nodes
+
+
+def check_data(
+    login: Login, sets: Mapping[str, DataConfig], settings: Settings, *, nodes: int, region: str | None
+) -> Finding:
+    """Whether the data sets exist, may be read and fit the nodes' disks.
+
+    Args:
+        sets: those with a gs:// source.
+        region: where nodes are made first; None: not known.
+
+    Raises ApiError as the user's: Cloud Storage does not answer.
+    """
+    found = side_by_side(lambda each: _look_at(login, *each), list(sets.items()), only_reads=True)
+    measured = [each for each in found if isinstance(each, SetSize)]
+    if trouble := [each for each in found if isinstance(each, Finding)]:
+        return trouble[0]
+    said = "; ".join(_described(each, nodes=nodes, region=region) for each in measured)
+    each_node = sum(each.bytes_of_node(nodes) for each in measured)
+    rate = fetch_rate(settings, nodes=nodes)
+    takes = max(1.0, each_node / rate)
+    about = f"less than {takes:.0f} s" if takes == 1 else f"about {seconds(takes)}"
+    if not all(each.whole for each in measured):
+        about = f"more than {seconds(takes)}"
+    said += f"; {about} on each of {counted(nodes, 'node')} at {size(int(rate))}/s"
+    if problem := too_large(each_node, settings, nodes=nodes):
+        return problem
+    foreign = [each for each in measured if _rate_between(each.location, region) != 0]
+    if foreign:
+        hint = f"use a bucket in {region}, or gce.zones in {foreign[0].location}"
+        return warning(f"{said}; traffic between regions takes longer and costs money", hint=hint)
+    return fine(said)
+
+
+def too_large(each_node: int, settings: Settings, *, nodes: int) -> Finding | None:
+    """Why a node has no room for that many bytes; None: it has."""
+    room, where, hint = min(_rooms(settings, nodes=nodes), key=lambda each: each[0])
+    free = room
+    if where == "boot disk":
+        free -= CONTAINER_IMAGE_GB * _GB
+    if each_node <= free:
+        return None
+    message = f"the data sets are {size(each_node)} on each node, whose {where} has room for {size(max(0, int(free)))}"
+    needed_gb = settings.disk_gb + -(-(each_node - int(free)) // _GB)
+    larger = f"write gce.disk_gb: {-(-needed_gb // 50) * 50}"
+    hint = hint or f"{larger}, or gce.local_ssd: {-(-each_node // int(catalog.LOCAL_SSD_GB * _SCRATCH_SHARE * _GB))}"
+    if each_node <= room:
+        return warning(f"{message} beside the image, roughly", hint=hint)
+    return failed(message, hint=hint, error=CapacityError)
+
+
+def _rooms(settings: Settings, *, nodes: int) -> Iterator[tuple[float, str, str]]:
+    """Of each kind of node: bytes for data sets, what they are on, and what gives more; empty: a larger disk does."""
+    for group in groups(settings, range(nodes)):
+        if disks := local_ssds(settings, group.kind):
+            machine = catalog.machine(group.kind.machine_type)
+            more = next((count for count in machine.local_ssds if count > disks), None)
+            hint = f"write gce.local_ssd: {more}" if more else "take per_node: shard, or a larger gce.machine_type"
+            yield disks * catalog.LOCAL_SSD_GB * _SCRATCH_SHARE * _GB, f"{disks} x 375 GB of local SSD", hint
+        else:
+            hint = "" if catalog.machine(group.kind.machine_type).local_ssds else "write a larger gce.disk_gb"
+            yield (settings.disk_gb - VM_IMAGE_GB[settings.vm_image_profile]) * _GB, "boot disk", hint
+
+
+def fetch_rate(settings: Settings, *, nodes: int) -> float:
+    """Bytes a second that the slowest kind of node can write, which is less than its network brings.
+
+    https://cloud.google.com/compute/docs/disks/performance: a balanced disk takes 140 MB/s and 0.28 MB/s more for each
+    GB. https://cloud.google.com/compute/docs/disks/local-ssd#performance: a local SSD takes 350 MB/s.
+    """
+    rates = [
+        min(350e6 * disks, 1.6e9) if disks else min(140e6 + 0.28e6 * settings.disk_gb, 800e6)
+        for disks in (local_ssds(settings, group.kind) for group in groups(settings, range(nodes)))
+    ]
+    return min(rates)
+
+
+def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
+    bucket, _, folder = data.source.removeprefix("gs://").partition("/")
+    api = storage(login)
+    deadline = time.monotonic() + LISTING_SECONDS
+
+    def answer(what: str) -> Any:
+        try:
+            if what == "location":
+                return str(api.read(f"b/{bucket}", {"fields": "location"}).get("location", "")).lower()
+            prefix = {"prefix": f"{folder}/"} if folder else {}
+            fields = {"fields": "items(name,size),nextPageToken", "maxResults": PAGE_OBJECTS}
+            return _sum(api.pages(f"b/{bucket}/o", {**prefix, **fields}), deadline=deadline)
+        except ApiError as error:
+            return error
+
+    listed, location = side_by_side(answer, ("objects", "location"), only_reads=True)
+    if isinstance(listed, ApiError):
+        return _refused(login, name, data.source, listed)
+    objects, total, whole = listed
+    if not objects and whole:
+        return failed(
+            f"data.{name}: {data.source} holds no objects",
+            hint=f"hvdcloud data push DIR {data.source} uploads a folder; or correct data.{name}",
+            error=UsageError,
+        )
+    return SetSize(
+        name=name,
+        source=data.source,
+        objects=objects,
+        bytes=total,
+        whole=whole,
+        shard=data.per_node == "shard",
+        # Whoever may read objects need not be allowed to look at their bucket.
+        location="" if isinstance(location, ApiError) else location,
+    )
+
+
+def _sum(pages: Iterable[Mapping[str, Any]], *, deadline: float) -> tuple[int, int, bool]:
+    """Objects, bytes, and whether these are all."""
+    objects = total = 0
+    for page in pages:
+        files: Sequence[Mapping[str, Any]] = [each for each in page.get("items", ()) if not each["name"].endswith("/")]
+        objects, total = objects + len(files), total + sum(int(each.get("size", 0)) for each in files)
+        if page.get("nextPageToken") and time.monotonic() > deadline:
+            return objects, total, False
+    return objects, total, True
+
+
+def _refused(login: Login, name: str, source: str, error: ApiError) -> Finding:
+    bucket = source.removeprefix("gs://").partition("/")[0]
+    if error.status == 404:
+        return failed(
+            f"data.{name}: there is no bucket gs://{bucket}",
+            hint=f"correct data.{name}; or gcloud storage buckets create gs://{bucket} --project={login.project} "
+            f"--uniform-bucket-level-access, then hvdcloud data push DIR {source}",
+            error=UsageError,
+        )
+    if error.status in (401, 403):
+        return failed(
+            f"data.{name}: {login.email or 'this account'} may not list {source}",
+            hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+            f"--member={login.member} --role=roles/storage.objectViewer",
+            error=CredentialsError,
+        )
+    raise error.as_user_error(doing=f"look at {source}") from error
+
+
+def _described(data: SetSize, *, nodes: int, region: str | None) -> str:
+    """`train: 12.4 GB in 1,281 objects of gs://b/train in us-central1`."""
+    least = "" if data.whole else "at least "
+    where = f" in {data.location}" if data.location else ""
+    said = f"{data.name}: {least}{size(data.bytes)} in {counted(data.objects, 'object')} of {data.source}{where}"
+    said += ", each node its share" if data.shard and nodes > 1 else ""
+    rate = _rate_between(data.location, region)
+    if rate == 0:
+        return said
+    if rate is None:
+        return f"{said}, and what traffic to {region} costs is not known"
+    cost = dollars(rate * data.bytes_of_all(nodes) / _GB)
+    return f"{said}, whose traffic to {region} costs {least}{cost} ({dollars(rate)}/GB) at every fetch"
+
+
+def _rate_between(location: str, region: str | None) -> float | None:
+    """Dollars a GB; 0 where one of the two is not known."""
+    if not location or region is None or in_region(location, region):
+        return 0.0
+    return transfer.dollars_per_gb(location, region)

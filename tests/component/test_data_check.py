@@ -1,0 +1,131 @@
+"""What doctor says of data sets, from a stand-in of Cloud Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+
+from hvdcloud.checks import Finding, Status
+from hvdcloud.config.data import DataConfig
+from hvdcloud.errors import CapacityError, CredentialsError, NodeError, UsageError
+from hvdcloud.providers.gce.doctor import data
+from hvdcloud.providers.gce.doctor.permissions import Login
+from hvdcloud.storage.open import open_bucket
+from tests.standins.storage import StorageServer, running_server
+from tests.support.gce_requests import settings
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageServer]:
+    """A bucket with two data sets."""
+    with running_server(tmp_path) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        bucket = open_bucket("gs://bucket")
+        for number in range(5):
+            bucket.write(f"imagenet/train/{number}.tfrecord", bytes(1000))
+        bucket.write("imagenet/train-2/0.tfrecord", bytes(7))
+        bucket.write("imagenet/val/0.tfrecord", bytes(500))
+        yield server
+
+
+def check(*, nodes: int = 2, region: str | None = "us-central1", **sets: str | dict[str, str]) -> Finding:
+    login = Login(credentials=AnonymousCredentials(), project="lab", endpoint=None)
+    configured = {name: DataConfig.model_validate(each) for name, each in sets.items()}
+    return data.check_data(login, configured, settings(), nodes=nodes, region=region)
+
+
+def test_size_and_time_are_said(server: StorageServer) -> None:
+    found = check(train="gs://bucket/imagenet/train", val="gs://bucket/imagenet/val")
+    assert found.status is Status.OK
+    assert found.message == (
+        "train: 5.0 kB in 5 objects of gs://bucket/imagenet/train in us; "
+        "val: 500 B in 1 object of gs://bucket/imagenet/val in us; less than 1 s on each of 2 nodes at 168.0 MB/s"
+    )
+
+
+def test_a_shard_is_a_share_on_each_node(server: StorageServer) -> None:
+    server.settings["location"] = "EUROPE-WEST4"
+    found = check(train={"source": "gs://bucket/imagenet/train", "per_node": "shard"}, region="europe-west1")
+    assert "europe-west4, each node its share, whose traffic to europe-west1 costs " in found.message
+    [whole, shard] = [
+        data.SetSize(name="a", source="", objects=1, bytes=101, whole=True, shard=each, location="")
+        for each in (False, True)
+    ]
+    assert (whole.bytes_of_node(2), whole.bytes_of_all(2)) == (101, 202)
+    assert (shard.bytes_of_node(2), shard.bytes_of_all(2)) == (51, 101)
+
+
+@pytest.mark.parametrize(
+    ("location", "region", "says"),
+    [
+        (
+            "EUROPE-WEST4",
+            "europe-west1",
+            "whose traffic to europe-west1 costs less than $0.01 ($0.02/GB) at every fetch",
+        ),
+        ("US-EAST1", "asia-east1", "and what traffic to asia-east1 costs is not known"),
+    ],
+)
+def test_a_bucket_in_another_region_is_warned_of_with_what_it_costs(
+    server: StorageServer, location: str, region: str, says: str
+) -> None:
+    server.settings["location"] = location
+    found = check(train="gs://bucket/imagenet/train", region=region)
+    assert found.status is Status.WARNING
+    assert says in found.message
+    assert found.hint == f"use a bucket in {region}, or gce.zones in {location.lower()}"
+
+
+@pytest.mark.parametrize(("location", "region"), [("US", "us-east4"), ("US-EAST1", None), ("us-east4", "us-east4")])
+def test_a_bucket_that_is_there_or_nobody_knows_where_costs_nothing(
+    server: StorageServer, location: str, region: str | None
+) -> None:
+    server.settings["location"] = location
+    assert check(train="gs://bucket/imagenet/train", region=region).status is Status.OK
+
+
+def test_a_set_that_takes_long_to_list_is_at_least_as_large_as_what_was_listed(
+    server: StorageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "PAGE_OBJECTS", 2)
+    assert check(train="gs://bucket/imagenet/train").message.startswith("train: 5.0 kB in 5 objects ")
+    monkeypatch.setattr(data, "LISTING_SECONDS", 0.0)
+    found = check(train="gs://bucket/imagenet/train")
+    assert found.message.startswith("train: at least 2.0 kB in 2 objects of gs://bucket/imagenet/train")
+    assert "; more than 1.0 s on each of 2 nodes" in found.message
+
+
+def test_what_is_not_there_is_refused_with_what_puts_it_there(server: StorageServer) -> None:
+    found = check(train="gs://bucket/imagenet/trian", val="gs://bucket/imagenet/val")
+    assert (found.status, found.error) == (Status.FAILED, UsageError)
+    assert found.message == "data.train: gs://bucket/imagenet/trian holds no objects"
+    assert "hvdcloud data push DIR gs://bucket/imagenet/trian" in found.hint
+    found = check(train="gs://nowhere/imagenet")
+    assert (found.status, found.error) == (Status.FAILED, UsageError)
+    assert found.message == "data.train: there is no bucket gs://nowhere"
+    assert "gcloud storage buckets create gs://nowhere" in found.hint
+
+
+def test_what_may_not_be_listed_is_refused_with_what_its_owner_can_do(server: StorageServer) -> None:
+    server.fault(action={"status": 403}, method="GET", path="/o", times=9)
+    found = check(train="gs://bucket/imagenet/train")
+    assert (found.status, found.error) == (Status.FAILED, CredentialsError)
+    assert "add-iam-policy-binding gs://bucket" in found.hint
+    assert "--role=roles/storage.objectViewer" in found.hint
+
+
+def test_what_does_not_fit_is_a_lack_of_capacity(server: StorageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "VM_IMAGE_GB", {"cos": 100})
+    found = check(train="gs://bucket/imagenet/train")
+    assert (found.status, found.error) == (Status.FAILED, CapacityError)
+    assert found.hint == "write gce.disk_gb: 150, or gce.local_ssd: 1"
+
+
+def test_a_service_that_fails_is_no_answer(server: StorageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvdcloud.providers.gce.doctor.permissions.RETRY_SECONDS", 0.1)
+    server.fault(action={"status": 503}, method="GET", path="/o", times=99)
+    with pytest.raises(NodeError, match="look at gs://bucket/imagenet/train"):
+        check(train="gs://bucket/imagenet/train")
