@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.local import view
+from hvdcloud.providers.engine import view
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
 from hvdcloud.providers.base import NodeProgress, OnProgress
-from hvdcloud.providers.local import view
+from hvdcloud.providers.engine import view
 
 START_ATTEMPTS = 5
 
@@ -77,15 +77,16 @@ class Maker:
     def _create_container(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError, ImageNotFound
 
+        published = "publish" in body
         host_config = self._api.create_host_config(
-            port_bindings={SSH_PORT: ("127.0.0.1",)},
+            port_bindings={SSH_PORT: ("127.0.0.1",)} if published else None,
             binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
             shm_size=body["shm_size"],
             tmpfs=dict(body["tmpfs"]),
             cap_drop=list(body["cap_drop"]),
             cap_add=list(body["cap_add"]),
             security_opt=list(body["security_opt"]),
-            extra_hosts=dict(body["extra_hosts"]),
+            extra_hosts=dict(body.get("extra_hosts", {})),
             network_mode=body["network"],
         )
         try:
@@ -95,9 +96,11 @@ class Maker:
                 hostname=body["hostname"],
                 labels=dict(body["labels"]),
                 environment=dict(body["environment"]),
-                ports=[SSH_PORT],
+                ports=[SSH_PORT] if published else None,
                 host_config=host_config,
-                networking_config={"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}},
+                networking_config=(
+                    {"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}} if published else None
+                ),
             )
         except ImageNotFound:
             raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None
