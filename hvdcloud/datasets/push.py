@@ -126,7 +126,8 @@ def identical(
     unread = [
         file for file in files if not (index.get(file.name, file.signature) and _stored(objects[file.name], stored))
     ]
-    progress.begin("comparing", sum(file.size for file in unread))
+    if unread:
+        progress.begin("comparing", sum(file.size for file in unread))
 
     def read(file: LocalFile) -> tuple[str, str]:
         info = objects[file.name]
@@ -174,7 +175,8 @@ def send(
 
     Raises CredentialsError, BucketUnreachableError or CapacityError: no other file would fare better.
     """
-    progress.begin("sending", sum(file.size for file in files))
+    if files:
+        progress.begin("sending", sum(file.size for file in files))
 
     def upload(file: LocalFile) -> tuple[str, ObjectInfo | None]:
         path = root / file.name

@@ -32,7 +32,7 @@ from random import Random
 import horovod.tensorflow.keras as hvd
 import numpy as np
 import tensorflow as tf
-from horovod.tensorflow.functions import allgather_object, broadcast_variables
+from horovod.tensorflow import allgather_object, broadcast_variables
 
 SIZE = 16  # pixels along a side
 RECORD = 1 + SIZE * SIZE  # bytes: the label, then the pixels
