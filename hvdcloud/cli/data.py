@@ -25,7 +25,7 @@ data_app = typer.Typer(help="Upload and check data sets.", no_args_is_help=True,
 def push(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the files.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="gs://BUCKET[/PREFIX] or file:///DIR.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where it goes: gs://BUCKET[/PREFIX] or file:///DIR.")],
     private: Annotated[bool, typer.Option("--private", help="Send files that look like credentials, too.")] = False,
 ) -> None:
     """Upload a folder as a data set, and verify every file.
