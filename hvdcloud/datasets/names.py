@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from hvdcloud.checkpoints.names import refusals
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import check_name
 
@@ -19,6 +20,7 @@ class Problem(Enum):
     """What is wrong with a name."""
 
     UNSAFE = "no file below a folder can have this name"
+    REPOSITORY = "would make a repository, whose configuration can run commands, or is hvdcloud's own"
     ALSO_FOLDER = "is a file and a folder"
     CASE = "differs only by case, which a case-insensitive disk cannot hold"
     LINK = "is a link"
@@ -64,6 +66,8 @@ def problems_of(names: Iterable[str]) -> Iterator[NameProblem]:
         folders.update(folders_above(name, known=folders))
         if (other := folded.setdefault(_folded(name), name)) != name:
             yield NameProblem(problem=Problem.CASE, names=(other, name))
+    for name in sorted(refusals(files)):
+        yield NameProblem(problem=Problem.REPOSITORY, names=(name,))
     for name in sorted(files & folders):
         yield NameProblem(problem=Problem.ALSO_FOLDER, names=(name,))
     # Of folders that differ by case their files do too, unless they have different names.

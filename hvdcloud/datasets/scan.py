@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdcloud.checkpoints.names import refusals
 from hvdcloud.datasets.names import NameProblem, Problem, is_safe
 from hvdcloud.private_files import private_part
 from hvdcloud.storage.base import PARTIAL_SUFFIX
@@ -83,7 +84,9 @@ def scan(root: Path, *, prefix: str = "", private: bool = False) -> FolderScan:
                 left_out.append(NameProblem(problem=problem, names=(name,)))
             else:
                 files.append(LocalFile(name, Signature.of(entry.stat(follow_symlinks=False))))
-    files.sort(key=lambda file: file.name)
+    refused = refusals(file.name for file in files)
+    left_out += [NameProblem(problem=Problem.REPOSITORY, names=(name,)) for name in refused]
+    files = sorted((file for file in files if file.name not in refused), key=lambda file: file.name)
     left_out.sort(key=lambda each: each.names)
     return FolderScan(files=files, left_out=left_out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -162,11 +163,23 @@ def test_without_the_right_to_write_it_ends_at_once(project: Project, server: St
 
 def test_a_file_that_changes_meanwhile_is_named_and_the_rest_is_sent(project: Project, server: StorageServer) -> None:
     train = fill(project.folder / "train", {**some(10), "zz.log": b"a" * 50})
-    server.fault(path=UPLOAD, action={"delay": 1.0}, times=5)
-    with project.started("data", "push", "train", "gs://bucket/train", "--json") as process:
-        until(lambda: uploads(server), seconds=60, what="the first upload")
-        (train / "zz.log").write_bytes(b"b" * 60)
-        out, _ = process.communicate(timeout=120)
+    server.fault(path=UPLOAD, action={"delay": 0.5}, times=10)
+    ended = threading.Event()
+
+    def log() -> None:
+        with (train / "zz.log").open("ab") as file:
+            while not ended.wait(0.01):
+                file.write(b"a line\n")
+                file.flush()
+
+    writer = threading.Thread(target=log)
+    writer.start()
+    try:
+        with project.started("data", "push", "train", "gs://bucket/train", "--json") as process:
+            out, _ = process.communicate(timeout=120)
+    finally:
+        ended.set()
+        writer.join()
     document = json.loads(out[out.index("{\n") :])
     assert document["exit_code"] == 9, out
     assert "zz.log changed" in document["error"]["details"]

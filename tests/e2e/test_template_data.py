@@ -1,4 +1,5 @@
-"""The templates with data really learn from the shards that they write, in one container with slots on localhost."""
+"""The templates with data really learn from the shards that they write: in one container with slots on localhost, and
+as a launch of two nodes that mount them."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 from docker.models.containers import Container
 
 import hvdcloud
+from tests.support.harness import labelled, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -98,13 +101,13 @@ def execute(container: Container, script: str) -> str:
     return text
 
 
-def train(container: Container, ranks: int, *arguments: str, watch: str = "") -> str:
+def train(container: Container, ranks: int, *arguments: str, folder: str, watch: str = "") -> str:
     script = "train.py"
     if watch:
         script = "/tmp/watch.py"
         execute(container, f"cat > {script} <<'END'\n{watch}\nEND")
     launcher = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
-    where = f"HVDCLOUD_CHECKPOINT_DIR=/tmp/ranks-{ranks}"
+    where = f"HVDCLOUD_CHECKPOINT_DIR=/tmp/{folder}"
     return execute(container, shlex.join(["env", where, *launcher, "python", script, *arguments]))
 
 
@@ -130,7 +133,7 @@ def every_image_once(output: str, ranks: int, epochs: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 def test_every_image_is_seen_once_an_epoch_by_any_number_of_ranks(torch: Container, ranks: int) -> None:
-    output = train(torch, ranks, "--epochs", "2", "--batch-size", "32", watch=WATCH)
+    output = train(torch, ranks, "--epochs", "2", "--batch-size", "32", folder=f"ranks-{ranks}", watch=WATCH)
     every_image_once(output, ranks, epochs=2)
     orders = [seen(output, "train", epoch)[0][1] for epoch in (0, 1)]
     assert orders[0] != orders[1]
@@ -138,12 +141,12 @@ def test_every_image_is_seen_once_an_epoch_by_any_number_of_ranks(torch: Contain
 
 
 def test_it_learns_and_continues_after_its_checkpoints(torch: Container) -> None:
-    first = train(torch, 3, "--epochs", "4", "--lr", "0.03")
+    first = train(torch, 3, "--epochs", "8", "--batch-size", "16", folder="learns")
     last = FINAL.search(first.strip().splitlines()[-1])
     assert last, first
     assert int(last[3]) == 3
-    again = train(torch, 3, "--epochs", "5", "--lr", "0.03")
-    assert "resumed from checkpoint-004.pt: 4 epochs are done" in again
+    again = train(torch, 3, "--epochs", "9", "--batch-size", "16", folder="learns")
+    assert "resumed from checkpoint-008.pt: 8 epochs are done" in again
     last = FINAL.search(again.strip().splitlines()[-1])
     assert last, again
     assert float(last[1]) >= 0.9
@@ -160,7 +163,7 @@ def test_ranks_of_nodes_with_shards_of_their_own_share_them(torch: Container) ->
     execute(torch, split)
     own = "import os\nos.environ['HVDCLOUD_DATA'] = '/tmp/node-' + os.environ['HOROVOD_RANK']\n"
     local = "import horovod.torch as hvd\nhvd.local_rank, hvd.local_size = lambda: 0, lambda: 1\n"
-    output = train(torch, 2, "--epochs", "1", "--batch-size", "32", watch=own + local + WATCH)
+    output = train(torch, 2, "--epochs", "1", "--batch-size", "32", folder="shards", watch=own + local + WATCH)
     found = seen(output, "train", 0)
     assert sorted(len(images) for _, images in found) == [IMAGES // 3, IMAGES * 2 // 3]
     assert len({image for _, images in found for image in images}) == IMAGES
@@ -174,13 +177,37 @@ def test_without_data_it_says_how_to_make_some(torch: Container) -> None:
 
 
 def test_keras_sees_every_image_once_learns_and_continues(keras: Container) -> None:
-    output = train(keras, 2, "--epochs", "3", "--batch-size", "32", "--lr", "0.03", watch=WATCH_NUMPY)
+    output = train(keras, 2, "--epochs", "3", "--batch-size", "32", "--lr", "0.03", folder="keras", watch=WATCH_NUMPY)
     last = FINAL.search(output.strip().splitlines()[-1])
     assert last, output
     assert float(last[1]) >= 0.8, output
     assert "weights are equal on 2 ranks" in output
     # The dataset may have begun with the epoch after the last one.
     every_image_once(output, 2, epochs=2)
-    again = train(keras, 2, "--epochs", "4", "--batch-size", "32", "--lr", "0.03")
+    again = train(keras, 2, "--epochs", "4", "--batch-size", "32", "--lr", "0.03", folder="keras")
     assert "resumed from checkpoint-003.keras: 3 epochs are done" in again
     assert FINAL.search(again.strip().splitlines()[-1])
+
+
+def test_two_nodes_train_on_a_folder_of_this_machine(tmp_path: Path, engine: Any, image: str) -> None:
+    project = project_in(tmp_path, "t-data")
+    for path in project.folder.iterdir():
+        path.unlink()
+    try:
+        wrote = project.hvdcloud("init", "--template", "torch-data", "--name", project.name)
+        assert wrote.out.endswith("\nnext: python make_data.py && hvdcloud launch\n")
+        # What the image of these tests has.
+        project.write("requirements.txt", "scikit-learn\n")
+        subprocess.run([sys.executable, "make_data.py", "--shards", "60"], cwd=project.folder, check=True, timeout=60)
+        assert (
+            "✓ 2 data sets, all readable · each of 2 nodes needs 0 B of its disk"
+            in project.hvdcloud("data", "check").out
+        )
+        ended = project.hvdcloud("launch", "python", "train.py", "--epochs", "3", "--batch-size", "32")
+        assert "training on 3840 images, testing on 448, 2 ranks" in ended.out
+        assert re.search(r"final: accuracy \d\.\d+, \d+ images/s, 2 ranks", ended.out), ended.out
+        assert re.match(r"✓ t-data trained: accuracy \d", ended.out.splitlines()[-1]), ended.out
+    finally:
+        if left := labelled(engine, project.name):
+            project.hvdcloud("down", "--force")
+    assert left == []

@@ -84,6 +84,8 @@ def test_of_a_folder_goes_what_can_be_an_object_and_the_rest_is_named(tmp_path: 
     (tmp_path / "key.pem").write_text(KEY)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text("")
     found = scan(tmp_path)
     assert [each.name for each in found.files] == ["a!", "a/b/x.png"]
     assert found.bytes == 1
@@ -97,7 +99,9 @@ def test_of_a_folder_goes_what_can_be_an_object_and_the_rest_is_named(tmp_path: 
         "latin-\udce9": Problem.UNSAFE,
         "key.pem": Problem.PRIVATE,
         ".ssh/config": Problem.PRIVATE,
+        ".git/config": Problem.REPOSITORY,
     }
+    assert list(problems_of([".git/config"])) == [NameProblem(problem=Problem.REPOSITORY, names=(".git/config",))]
     assert {each.name for each in scan(tmp_path, private=True).files} >= {"key.pem", ".ssh/config"}
     links = [each for each in found.left_out if each.problem is Problem.LINK]
     assert [each.names for each in links_out(tmp_path, links)] == [("out",)]
