@@ -193,6 +193,7 @@ _AFTER_INTERRUPT = {
     "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
     "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
     "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
+    "data": ("the check is stopped; nothing was changed", "hvdcloud data check starts again"),
     "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
 }
 """What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""
