@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket, ObjectInfo
 
 _NAMED = 5
+_PLAIN = re.compile(r"[a-z]+://[-\w./%+~@=]+")
+"""What YAML takes for a text as it is."""
 _INCOMPLETE = (Problem.UNREADABLE, Problem.UNSAFE)
 """What a folder holds and its data set in the bucket should too."""
 
@@ -58,7 +62,7 @@ class DataPushResult:
     @property
     def yaml(self) -> str:
         """The lines for hvdcloud.yaml."""
-        return f"data:\n  {self.name}: {self.url}"
+        return f"data:\n  {self.name}: {self.url if _PLAIN.fullmatch(self.url) else json.dumps(self.url)}"
 
 
 class DataPushError(CheckpointError):
@@ -74,6 +78,7 @@ class _Plan:
     """What there is on both sides."""
 
     root: Path
+    url: str
     bucket: Bucket
     found: FolderScan
     objects: dict[str, ObjectInfo]
@@ -141,7 +146,7 @@ def _plan(console: Console, folder: Path, url: str, *, private: bool) -> _Plan:
     if comparison.extra:
         number = counted(len(comparison.extra), "object")
         console.warn(f"{url} has {number} that {folder} has not, which nodes get too: {_named(comparison.extra)}")
-    return _Plan(root=root, bucket=bucket, found=found, objects=objects, comparison=comparison)
+    return _Plan(root=root, url=url, bucket=bucket, found=found, objects=objects, comparison=comparison)
 
 
 def _push(plan: _Plan, *, index: ChecksumIndex, stored: ChecksumIndex, progress: Progress, pushed: Pushed) -> None:
@@ -227,9 +232,9 @@ def _result(plan: _Plan, pushed: Pushed, *, seconds: float) -> DataPushResult:
     failed = [each.text for each in incomplete]
     failed += [each.error.message for each in sorted(pushed.failed, key=lambda each: each.name)]
     return DataPushResult(
-        name=set_name(plan.bucket.url.rstrip("/") if "/" in plan.bucket.url.partition("://")[2] else plan.root.name),
+        name=set_name(plan.url if "/" in plan.url.partition("://")[2] else plan.root.name),
         folder=plan.root,
-        url=plan.bucket.url,
+        url=plan.url,
         files=len(present),
         bytes=sum(file.size for file in present),
         files_sent=len(pushed.sent),

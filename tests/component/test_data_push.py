@@ -249,6 +249,15 @@ def test_a_folder_as_the_bucket_is_read_once_only(project: Project) -> None:
     )
 
 
+@pytest.mark.parametrize("place", ["gs://bucket/my # sets: 1", "file"])
+def test_the_lines_that_it_prints_are_those_of_a_configuration(project: Project, place: str) -> None:
+    fill(project.folder / "train", {"a": b"1"})
+    url = (project.folder / "my # copy: 50 %").as_uri() if place == "file" else place
+    out = project.hvdcloud("data", "push", "train", url).out
+    project.write("hvdcloud.yaml", "name: digits\n" + "\n".join(out.splitlines()[:2]) + "\n")
+    assert "✓ 1 data set, all readable" in project.hvdcloud("data", "check").out
+
+
 def test_check_tells_sizes_shares_and_what_is_wrong(project: Project, server: StorageServer) -> None:
     fill(project.folder / "train", {"a": b"1" * 5000, "b": b"2", "c": b"3"})
     project.hvdcloud("data", "push", "train", "gs://bucket/train")

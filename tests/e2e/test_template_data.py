@@ -190,7 +190,7 @@ def test_keras_sees_every_image_once_learns_and_continues(keras: Container) -> N
 
 
 def test_two_nodes_train_on_a_folder_of_this_machine(tmp_path: Path, engine: Any, image: str) -> None:
-    project = project_in(tmp_path, "t-data")
+    project = project_in(tmp_path, "t-template")
     for path in project.folder.iterdir():
         path.unlink()
     try:
@@ -206,7 +206,7 @@ def test_two_nodes_train_on_a_folder_of_this_machine(tmp_path: Path, engine: Any
         ended = project.hvdcloud("launch", "python", "train.py", "--epochs", "3", "--batch-size", "32")
         assert "training on 3840 images, testing on 448, 2 ranks" in ended.out
         assert re.search(r"final: accuracy \d\.\d+, \d+ images/s, 2 ranks", ended.out), ended.out
-        assert re.match(r"✓ t-data trained: accuracy \d", ended.out.splitlines()[-1]), ended.out
+        assert re.match(r"✓ t-template trained: accuracy \d", ended.out.splitlines()[-1]), ended.out
     finally:
         if left := labelled(engine, project.name):
             project.hvdcloud("down", "--force")
