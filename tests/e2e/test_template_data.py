@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
-IMAGES, TESTED = 1920, 192  # 30 shards, which 4 ranks do not divide, and 3
+IMAGES, TESTED = 1920, 192  # 30 shards, which 7 ranks do not divide, nor their images; and 3
 # Runs train.py with a loader that prints what each rank sees: shard and place of every image, by its bytes.
 WATCH = """
 import hashlib, sys
@@ -131,7 +131,7 @@ def every_image_once(output: str, ranks: int, epochs: int) -> None:
         assert max(counts) - min(counts) <= 1
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 7])
+@pytest.mark.parametrize("ranks", [2, 7])
 def test_every_image_is_seen_once_an_epoch_by_any_number_of_ranks(torch: Container, ranks: int) -> None:
     output = train(torch, ranks, "--epochs", "2", "--batch-size", "32", folder=f"ranks-{ranks}", watch=WATCH)
     every_image_once(output, ranks, epochs=2)
