@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, image, money, project, runs, setup, top
+from hvdcloud.cli import cluster, data, image, money, project, runs, setup, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 # In the order of `hvdcloud --help`, by its headings.
 _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
-    "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
+    "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push, data.data_app),
     "Look": (cluster.status, top.top, runs.logs, runs.report, cluster.list_clusters, cluster.ssh),
     "Clean up": (runs.stop, runs.pull, cluster.down),
     "Cloud": (setup.setup, money.offers, money.prices_app),
 }
-_NAMES: dict[object, str] = {cluster.list_clusters: "list", project.config_app: "config", money.prices_app: "prices"}
+_NAMES: dict[object, str] = {
+    cluster.list_clusters: "list",
+    project.config_app: "config",
+    data.data_app: "data",
+    money.prices_app: "prices",
+}
 
 
 class CommandLine(TyperGroup):
@@ -188,6 +193,7 @@ _AFTER_INTERRUPT = {
     "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
     "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
     "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
+    "data": ("the check is stopped; nothing was changed", "hvdcloud data check starts again"),
     "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
 }
 """What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""

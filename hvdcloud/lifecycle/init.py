@@ -16,9 +16,10 @@ from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
 from hvdcloud.training_script import CHECKPOINT_DIR, TrainingScript, read_script, training_scripts
 
-TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic")
+TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data")
 _TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
 _REQUIREMENTS = "requirements.txt"
+_MAKE_DATA = "make_data.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class InitResult:
         choices: what hvdcloud.yaml says of an existing script.
         notes: what that script lacks.
         gpus: of each node.
+        before: commands to type before the first run.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class InitResult:
     choices: Sequence[Choice] = ()
     notes: Sequence[str] = ()
     gpus: int
+    before: Sequence[str] = ()
 
 
 def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0) -> InitResult:
@@ -60,17 +63,26 @@ def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0)
         gpus: of each node; 0: nodes without GPUs.
 
     Raises:
-        UsageError: no such template, or a file exists already.
+        UsageError: no such template, a file exists already, or GPUs for a template whose data is on this machine.
     """
     contents = _template(template or "torch")
     kept = [entry for entry in contents if (folder / entry).exists()]
     if kept not in ([], [GITIGNORE]) or template is None:
         _refuse_beside(folder, kept)
     name = name or _name_from(folder)
-    contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], {"name": name}, gpus=gpus)
+    values = {"name": name}
+    if makes_data := _MAKE_DATA in contents:
+        if gpus:
+            message = f"template {template} trains on a folder of this machine, which nodes with GPUs do not have"
+            hint = f"hvdcloud init --template {template}; a comment in its hvdcloud.yaml says how data get to a bucket"
+            raise UsageError(message, hint=hint)
+        # A file may name no folder by a path that depends on where it is read.
+        values |= {f"data.{each}": (folder.resolve() / "data" / each).as_uri() for each in ("train", "test")}
+    contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], values, gpus=gpus)
     contents = {entry: text for entry, text in contents.items() if entry not in kept}
     _write(folder, contents)
-    return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus)
+    before = [f"python {_MAKE_DATA}"] if makes_data else []
+    return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus, before=before)
 
 
 def init_script(

@@ -100,13 +100,21 @@ class Bucket(Protocol):
     def stat(self, name: str) -> ObjectInfo | None: ...
 
     def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+        self,
+        path: Path,
+        name: str,
+        *,
+        if_generation: int | None = None,
+        crc32c: str | None = None,
+        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
         """Store a file, and hash it while it is read for that.
 
         Args:
             if_generation: replace only this generation; 0: only where there is no such object.
             crc32c: what the bytes must be. With it, a file that changes on the way is refused.
+            on_read: called with the number of bytes whenever some were read to be sent, in the caller's thread; what is
+                sent again counts once. With it there is no SHA-256, and nothing is kept for one.
 
         Raises ChangedWhileUploadingError: the bytes read are not those of `crc32c`, and the object is untouched;
         PreconditionError: `if_generation` does not hold.

@@ -225,7 +225,13 @@ class FolderBucket:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+        self,
+        path: Path,
+        name: str,
+        *,
+        if_generation: int | None = None,
+        crc32c: str | None = None,
+        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
         with Sha256(keep=KEPT) as sha:
 
@@ -235,8 +241,8 @@ class FolderBucket:
                     with open_plain(path) as source:
                         while data := source.read(CHUNK):
                             crc.update(data)
-                            sha.update(data)
                             out.write(data)
+                            on_read(len(data)) if on_read else sha.update(data)
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.ELOOP):
                         raise
@@ -248,7 +254,7 @@ class FolderBucket:
                 return crc
 
             info = self._store(name, copy, if_generation=if_generation)
-            return replace(info, sha256=sha.text())
+            return info if on_read else replace(info, sha256=sha.text())
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         def copy(out: IO[bytes]) -> Crc32c:

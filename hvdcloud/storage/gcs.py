@@ -240,20 +240,26 @@ class GcsBucket:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+        self,
+        path: Path,
+        name: str,
+        *,
+        if_generation: int | None = None,
+        crc32c: str | None = None,
+        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
         sha256 = ""
 
         def send(blob: Any, **options: Any) -> None:
             nonlocal sha256
             with open_plain(path) as file, Sha256(keep=KEPT) as sha:
-                source = _HashedFile(file, sha)
+                source = _WatchedFile(file, (lambda data: on_read(len(data))) if on_read else sha.update)
                 size = os.fstat(file.fileno()).st_size
                 try:
                     blob.upload_from_file(source, size=size, **options)
                 finally:
                     # Also where only the answer was lost, and the object is there.
-                    sha256 = sha.text() if source.hashed == size else ""
+                    sha256 = sha.text() if source.seen == size and on_read is None else ""
 
         vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
         try:
@@ -384,21 +390,21 @@ class GcsBucket:
         return CheckpointError(f"{what} failed: {_short(error)}", hint="type the command again with --verbose")
 
 
-class _HashedFile:
-    """A file that is hashed as the library reads it, from its start on; what it would read again counts once."""
+class _WatchedFile:
+    """A file that is seen as the library reads it, from its start on; what it would read again is seen once."""
 
-    def __init__(self, file: FileIO, sha: Sha256) -> None:
+    def __init__(self, file: FileIO, see: Callable[[bytes], None]) -> None:
         self._file = file
-        self._sha = sha
-        self.hashed = 0
+        self._see = see
+        self.seen = 0
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int = -1) -> bytes:
         start = self._file.tell()
         data = self._file.read(size) or b""
-        if start == self.hashed:
-            self._sha.update(data)
-            self.hashed += len(data)
+        if start == self.seen:
+            self._see(data)
+            self.seen += len(data)
         return data
 
 

@@ -59,7 +59,7 @@ def test_help_names_every_command(project: Project) -> None:
     out = project.hvdcloud("--help").out
     for command in (
         "init", "build", "push", "up", "run", "logs", "stop", "status", "ssh", "pull", "down", "list", "launch",
-        "config", "doctor", "report", "offers", "prices", "setup", "resize",
+        "config", "doctor", "report", "offers", "prices", "setup", "resize", "data",
     ):  # fmt: skip
         assert f"\n  {command} " in out
 
@@ -114,7 +114,10 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("template", "framework"),
-    [("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch"), ("keras-elastic", "tensorflow")],
+    [
+        *[("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch"), ("keras-elastic", "tensorflow")],
+        *[("torch-data", "torch"), ("keras-data", "tensorflow")],
+    ],
 )
 def test_init_writes_the_template_that_is_asked_for(project: Project, template: str, framework: str) -> None:
     project.hvdcloud("init", "x", "--template", template)

@@ -107,8 +107,8 @@ def test_the_name_alone_prints_the_help(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        ("hvdcloud init --template ", ["torch", "keras", "torch-elastic", "keras-elastic"]),
-        ("hvdcloud init --template k", ["keras", "keras-elastic"]),
+        ("hvdcloud init --template ", ["torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data"]),
+        ("hvdcloud init --template k", ["keras", "keras-elastic", "keras-data"]),
         ("hvdcloud up --provider ", ["local", "gce"]),
         ("hvdcloud --name ", ["digits", "letters"]),
         ("hvdcloud down --name ", ["digits", "letters"]),

@@ -131,6 +131,17 @@ def test_large_objects_go_up_in_chunks_and_come_down_in_slices(bucket: Bucket, t
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.parametrize("size", [0, 5, 3_000_001, 40 << 20])
+def test_an_upload_that_is_watched_tells_its_bytes_once_and_takes_no_sha256(
+    bucket: Bucket, tmp_path: Path, size: int
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(1 << 10) * (size >> 10) + b"x" * (size % (1 << 10)))
+    counts: list[int] = []
+    info = bucket.upload(source, "x", on_read=counts.append)
+    assert (sum(counts), info.size, info.sha256) == (size, size, "")
+
+
 @pytest.mark.parametrize(
     "name", ["with space", "ünïcödé/日本語.pt", "a%2Fb", "a?b#c&d=e", "+plus+", "@node-1/x", ".hidden"]
 )

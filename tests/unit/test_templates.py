@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shutil
 import sys
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +22,14 @@ from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.doctor.machine import machine_checks
+from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.init import TEMPLATES, init
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.providers import platform
 from hvdcloud.remote.code import list_code
 
-FRAMEWORKS = {"torch": "torch", "torch-elastic": "torch", "keras": "tensorflow", "keras-elastic": "tensorflow"}
+FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TEMPLATES}
+WITH_DATA = [name for name in TEMPLATES if name.endswith("-data")]
 # What the images bring (numpy comes with TensorFlow), and what packages are called when they are imported.
 IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "tensorflow": {"tensorflow", "numpy", "horovod"}}
 # What the scripts use where it is installed: requirements.txt offers it in a comment. torch and TensorFlow import
@@ -36,6 +40,11 @@ IMPORT_NAMES = {"scikit-learn": "sklearn", "pytorch-optimizer": "pytorch_optimiz
 
 @pytest.fixture(params=TEMPLATES)
 def template(request: pytest.FixtureRequest) -> Path:
+    return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
+
+
+@pytest.fixture(params=[name for name in TEMPLATES if name not in WITH_DATA])
+def template_with_charts(request: pytest.FixtureRequest) -> Path:
     return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
 
 
@@ -71,6 +80,7 @@ def test_the_template_has_all_that_a_project_needs(template: Path) -> None:
         "hvdcloud.yaml",
         "requirements.txt",
         "train.py",
+        *(["make_data.py"] if template.name in WITH_DATA else []),
     }
 
 
@@ -85,14 +95,14 @@ def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None
 def test_the_image_and_requirements_have_every_package_the_script_imports(template: Path) -> None:
     required = {IMPORT_NAMES.get(requirement.name, requirement.name) for requirement in requirements(template)}
     offered = {requirement.name for requirement in offered_requirements(template)}
-    assert offered == OPTIONAL[FRAMEWORKS[template.name]]
+    assert offered == (set() if template.name in WITH_DATA else OPTIONAL[FRAMEWORKS[template.name]])
     in_the_image = IN_THE_IMAGE[FRAMEWORKS[template.name]]
     assert imported_packages(template / "train.py") - offered == in_the_image | required
 
 
-def test_a_script_goes_without_the_packages_that_are_only_offered(template: Path) -> None:
+def test_a_script_goes_without_the_packages_that_are_only_offered(template_with_charts: Path) -> None:
     """Each of their imports stands in a `try` with `except ImportError`."""
-    tree = ast.parse((template / "train.py").read_text(encoding="utf-8"))
+    tree = ast.parse((template_with_charts / "train.py").read_text(encoding="utf-8"))
     guarded = {
         id(statement)
         for block in ast.walk(tree)
@@ -160,9 +170,9 @@ def test_the_file_shows_every_section_that_the_local_provider_uses(template: Pat
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 4])
-def test_doctor_has_nothing_to_say_of_what_init_writes(template: Path, gpus: int, tmp_path: Path) -> None:
+def test_doctor_has_nothing_to_say_of_what_init_writes(template_with_charts: Path, gpus: int, tmp_path: Path) -> None:
     """Of machines, GPUs, image and files; the project at Google is made by `hvdcloud setup`."""
-    init(tmp_path / "digits", template=template.name, name=None, gpus=gpus)
+    init(tmp_path / "digits", template=template_with_charts.name, name=None, gpus=gpus)
     config = load_config(tmp_path / "digits" / "hvdcloud.yaml", flags={"provider": "gce"}, environ={})
     assert (config.image.device, config.gce.gpu is not None) == (("cuda", True) if gpus else ("cpu", False))
     where = platform(config)
@@ -201,3 +211,46 @@ def test_checkpoints_on_the_laptop_are_not_sent_to_the_nodes(template: Path, tmp
     sent = {file.path for file in list_code(project)}
     assert {"train.py", "requirements.txt"} <= sent
     assert not any(path.startswith("checkpoints") for path in sent)
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_a_template_with_data_names_its_own_folder_whatever_that_is_called(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "my digits #1"
+    made = init(folder, template=name, name=None)
+    assert made.before == ["python make_data.py"]
+    config = load_config(folder / "hvdcloud.yaml", environ={})
+    assert {key: each.folder for key, each in config.data.items()} == {
+        "train": folder / "data" / "train",
+        "test": folder / "data" / "test",
+    }
+    assert "hvdcloud data push" in (folder / "hvdcloud.yaml").read_text()
+    with pytest.raises(UsageError, match="nodes with GPUs do not have"):
+        init(tmp_path / "other", template=name, name=None, gpus=1)
+    assert not (tmp_path / "other").exists()
+
+
+def test_both_templates_with_data_write_the_same_data() -> None:
+    folder = Path(hvdcloud.__file__).parent / "templates"
+    torch, keras = (folder / name / "make_data.py" for name in WITH_DATA)
+    assert torch.read_bytes() == keras.read_bytes()
+
+
+def test_the_data_are_the_same_each_time_and_stay_on_this_machine(tmp_path: Path) -> None:
+    source = Path(hvdcloud.__file__).parent / "templates" / "torch-data"
+    spec_of = importlib.util.spec_from_file_location("make_data", source / "make_data.py")
+    assert spec_of is not None
+    assert spec_of.loader is not None
+    made = importlib.util.module_from_spec(spec_of)
+    spec_of.loader.exec_module(made)
+    for place in ("one", "two"):
+        made.write_shards(tmp_path / place, 3, Random(1))
+    one, two = ([path.read_bytes() for path in sorted((tmp_path / place).iterdir())] for place in ("one", "two"))
+    assert one == two
+    assert [len(shard) for shard in one] == [64 * 257] * 3
+    assert len(set(one)) == 3
+    assert {shard[record] for shard in one for record in range(0, len(shard), 257)} == set(range(10))
+    (tmp_path / "project").mkdir()
+    shutil.copy(source / ".gitignore", tmp_path / "project")
+    (tmp_path / "project" / "data").mkdir()
+    (tmp_path / "project" / "data" / "shard-0000.bin").write_bytes(one[0])
+    assert {file.path for file in list_code(tmp_path / "project")} == {".gitignore"}
