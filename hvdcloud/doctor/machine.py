@@ -72,8 +72,8 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
             needs=("credentials",) if repository else (),
         )
     image = Once(lambda: _find_image(config, platform.processor))
-    if platform.machines() is not None:
-        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
+    if platform.machines() is not None or config.image.device == "cuda":
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine", "GPUs"))
     yield Check(name="engine", run=_engine)
     yield Check(
         name="image",
@@ -101,6 +101,8 @@ def _fit(config: Config, platform: Platform) -> Finding:
     if mismatch := platform.device_mismatch():
         return warning(mismatch.message, hint=mismatch.hint)
     gpu, image = platform.gpu(1), config.image
+    if gpu is None and image.device == "cuda":
+        return unknown("the compute capability of this machine's GPUs is not known")
     if gpu is None:
         return fine(f"no GPU, and image.device is {image.device}")
     if image.base is not None:

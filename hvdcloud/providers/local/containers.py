@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
@@ -11,6 +11,13 @@ from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.local import view
 
 START_ATTEMPTS = 5
+
+
+class MadeContainer(NamedTuple):
+    """A container that exists, and may not be started yet."""
+
+    name: str
+    id: str
 
 
 class Maker:
@@ -26,7 +33,13 @@ class Maker:
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
-        """Make a container and start it; returns its id.
+        """Make a container and start it; returns its id. Raises as `create` and `start`."""
+        made = self.create(request)
+        self.start(made)
+        return made.id
+
+    def create(self, request: Request) -> MadeContainer:
+        """Make a container without starting it.
 
         Raises NameTakenError: its name. ImageError: its image is missing. CapacityError: the disk is full.
         NodeError: the engine refuses.
@@ -35,9 +48,12 @@ class Maker:
         self._on_progress(NodeProgress(object=name, step="creating"))
         container_id = self._create_container(request.body)
         self._made.append(("container", container_id))
-        self._start(name, container_id)
-        self._on_progress(NodeProgress(object=name, step="booting"))
-        return container_id
+        return MadeContainer(name=name, id=container_id)
+
+    def start(self, made: MadeContainer) -> None:
+        """Start a container. Raises NodeError: the engine refuses. CapacityError: the disk is full."""
+        self._start(made.name, made.id)
+        self._on_progress(NodeProgress(object=made.name, step="booting"))
 
     def undo(self) -> list[str]:
         """Delete all that was made, containers before their network. Returns what resisted."""
@@ -87,6 +103,7 @@ class Maker:
             security_opt=list(body["security_opt"]),
             extra_hosts=dict(body["extra_hosts"]),
             network_mode=body["network"],
+            device_requests=body.get("device_requests"),
         )
         try:
             created = self._api.create_container(

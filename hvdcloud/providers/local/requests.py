@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import LABEL_NODE, SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.providers.base import NodeBucket
+from hvdcloud.providers.engine.gpus import LABEL_GPUS, Device
 from hvdcloud.providers.local.view import LABEL_BUCKET, LABEL_IMAGE
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
@@ -85,6 +88,22 @@ def container_requests(
         }
         requests.append(Request(object=f"container {name}", method="POST /containers/create", body=body))
     return requests
+
+
+def with_gpus(request: Request, devices: Sequence[Device], device_request: Mapping[str, Any]) -> Request:
+    """The request for a container with these GPUs, and with the label that says that it has them.
+
+    Args:
+        device_request: as `engine.gpus.device_request` makes it.
+    """
+    labels = {**request.body["labels"], LABEL_GPUS: ",".join(device.uuid for device in devices)}
+    return replace(request, body={**request.body, "labels": labels, "device_requests": [dict(device_request)]})
+
+
+def node_index(request: Request) -> int | None:
+    """The number of the node whose container is asked for; None: it is for something else."""
+    index = request.body["labels"].get(LABEL_NODE)
+    return None if index is None else int(index)
 
 
 def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:

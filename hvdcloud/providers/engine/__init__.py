@@ -1,0 +1,1 @@
+"""What nodes that are containers have in common, whichever engine they are on."""
