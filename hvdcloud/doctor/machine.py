@@ -73,7 +73,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         )
     image = Once(lambda: _find_image(config, platform.processor))
     if platform.machines() is not None or config.image.device == "cuda":
-        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine", "GPUs"))
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
     yield Check(name="engine", run=_engine)
     yield Check(
         name="image",

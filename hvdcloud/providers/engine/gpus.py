@@ -1,12 +1,13 @@
 """The GPUs of a machine with an engine: which there are, who uses them, and which nodes get which. Pure.
 
-nvidia-smi, which runs wherever the engine is, says which GPUs there are and what computes on them. Which cluster of ours
-holds one is said by labels of containers: they are the lock (gpu_lock.py), also between users, and before a job has
-touched its GPU.
+nvidia-smi, which runs wherever the engine is, says which GPUs there are and what computes on them. Which cluster of
+ours holds one is said by labels of containers: they are the lock (gpu_lock.py), also between users, and before a job
+has touched its GPU.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.units import counted, size
-from hvdcloud.visible import words
+from hvdcloud.visible import visible, words
 
 LABEL_GPUS = "hvdcloud-gpus"
 """On a container: the UUIDs of its GPUs, with commas between them."""
@@ -47,6 +48,7 @@ TOOLKIT_HINT = (
 CPU_HINT = "image.device: cpu trains without GPUs"
 
 _MIB = 1 << 20
+_UUID = re.compile(r"GPU-[-\w]+", re.ASCII)
 _CDI_KIND = "nvidia.com/gpu="
 _HOLDING = ("created", "running", "paused", "restarting")
 """States of a container in which it has its GPUs, or will have them in a moment."""
@@ -139,13 +141,13 @@ def parse_devices(output: str) -> tuple[Device, ...]:
     found = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",", 6)]
-        if len(fields) == 7 and fields[0].isdigit() and fields[1].startswith("GPU-"):
+        if len(fields) == 7 and fields[0].isdigit() and _UUID.fullmatch(fields[1]):
             index, uuid, driver, total, used, mig, name = fields
             device = Device(
                 index=int(index),
-                uuid=words(uuid),
-                name=words(name),
-                driver=words(driver),
+                uuid=uuid,
+                name=_seen(name),
+                driver=_seen(driver),
                 total_bytes=_mebibytes(total) or 0,
                 used_bytes=_mebibytes(used) or 0,
                 divided=mig == "Enabled",
@@ -159,10 +161,10 @@ def parse_processes(output: str) -> tuple[Process, ...]:
     found = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",", 3)]
-        if len(fields) == 4 and fields[0].startswith("GPU-") and fields[1].isdigit():
+        if len(fields) == 4 and _UUID.fullmatch(fields[0]) and fields[1].isdigit():
             gpu, pid, used, name = fields
             # The path of a program says little that its name does not: /home/ann/venv/bin/python3.
-            program = words(name.rpartition("/")[2] or name)
+            program = _seen(name.rpartition("/")[2] or name)
             found.append(Process(gpu=gpu, pid=int(pid), name=program, used_bytes=_mebibytes(used)))
     return tuple(found)
 
@@ -174,8 +176,13 @@ def parse_capabilities(output: str) -> dict[str, str]:
         capability, _, name = line.partition(",")
         major, _, minor = capability.strip().partition(".")
         if major.isdigit() and minor.isdigit():
-            found[f"{major}.{minor}"] = words(name.strip())
+            found[f"{major}.{minor}"] = _seen(name.strip())
     return found
+
+
+def _seen(text: str) -> str:
+    """Any user of the machine may have named a program."""
+    return visible(words(text), lines=False)
 
 
 def _mebibytes(text: str) -> int | None:
