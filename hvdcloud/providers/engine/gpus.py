@@ -141,7 +141,7 @@ def parse_devices(output: str) -> tuple[Device, ...]:
     found = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",", 6)]
-        if len(fields) == 7 and fields[0].isdigit() and _UUID.fullmatch(fields[1]):
+        if len(fields) == 7 and fields[0].isdecimal() and _UUID.fullmatch(fields[1]):
             index, uuid, driver, total, used, mig, name = fields
             device = Device(
                 index=int(index),
@@ -161,7 +161,7 @@ def parse_processes(output: str) -> tuple[Process, ...]:
     found = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",", 3)]
-        if len(fields) == 4 and _UUID.fullmatch(fields[0]) and fields[1].isdigit():
+        if len(fields) == 4 and _UUID.fullmatch(fields[0]) and fields[1].isdecimal():
             gpu, pid, used, name = fields
             # The path of a program says little that its name does not: /home/ann/venv/bin/python3.
             program = _seen(name.rpartition("/")[2] or name)
@@ -175,7 +175,7 @@ def parse_capabilities(output: str) -> dict[str, str]:
     for line in output.splitlines():
         capability, _, name = line.partition(",")
         major, _, minor = capability.strip().partition(".")
-        if major.isdigit() and minor.isdigit():
+        if major.isdecimal() and minor.isdecimal():
             found[f"{major}.{minor}"] = _seen(name.strip())
     return found
 
@@ -187,7 +187,7 @@ def _seen(text: str) -> str:
 
 def _mebibytes(text: str) -> int | None:
     """Bytes; None for `[N/A]` and the like."""
-    return int(text) * _MIB if text.isdigit() else None
+    return int(text) * _MIB if text.isdecimal() else None
 
 
 # --- who has them ---------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 # --- which node gets which ------------------------------------------------------------------------------------------
