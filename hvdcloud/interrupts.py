@@ -38,9 +38,21 @@ def interrupted_once() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """In this block `SIGNALS` are ignored: stopping half-way would leave machines behind, and it has a deadline."""
-    before = _handle_by(signal.SIG_IGN)
+def uninterrupted(tell: Callable[[], object] | None = None) -> Iterator[None]:
+    """In this block `SIGNALS` are ignored: stopping half-way would leave machines behind, and it has a deadline.
+
+    `tell` says so to the user when the first of them arrives; it is called in a thread of its own.
+    """
+    told = False
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if tell is not None and not told:
+            told = True
+            # Not here: what it prints with may be locked by the very code that this signal has interrupted.
+            threading.Thread(target=tell, daemon=True).start()
+
+    before = _handle_by(ignore if tell else signal.SIG_IGN)
     try:
         yield
     finally:

@@ -117,9 +117,10 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def image(images: Mapping[str, str]) -> str:
+def image(images: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
     """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
-    return images["image"]
+    # A test that asks for it while it runs is not known to `images`.
+    return images.get("image") or _built("torch", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,10 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
 
 def _delete(context: Context, cluster: Cluster) -> list[str]:
     deleted: list[str] = []
-    with uninterrupted(), context.console.steps() as steps:
+    with (
+        context.console.steps() as steps,
+        uninterrupted(lambda: steps.update(cluster.name, "deleting; Ctrl-C is ignored until nothing is left")),
+    ):
         _note(context, "down", cluster.id)
         steps.update(cluster.name, "deleting", after=NOTICEABLE_SECONDS)
         show = node_progress(steps)

@@ -16,12 +16,13 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stop RUN | flush | token | leave [WHY] | poweroff | idle | end-if-idle"
+    "state [RUN] | look [--offset N] | stop RUN | flush | token | data | data-state | data-fetcher | "
+    "leave [WHY] | poweroff | idle | end-if-idle"
 )
 
 
 # What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
-_FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush"}
+_FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush", "data"}
 
 
 def main(arguments: list[str]) -> int:
@@ -93,6 +94,12 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.run import control
 
         return control.take_tokens(_request(verb).get("tokens") or {})
+    if verb in ("data", "data-state", "data-fetcher"):
+        from hvdcloud.node.data import fetcher
+
+        if verb == "data":
+            return fetcher.take(_request(verb))
+        return fetcher.show() if verb == "data-state" else fetcher.main()
     if verb == "poweroff":
         from hvdcloud.node.vms import poweroff
 

@@ -78,6 +78,11 @@ def checkpoints_dir(run: str) -> Path:
     return state_dir() / "checkpoints" / check_run_id(run)
 
 
+def data_dir() -> Path:
+    """HVDCLOUD_DATA: one folder per data set, and what the fetcher keeps of them (`.hvdcloud`)."""
+    return state_dir() / "data"
+
+
 def volatile_dir() -> Path:
     """Locks, sockets and secrets: nothing that needs to outlive the container's processes."""
     return root() / "run/hvdcloud"
@@ -116,6 +121,26 @@ def supervisor_lock() -> Path:
 def activity_file() -> Path:
     """When there was last activity on this node."""
     return volatile_dir() / "activity"
+
+
+def data_fetcher_lock() -> Path:
+    """Held by the fetcher of data sets; holds its request's digest and process id."""
+    return volatile_dir() / "data.fetcher"
+
+
+def data_request_file() -> Path:
+    """What the fetcher of data sets was asked for."""
+    return volatile_dir() / "data.json"
+
+
+def data_states_file() -> Path:
+    """How far the fetcher of data sets is."""
+    return volatile_dir() / "data-states.json"
+
+
+def data_credentials_file() -> Path:
+    """Google credentials for the fetcher of data sets alone; mode 0600; gone when the sets are ready."""
+    return volatile_dir() / "data-credentials.json"
 
 
 def workspace() -> Path:

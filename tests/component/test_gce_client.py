@@ -153,7 +153,7 @@ def test_a_call_that_keeps_failing_is_given_up_after_its_time(script: Script, cl
     began = time.monotonic()
     with pytest.raises(ApiError) as raised:
         client.regions()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert raised.value.action is Action.RETRY
     assert len(script.calls) > 2
 
@@ -275,23 +275,23 @@ def test_a_global_operation_is_waited_for_where_it_is(script: Script, client: Co
 
 
 def test_waiting_ends_at_the_deadline_even_if_the_server_is_silent(script: Script, client: ComputeClient) -> None:
-    script.handler = lambda _: Reply({}, delay=5)
+    script.handler = lambda _: Reply({}, delay=60)
     began = time.monotonic()
     with pytest.raises(ApiError, match="op-1 is still RUNNING") as raised:
         client.wait(operation("RUNNING").content, deadline=began + 0.3)
     assert raised.value.reason == "deadline"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 def test_waiting_ends_soon_after_it_is_told_to_stop(script: Script, client: ComputeClient) -> None:
-    script.handler = lambda _: Reply({}, delay=5)
+    script.handler = lambda _: Reply({}, delay=60)
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
     with pytest.raises(ApiError, match="op-1 is still RUNNING") as raised:
-        client.wait(operation("RUNNING").content, deadline=began + 60, stop=stop, stop_seconds=0.2)
+        client.wait(operation("RUNNING").content, deadline=began + 120, stop=stop, stop_seconds=0.2)
     assert raised.value.reason == "stopped"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_waiting_for_trouble_to_pass_ends_when_it_is_told_to_stop(script: Script, client: ComputeClient) -> None:
@@ -300,8 +300,8 @@ def test_waiting_for_trouble_to_pass_ends_when_it_is_told_to_stop(script: Script
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
     with pytest.raises(ApiError):
-        client.wait(operation("RUNNING").content, deadline=began + 60, stop=stop)
-    assert time.monotonic() - began < 2
+        client.wait(operation("RUNNING").content, deadline=began + 120, stop=stop)
+    assert time.monotonic() - began < 20
 
 
 def test_a_server_that_answers_at_once_is_not_asked_in_a_tight_loop(script: Script, client: ComputeClient) -> None:
@@ -430,4 +430,4 @@ def test_a_list_of_256_costs_little(script: Script, client: ComputeClient) -> No
     client.instances("digits")
     began = time.monotonic()
     assert len(client.instances("digits").items) == 256
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.providers.engine.requests import CAPABILITIES, TMPFS
 from hvdcloud.providers.gce.plan import startup
-from hvdcloud.providers.local.requests import CAPABILITIES, TMPFS
 from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64

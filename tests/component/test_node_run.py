@@ -180,7 +180,7 @@ def test_an_agent_that_freezes_is_given_up_and_replaced(cluster: NodeCluster) ->
     started = time.monotonic()
 
     state = cluster.wait_done()
-    assert time.monotonic() - started < 6.0 + 2.0
+    assert time.monotonic() - started < 6.0 + 20.0
     assert (state["result"], state["nodes_lost"]) == ("lost", [])
     assert "n1" in state["reason"]
     wait_gone(rank_pids(cluster))

@@ -308,9 +308,9 @@ def test_what_a_run_could_not_upload_goes_when_a_token_has_arrived(
     let_it_end(cluster, cloud)
     gate.touch()
     until(lambda: (state := has_waiting(cluster)) and state["state"] == "finishing", seconds=20, what="nodes that wait")
-    for name in cluster.names:
-        os.kill(cluster.agent(name), 9)
-    os.kill(cluster.supervisor(), 9)
+    # The supervisor first: it would start an agent again.
+    for process in (cluster.supervisor(), *map(cluster.agent, cluster.names)):
+        os.kill(process, 9)
     for name in cluster.names:
         answer = cluster.verb(name, "flush")["runs"][RUN]
         assert answer["errors"] == [WAITS]

@@ -44,7 +44,7 @@ def lab(engine: Any, port: int) -> Iterator[Lab]:
 def left(engine: Any, network: str) -> list[str]:
     filters = {"label": f"{LABEL}={network}"}
     return [
-        *(found.name for found in engine.containers.list(all=True, filters=filters)),
+        *(found.name for found in engine.containers.list(ignore_removed=True, all=True, filters=filters)),
         *(found.name for found in engine.networks.list(filters=filters)),
         *(found.name for found in engine.volumes.list(filters=filters)),
     ]
@@ -97,7 +97,9 @@ def call(address: str, port: int = 2222) -> str:
 
 def call_from(engine: Any, lab: Lab, name: str, address: str) -> str:
     """What the server there says to that machine."""
-    (container,) = engine.containers.list(filters={"label": f"{LABEL}={lab.machines.network}", "name": f"{name}$"})
+    (container,) = engine.containers.list(
+        ignore_removed=True, filters={"label": f"{LABEL}={lab.machines.network}", "name": f"{name}$"}
+    )
     command = f"timeout 2 bash -c 'cat </dev/tcp/{address}/2222'"
     code, output = container.exec_run(["bash", "-c", command])
     return output.decode().strip() if code == 0 else "refused"

@@ -69,7 +69,7 @@ def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> It
         client = docker.DockerClient(base_url=found.docker_host)
         # What the node's own image is made on is here; of a node, only its GPUs are looked at.
         (base,) = client.images.load(engine.images.get("debian:bookworm-slim").save(named=True))
-        made = client.containers.create(base.id, ["sleep", "infinity"])
+        made = client.containers.create(base, ["sleep", "infinity"])
         made.commit("hvdcloud-test/sleeping", tag="1", changes='ENTRYPOINT ["sleep", "infinity"]\nCMD []')
         made.remove()
         yield Box(docker_host=found.docker_host, client=client, programs=programs)

@@ -153,7 +153,7 @@ def test_at_a_terminal_whatever_is_not_yes_is_no(empty: RecordsCloud, tmp_path: 
         assert "$0.92/h, at worst $2.47" in read_until(terminal, QUESTION)
         os.write(terminal, answer.encode())
         assert "t-gce was not confirmed; nothing was made" in read_until(terminal, None)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=80) == 130
     assert requested(empty) == []
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_at_the_question_ends_it(empty: RecordsCloud, tmp_path: Path) -> 
         read_until(terminal, QUESTION)
         process.send_signal(signal.SIGINT)
         assert "Traceback" not in read_until(terminal, None)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=80) == 130
     assert requested(empty) == []
 
 

@@ -57,7 +57,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlie
         assert cloud.left() == []
     assert cloud.machines
     filters = {"label": f"{LABEL}={cloud.machines.network}"}
-    assert engine.containers.list(all=True, filters=filters) == []
+    assert engine.containers.list(ignore_removed=True, all=True, filters=filters) == []
     assert engine.networks.list(filters=filters) == []
     assert engine.volumes.list(filters=filters) == []
 

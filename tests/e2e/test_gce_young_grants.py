@@ -41,7 +41,7 @@ def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Pa
         screen = Screen(process)
         screen.wait_for("not allowed to pull yet", seconds=150)
         cloud.emulator.access.settle(NODES_ACCOUNT, seconds=0)
-        assert process.wait(timeout=200) == 0, screen.text
+        assert process.wait(timeout=800) == 0, screen.text
     project.hvdcloud("down")
 
 

@@ -30,7 +30,7 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 
 def states(engine: Any, project: Project) -> set[str]:
     """Of all containers of the cluster."""
-    found = engine.containers.list(all=True, filters={"label": f"hvdcloud-cluster={project.name}"})
+    found = engine.containers.list(ignore_removed=True, all=True, filters={"label": f"hvdcloud-cluster={project.name}"})
     return {container.status for container in found}
 
 

@@ -178,7 +178,7 @@ def test_a_build_that_is_interrupted_leaves_nothing(buildkit: None, engine: Any)
         until(lambda: process.stdout.readline() == "begun\n", seconds=60, what="the build")
         until(lambda: running(seconds), seconds=10, what="the step's process")
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        process.wait(timeout=80)
     finally:
         process.kill()
         process.communicate()

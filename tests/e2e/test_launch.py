@@ -136,7 +136,7 @@ def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project,
     (project.folder / "large.bin").write_bytes(os.urandom(1 << 20) * 60)
 
     def receives_code() -> bool:
-        running = engine.containers.list(filters={"name": "t-launch-1"})
+        running = engine.containers.list(ignore_removed=True, filters={"name": "t-launch-1"})
         return bool(running and processes_in(engine, "t-launch-1", ["hvdcloud.node", "prepare"]))
 
     with project.started("launch", "--", "true") as process:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.local.requests import CAPABILITIES
+from hvdcloud.providers.engine.requests import CAPABILITIES
 from tests.support.harness import Project, labelled, project_in, until
 
 pytestmark = pytest.mark.engine

@@ -48,7 +48,7 @@ def configure(project: Project, **run: Any) -> None:
 def no_rank_is_left(project: Project, engine: Any) -> Iterator[None]:
     configure(project)
     yield
-    for container in engine.containers.list(filters={"label": f"hvdcloud-cluster={project.name}"}):
+    for container in engine.containers.list(ignore_removed=True, filters={"label": f"hvdcloud-cluster={project.name}"}):
         assert processes_in(engine, container.name, ["train.py"]) == []
         assert processes_in(engine, container.name, ["horovodrun"]) == []
 
@@ -193,7 +193,7 @@ def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_
         assert terminal.stdout is not None
         until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
         terminal.send_signal(signal.SIGHUP)
-        terminal.wait(timeout=20)
+        terminal.wait(timeout=80)
     assert terminal.returncode == 130
     status = project.hvdcloud("status", "--json").json["result"]
     assert status["runs"][-1]["state"] == "running"
@@ -202,7 +202,7 @@ def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_
     assert "hvdcloud stop" in active.err
     with project.started("logs", "-f") as follower:
         stopped = project.hvdcloud("stop", "--json").json["result"]
-        out, _ = follower.communicate(timeout=30)
+        out, _ = follower.communicate(timeout=120)
     assert stopped["state"] == "stopped"
     assert stopped["checkpoints_complete"]
     assert "[0] rank 0 trains" in out
@@ -215,7 +215,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
         assert terminal.stdout is not None
         until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
         terminal.send_signal(signal.SIGINT)
-        out, _ = terminal.communicate(timeout=20)
+        out, _ = terminal.communicate(timeout=80)
     try:
         assert terminal.returncode == 130
         assert "detached: run" in out

@@ -464,7 +464,7 @@ def test_kill_9_leaves_terraform_to_end_and_the_next_setup_continues(lab: Lab, g
         refused = lab.setup("--yes", expect=2)  # Two at once are one too many.
         assert f"project test-project is being set up by `hvdcloud setup` (process {process.pid})" in refused.err
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=40)
     with lab.project.started("setup", "--yes") as second:
         screen = Screen(second)
         screen.wait_for("the Terraform of a setup that was killed is still running")

@@ -77,7 +77,7 @@ def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) ->
             finally:
                 container.exec_run(["sh", "-c", sshd.format("CONT")])
             top.press("q")
-            assert top.process.wait(timeout=10) == 0
+            assert top.process.wait(timeout=40) == 0
         with terminal(project, "status", "--watch", "0.5") as drawn:
             drawn.wait_for(lambda text: "t-watching-1" in text and run in text and "Ctrl-C ends this" in text)
             drawn.process.send_signal(signal.SIGINT)

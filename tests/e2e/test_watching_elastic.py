@@ -81,7 +81,7 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
             until(lambda: newest_run(project)["world"] == 3, seconds=120, what="all ranks to train again")
             top.wait_for(lambda text: "of 3 ranks" not in text and "in the run" not in text, seconds=60)
             top.press("q")
-            assert top.process.wait(timeout=10) == 0
+            assert top.process.wait(timeout=40) == 0
         run = newest_run(project)
         assert run["ranks"] == 3
         members = {member["name"]: member for member in run["members"]}

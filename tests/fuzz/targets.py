@@ -27,11 +27,11 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry
 from hvdcloud.node.uploads.drain import Saved
 from hvdcloud.providers.base import ignore_progress
+from hvdcloud.providers.engine import nodes as engine
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.money import price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
-from hvdcloud.providers.local import provider as local
 from hvdcloud.remote.ssh import Answer, Session
 from hvdcloud.report.page import page
 from hvdcloud.report.record import RunRecord
@@ -306,7 +306,7 @@ def guest_attribute(data: bytes) -> None:
 def container_line(data: bytes) -> None:
     """A line of a local node's output, which may be its state."""
     try:
-        local._status((local.STATUS_PREFIX.encode() + document(data, _ATTRIBUTES)).decode(errors="replace"))
+        engine._status((engine.STATUS_PREFIX.encode() + document(data, _ATTRIBUTES)).decode(errors="replace"))
     except HvdcloudError as error:
         _error(error)
 

@@ -343,7 +343,7 @@ container_runs() {
 
 # Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
 # share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
-# No privilege but those that its sshd and the node program use: providers/local/requests.py says which is for what.
+# No privilege but those that its sshd and the node program use: providers/engine/requests.py says which is for what.
 # Secrets are in memory, never on the disk.
 # When the VM is shut down, Docker gives the container as long as it has, instead of 10 s, to upload its checkpoints.
 run_container() {

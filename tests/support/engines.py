@@ -42,7 +42,7 @@ def default_gateway(client: Any) -> str:
 
 @contextmanager
 def second_engine(
-    *, disk_mb: int | None = None, options: Sequence[str] = (), programs: Path | None = None
+    *, disk_mb: int | None = None, options: Sequence[str] = (), which: int = 0, programs: Path | None = None
 ) -> Iterator[SecondEngine]:
     """An engine in a network namespace of its own; what it holds is gone at the end.
 
@@ -51,6 +51,7 @@ def second_engine(
     Args:
         disk_mb: the size of its disk, in memory; None: a folder of this machine.
         options: more for dockerd.
+        which: tells engines from each other that one process has at the same time; 0 or 1.
         programs: a folder of programs that it finds before all others.
     """
     dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -65,7 +66,7 @@ def second_engine(
         if disk_mb is not None:
             _run("mount", "-t", "tmpfs", "-o", f"size={disk_mb}m", "none", str(data))
             stack.callback(_run, "umount", "--lazy", str(data))
-        gateway = stack.enter_context(_namespace(folder.name))
+        gateway = stack.enter_context(_namespace(folder.name, which))
         log = stack.enter_context((folder / "log").open("wb"))
         socket = folder / "docker.sock"
         # Not `ip netns exec`, which would give it a new /sys, without cgroups.
@@ -83,11 +84,11 @@ def second_engine(
 
 
 @contextmanager
-def _namespace(name: str) -> Iterator[str]:
+def _namespace(name: str, which: int) -> Iterator[str]:
     """A network namespace with a cable to this machine; yields this machine's end of it."""
-    # 198.18.0.0/15 is for tests of network devices: RFC 2544. Two addresses per process.
+    # 198.18.0.0/15 is for tests of network devices: RFC 2544. Two addresses per process and engine.
     number = 4 * (os.getpid() % 16384)
-    network = f"198.18.{number >> 8}"
+    network = f"198.{18 + which}.{number >> 8}"
     here, there = f"{network}.{(number & 255) + 1}", f"{network}.{(number & 255) + 2}"
     outer, inner = f"{name}-o"[-15:], f"{name}-i"[-15:]
     _run("ip", "netns", "add", name)

@@ -20,6 +20,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
+from tests.support.harness import PATIENCE
 
 BULK_INSERT = "compute.instances.bulkInsert"
 
@@ -81,7 +82,7 @@ class Bench:
         return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
 
     def wait(self, nodes: list[Node], *, seconds: float = 20) -> list[Node]:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
 
     def fail(self, action: dict[str, Any], **where: Any) -> None:

@@ -25,10 +25,13 @@ T = TypeVar("T")
 # On what a test makes at the engine without hvdcloud.
 TEST_LABEL = "hvdcloud-test"
 HVDCLOUD = (sys.executable, "-m", "hvdcloud")
+PATIENCE = 4.0
+"""How many times longer than on a quiet machine a test waits for what has to happen, before it fails."""
 
 
 def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
     """The first truthy thing that `probe` returns; fails the test if there is none in time."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
         found = probe()
@@ -80,13 +83,13 @@ class Project:
 
         Args:
             args: hvdcloud's.
-            timeout: seconds.
+            timeout: seconds, on a quiet machine.
             expect: the exit code; None for any.
             before: words of a program that runs hvdcloud, such as `unshare -m`.
         """
         with self._popen(before, args, stderr=subprocess.PIPE) as process:
             try:
-                out, err = process.communicate(timeout=timeout)
+                out, err = process.communicate(timeout=max(timeout, min(timeout * PATIENCE, 600.0)))
             finally:
                 process.kill()
         ended = Ended(process.returncode, out, err)
@@ -184,9 +187,9 @@ class Screen:
     def end(self, *, within: float) -> float:
         """Wait until the command has ended, and everything it printed is here. Returns how many seconds that took."""
         began = time.monotonic()
-        self._process.wait(timeout=within)
+        self._process.wait(timeout=within * PATIENCE)
         took = time.monotonic() - began
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=10 * PATIENCE)
         assert not self._reader.is_alive()
         return took
 

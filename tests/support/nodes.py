@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support.harness import until
+from tests.support.harness import PATIENCE, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of this process alone: a run's processes are found by its id, on the whole machine.
@@ -183,7 +183,7 @@ class NodeCluster:
     def verb(self, name: str, *verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A verb's answer."""
         data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
-        out, errors = self.start(name, *verb).communicate(data, timeout=60)
+        out, errors = self.start(name, *verb).communicate(data, timeout=60 * PATIENCE)
         assert out, errors.decode()
         answer: dict[str, Any] = json.loads(out.splitlines()[-1])
         return answer

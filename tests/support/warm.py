@@ -89,7 +89,7 @@ def _server() -> socket.socket:
     @atexit.register
     def end() -> None:
         ours.close()
-        process.wait(timeout=20)
+        process.wait(timeout=80)
 
     return ours
 

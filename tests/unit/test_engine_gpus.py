@@ -15,8 +15,9 @@ from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers import platform
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, Wish, access, choose, device_request, holders, shares, users
-from hvdcloud.providers.local import requests as plan
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Wish, access, choose, device_request, holders, shares, users
+from hvdcloud.providers.engine.requests import with_gpus
+from hvdcloud.providers.local.requests import container_requests
 
 # As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
 DEVICES = """\
@@ -219,7 +220,9 @@ def test_the_request_names_exactly_these_gpus() -> None:
 def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(
     info: dict[str, Any], way: Literal["cdi", "toolkit"], driver: str
 ) -> None:
-    request = plan.with_gpus(node_request(), IDLE.devices[:2], device_request(info, IDLE.devices[:2], way=way))
+    pair = IDLE.devices[:2]
+    share = GpuShare(devices=pair, request=device_request(info, pair, way=way))
+    request = with_gpus(node_request(), {0: share})
     assert request.body["labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
     sent = HostConfig("1.41", device_requests=request.body["device_requests"])["DeviceRequests"]
     assert [(each["Driver"], each["Count"]) for each in sent] == [(driver, 0)]
@@ -230,7 +233,7 @@ def node_request() -> Any:
         name="digits", id="a1b2c3", owner="ben-box", nodes=1, image="hvdcloud/x:1", bucket="file:///tmp/bucket",
         authorized_key="ssh-ed25519 AAAA", created=datetime.now(timezone.utc),
     )  # fmt: skip
-    (request,) = plan.container_requests(spec, [0])
+    (request,) = container_requests(spec, [0])
     return request
 
 

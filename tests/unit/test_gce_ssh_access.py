@@ -34,13 +34,13 @@ def test_the_first_service_that_answers_with_an_address_is_believed() -> None:
 
     def one_is_slow(url: str) -> str:
         if url != ADDRESS_URLS[1]:
-            done.wait(10)
+            done.wait(60)
         return "203.0.113.9"
 
     assert caller_source("auto", fetch=fetch) == "198.51.100.7/32"
     began = time.monotonic()
     assert caller_source("auto", fetch=one_is_slow) == "203.0.113.9/32"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     done.set()
 
 

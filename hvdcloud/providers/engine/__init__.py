@@ -1,1 +1,1 @@
-"""What nodes that are containers have in common, whichever engine they are on."""
+"""Nodes as containers on a Docker engine: what the providers have in common whose nodes are that."""

@@ -10,12 +10,22 @@ a container that is only created counts like one that runs: it may be about to s
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
-from hvdcloud.providers.engine.gpus import LABEL_GPUS, Holder, holders
+from hvdcloud.providers.engine.gpus import (
+    LABEL_GPUS,
+    Gpus,
+    GpuShare,
+    Holder,
+    Wish,
+    access,
+    choose,
+    device_request,
+    holders,
+)
 
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""
@@ -30,6 +40,36 @@ class GpuTakenError(CapacityError):
 def list_holders(api: Any) -> tuple[Holder, ...]:
     """The containers of ours on the engine of docker-py's `api` that have GPUs or will have them."""
     return holders(api.containers(all=True, filters=_ASKED))
+
+
+def assign_gpus(
+    api: Any,
+    found: Gpus,
+    wish: Wish,
+    *,
+    nodes: int,
+    indices: Sequence[int],
+    hook: bool,
+    place: str = "this machine",
+) -> Mapping[int, GpuShare]:
+    """What each of these nodes gets on one engine as things are now; nothing is changed, and nothing is claimed.
+
+    Args:
+        api: docker-py's, of the engine on the machine whose GPUs were `found`.
+        nodes, indices, place: as for `choose`.
+        hook: as for `access`.
+
+    Raises:
+        UsageError: there are not as many.  CapacityError: too few are free.
+        NodeError: the engine cannot give GPUs to containers.
+    """
+    chosen = choose(found, list_holders(api), wish, nodes=nodes, indices=indices, place=place)
+    info = api.info()
+    way = access(info, (device for devices in chosen.values() for device in devices), hook=hook)
+    return {
+        index: GpuShare(devices=devices, request=device_request(info, devices, way=way))
+        for index, devices in chosen.items()
+    }
 
 
 def claim_gpus(api: Any, made: Collection[str], *, seconds: float = WITHDRAW_SECONDS) -> None:

@@ -136,6 +136,15 @@ class Wish:
 Access = Literal["cdi", "toolkit"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShare:
+    """What one node gets."""
+
+    devices: tuple[Device, ...]
+    request: Mapping[str, Any]
+    """What the engine is asked for, as `device_request` makes it."""
+
+
 def parse_devices(output: str) -> tuple[Device, ...]:
     """nvidia-smi's answer to DEVICES_QUERY: a line per GPU, memory in MiB. Other lines are left out."""
     found = []

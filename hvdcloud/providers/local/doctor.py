@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
-from hvdcloud.providers.local import view
 from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
 from hvdcloud.units import counted, size
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.visible import words
 
 SECONDS = 20.0
@@ -36,22 +34,6 @@ def ask_this_machine() -> gpus.Gpus:
 def hook_is_here() -> bool:
     """Whether NVIDIA's container toolkit is on this machine."""
     return _found(gpus.TOOLKIT_HOOK) is not None
-
-
-def device_requests(
-    api: Any, wish: gpus.Wish, *, nodes: int, indices: Sequence[int]
-) -> Mapping[int, tuple[tuple[gpus.Device, ...], dict[str, Any]]]:
-    """By node its GPUs, and what the engine of docker-py's `api` is asked for to give it them; nothing is changed.
-
-    Raises:
-        UsageError: there are not as many.  CapacityError: too few are free.
-        NodeError: the driver does not answer, or the engine cannot give GPUs to containers.
-    """
-    found = ask_this_machine()
-    chosen = gpus.choose(found, list_holders(api), wish, nodes=nodes, indices=indices)
-    info = api.info()
-    way = gpus.access(info, (device for devices in chosen.values() for device in devices), hook=hook_is_here())
-    return {index: (devices, gpus.device_request(info, devices, way=way)) for index, devices in chosen.items()}
 
 
 def least_capable() -> Gpu | None:

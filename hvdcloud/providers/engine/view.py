@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -35,18 +35,27 @@ _STATES |= {"paused": NodeState.FROZEN}
 
 
 def describe_cluster(
-    name: str, containers: list[dict[str, Any]], others: list[tuple[ClusterObject, dict[str, str]]]
+    name: str,
+    containers: list[dict[str, Any]],
+    others: list[tuple[ClusterObject, dict[str, str]]],
+    *,
+    provider: str,
+    describe: Callable[[dict[str, Any]], Node],
 ) -> Cluster:
-    """A cluster by the labels of its containers and of what else belongs to it."""
+    """A cluster by the labels of its containers and of what else belongs to it.
+
+    Args:
+        describe: a node, from its container as the engine lists it.
+    """
     # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
     newest = max(containers, key=lambda container: int(container.get("Created", 0)), default=None)
     labels = newest["Labels"] if newest else others[0][1]
-    nodes = sorted((_node(container) for container in containers), key=lambda node: node.index)
+    nodes = sorted((describe(container) for container in containers), key=lambda node: node.index)
     return Cluster(
         name=name,
         id=labels.get(LABEL_ID, ""),
         owner=labels.get(LABEL_OWNER, ""),
-        provider="local",
+        provider=provider,
         created=datetime.fromtimestamp(int(labels.get(LABEL_CREATED, "0")), tz=timezone.utc),
         expected_nodes=int(labels.get(LABEL_NODES, "0")),
         nodes=tuple(nodes),
@@ -62,7 +71,8 @@ def index_of(container: dict[str, Any]) -> int:
     return int(container["Labels"].get(LABEL_NODE, "0"))
 
 
-def _node(container: dict[str, Any]) -> Node:
+def node_of(container: dict[str, Any]) -> Node:
+    """A node whose sshd the engine publishes on a loopback port."""
     ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
     public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
     return Node(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
+from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
-from hvdcloud.providers.local import view
+from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.gpu_lock import claim_gpus
 
 START_ATTEMPTS = 5
 
@@ -37,6 +39,22 @@ class Maker:
         made = self.create(request)
         self.start(made)
         return made.id
+
+    def containers(self, requests: Sequence[Request], *, share: bool = False) -> list[str]:
+        """Make containers and start them, all at once; returns their ids.
+
+        Args:
+            share: also where another container holds a GPU of theirs.
+
+        Raises GpuTakenError: one does, and none of these is started. Else as `create` and `start`.
+        """
+        if share or not any("device_requests" in request.body for request in requests):
+            return side_by_side(self.container, requests)
+        made = side_by_side(self.create, requests)
+        ids = [each.id for each in made]
+        claim_gpus(self._api, ids)
+        side_by_side(self.start, made)
+        return ids
 
     def create(self, request: Request) -> MadeContainer:
         """Make a container without starting it.
@@ -93,15 +111,16 @@ class Maker:
     def _create_container(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError, ImageNotFound
 
+        published = "publish" in body
         host_config = self._api.create_host_config(
-            port_bindings={SSH_PORT: ("127.0.0.1",)},
+            port_bindings={SSH_PORT: ("127.0.0.1",)} if published else None,
             binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
             shm_size=body["shm_size"],
             tmpfs=dict(body["tmpfs"]),
             cap_drop=list(body["cap_drop"]),
             cap_add=list(body["cap_add"]),
             security_opt=list(body["security_opt"]),
-            extra_hosts=dict(body["extra_hosts"]),
+            extra_hosts=dict(body.get("extra_hosts", {})),
             network_mode=body["network"],
             device_requests=body.get("device_requests"),
         )
@@ -112,9 +131,11 @@ class Maker:
                 hostname=body["hostname"],
                 labels=dict(body["labels"]),
                 environment=dict(body["environment"]),
-                ports=[SSH_PORT],
+                ports=[SSH_PORT] if published else None,
                 host_config=host_config,
-                networking_config={"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}},
+                networking_config=(
+                    {"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}} if published else None
+                ),
             )
         except ImageNotFound:
             raise ImageError(f"image {body['image']} is not on this engine", hint="hvdcloud build") from None

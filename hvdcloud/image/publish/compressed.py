@@ -1,0 +1,98 @@
+"""A stream as gzip, compressed as far as the connection is slower than a processor here.
+
+A gzip file may be a sequence of gzip files, so that each block is compressed or only wrapped, as is faster at that
+time: compressing takes 10 ns a byte, which is a tenth of what a byte takes through an office's gateway, and five times
+what it takes to a machine in the same rack.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+BLOCK_BYTES = 1 << 20
+# What is compressed ahead of the connection.
+_AHEAD = 8
+_THREADS = min(4, os.cpu_count() or 1)
+# As much as a connection's buffers swallow at once says nothing about its speed.
+_WINDOW_BYTES = 16 << 20
+# What is not compressed is tried again from time to time: other content may compress better.
+_TRY_EVERY = 64
+
+
+@dataclass(slots=True)
+class Pace:
+    """What is known of the connection and of compressing, in seconds a byte."""
+
+    wire: float = 0.0
+    """To send a byte as it is sent; 0: not known yet."""
+    compress: float = 0.0
+    """To compress a byte, all threads together; 0: not known yet."""
+    ratio: float = 1.0
+    """Bytes that are left of one."""
+
+    def pays(self) -> bool:
+        """Whether the other side has all of a block earlier if it is compressed."""
+        if not self.wire or not self.compress:
+            return False
+        return max(self.compress, self.ratio * self.wire) < 0.9 * self.wire
+
+    def sent(self, count: int, seconds: float) -> None:
+        """Remember that the connection took `count` bytes in `seconds`; the last ones count most."""
+        share = min(1.0, count / _WINDOW_BYTES)
+        self.wire = (1 - share) * self.wire + share * seconds / count if self.wire else seconds / count
+
+    def compressed(self, before: int, after: int, seconds: float) -> None:
+        """Remember that a thread made `after` bytes of `before` in `seconds`."""
+        self.compress, self.ratio = seconds / before / _THREADS, after / before
+
+
+def compressed(chunks: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
+    """The chunks as a gzip stream; `pace` is of the connection that takes it, and is kept up to date."""
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        waiting: deque[Future[bytes]] = deque()
+        for number, block in enumerate(_blocks(chunks)):
+            compress = pace.pays() or number % _TRY_EVERY == 0
+            waiting.append(pool.submit(_member, block, pace, compress=compress))
+            if len(waiting) >= _AHEAD:
+                yield from _sent(waiting.popleft().result(), pace)
+        while waiting:
+            yield from _sent(waiting.popleft().result(), pace)
+
+
+def _sent(member: bytes, pace: Pace) -> Iterator[bytes]:
+    began = time.monotonic()
+    yield member
+    pace.sent(len(member), time.monotonic() - began)
+
+
+def _member(block: bytes, pace: Pace, *, compress: bool) -> bytes:
+    began = time.monotonic()
+    deflate = zlib.compressobj(1 if compress else 0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    member = deflate.compress(block) + deflate.flush()
+    # Small ones say little: a tar file's headers and its end.
+    if compress and len(block) == BLOCK_BYTES:
+        pace.compressed(len(block), len(member), time.monotonic() - began)
+    return member
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks, cut and joined to blocks; the last may be shorter."""
+    parts: list[bytes] = []
+    room = BLOCK_BYTES
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while len(rest) >= room:
+            parts.append(bytes(rest[:room]))
+            yield b"".join(parts)
+            rest, parts, room = rest[room:], [], BLOCK_BYTES
+        if rest:
+            parts.append(bytes(rest))
+            room -= len(rest)
+    if parts:
+        yield b"".join(parts)

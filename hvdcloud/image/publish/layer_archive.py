@@ -1,0 +1,126 @@
+"""What an engine's `load` is given: an image's configuration and those of its layers that the engine lacks. Pure.
+
+An engine looks for each layer by the digests of itself and of all below it (`image/tarexport/load.go` in moby), and
+opens the layer's file only when it has none: files of layers that are there may be left out. An image of the first
+layers of another one keeps them at the engine until the rest arrives.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LABEL_PART_OF = "hvdcloud-part-of"
+"""On an image of the first layers of another one: the other's id."""
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The image that an engine is to have.
+
+    Attributes:
+        id: as its own engine knows it, `sha256:…`.
+        tag: `NAME:TAG` that it gets; "": none.
+        layers: digests of the layers' content, the lowest first.
+        architecture, os: as in its configuration.
+    """
+
+    id: str
+    tag: str
+    layers: tuple[str, ...]
+    architecture: str
+    os: str
+    labels: tuple[tuple[str, str], ...]
+    """Of the images of its first layers."""
+
+    def part(self, count: int) -> bytes:
+        """The configuration of an image of its `count` lowest layers."""
+        document = {
+            "architecture": self.architecture,
+            "config": {"Labels": {**dict(self.labels), LABEL_PART_OF: self.id}},
+            "created": "1970-01-01T00:00:00Z",
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hvdcloud"}] * count,
+            "os": self.os,
+            "rootfs": {"type": "layers", "diff_ids": self.layers[:count]},
+        }
+        return json.dumps(document, sort_keys=True).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """A file of an archive."""
+
+    size: int
+    chunks: Callable[[], Iterable[bytes]]
+
+
+def wanted_from(inspected: Mapping[str, Any], *, tag: str, labels: Mapping[str, str]) -> Wanted:
+    """What the engine of the image says of it."""
+    return Wanted(
+        id=inspected["Id"],
+        tag=tag,
+        layers=tuple(inspected["RootFS"]["Layers"]),
+        architecture=inspected["Architecture"],
+        os=inspected["Os"],
+        labels=tuple(sorted(labels.items())),
+    )
+
+
+def same_image(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Whether two engines speak of one image: by its id, or, as engines with containerd's store number images in
+    another way, by its layers and the time at which it was made."""
+    if here["Id"] == there["Id"]:
+        return True
+    return all(here[key] == there[key] for key in ("RootFS", "Created", "Architecture"))
+
+
+def portions(sizes: Sequence[int], *, enough: int) -> list[int]:
+    """How many layers go together, portion by portion: small ones up to `enough` bytes, a larger one alone."""
+    found: list[int] = []
+    room = 0
+    for size in sizes:
+        if found and size <= room:
+            found[-1] += 1
+        else:
+            found.append(1)
+            room = enough
+        room -= size
+    return found
+
+
+def archive(config: bytes, layers: Sequence[str], present: Mapping[str, Content], *, tag: str = "") -> Iterator[bytes]:
+    """A tar file for `load`.
+
+    Args:
+        config: the image's configuration, byte by byte: its digest is the image's id.
+        layers: of the image, the lowest first.
+        present: the content of those that the engine lacks.
+    """
+    manifest = [
+        {"Config": "config.json", "Layers": [_file_name(layer) for layer in layers], "RepoTags": [tag] if tag else None}
+    ]
+    for name, data in (("config.json", config), ("manifest.json", json.dumps(manifest).encode())):
+        yield _header(name, len(data)) + data + _padding(len(data))
+    for layer, content in present.items():
+        yield _header(_file_name(layer), content.size)
+        yield from content.chunks()
+        yield _padding(content.size)
+    yield _END
+
+
+def _file_name(layer: str) -> str:
+    return f"{layer.partition(':')[2]}.tar"
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)

@@ -1,0 +1,248 @@
+"""The layers of an image, as its engine's `save` gives them: each in a file, for as long as a host still lacks it.
+
+`save` gives layers in the order of names that the engine chose, and a host takes them from the lowest up, so that they
+have to wait somewhere. The files have no names: nothing is left of them when this process dies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, cast
+
+from hvdcloud.cluster.files import explained, make_folder, state_root
+from hvdcloud.errors import HvdcloudError, ImageError
+from hvdcloud.image.publish.layer_archive import Content
+
+_CHUNK = 1 << 20
+# The rest of an archive are descriptions; a configuration has 10 kB, and the engine reads no larger one than 8 MB.
+_DESCRIPTION_BYTES = 8 << 20
+
+
+class ExportClosedError(Exception):
+    """Nobody waits for the layers any more."""
+
+
+class Export:
+    """Reads an image from its engine while hosts already take what has been read.
+
+    Args:
+        chunks: of the engine's `save`; called once.
+        image: for errors.
+        image_id: its configuration's digest, or, at an engine with containerd's store, its manifest's.
+        layers: digests of its layers, the lowest first.
+        wanted: how many hosts lack a layer.
+    """
+
+    def __init__(
+        self,
+        chunks: Callable[[], Iterable[bytes]],
+        *,
+        image: str,
+        image_id: str,
+        layers: tuple[str, ...],
+        wanted: Counter[str],
+    ) -> None:
+        self._chunks, self._image, self._image_id, self._layers = chunks, image, image_id, layers
+        self._wanted = wanted
+        self._changed = threading.Condition()
+        self._files: dict[str, IO[bytes]] = {}
+        self._config = b""
+        self._ended = False
+        self._error: HvdcloudError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="image-export", daemon=True)
+
+    def __enter__(self) -> Export:
+        make_folder(state_root())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        # It ends at the next chunk that the engine sends, which may be silent before the first.
+        self._thread.join(timeout=5)
+        with self._changed:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def close(self) -> None:
+        """Have everybody who waits for a layer stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise ExportClosedError if this is closed."""
+        if self._closed:
+            raise ExportClosedError
+
+    def layer(self, digest: str) -> Content:
+        """The content of a layer, as soon as it has been read.
+
+        Raises:
+            HvdcloudError: the image can't be read, or there is no space for it on this machine.
+            ExportClosedError: this was closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or digest in self._files or self._ended)
+            self.check()
+            if (file := self._files.get(digest)) is None:
+                raise self._error or self._incomplete(f"its layer {digest} is missing")
+        size = os.fstat(file.fileno()).st_size
+        return Content(size=size, chunks=lambda: self._read(file, size))
+
+    def config(self) -> bytes:
+        """The image's configuration, when all has been read. Raises as `layer` does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._ended or bool(self._config))
+            self.check()
+            if not self._config:
+                raise self._error or self._incomplete("its configuration is missing")
+            return self._config
+
+    def left(self, digests: Iterable[str]) -> int | None:
+        """Bytes of these layers; None while not all have been read."""
+        with self._changed:
+            files = [self._files.get(digest) for digest in set(digests)]
+            sizes = [os.fstat(file.fileno()).st_size for file in files if file is not None]
+        return sum(sizes) if len(sizes) == len(files) else None
+
+    def done_with(self, digests: Iterable[str]) -> None:
+        """A host has these layers, or will never take them."""
+        with self._changed:
+            self._wanted.subtract(digests)
+            for digest in set(digests):
+                if self._wanted[digest] <= 0 and (file := self._files.pop(digest, None)) is not None:
+                    file.close()
+
+    def _read(self, file: IO[bytes], size: int) -> Iterator[bytes]:
+        for offset in range(0, size, _CHUNK):
+            self.check()
+            yield os.pread(file.fileno(), min(_CHUNK, size - offset), offset)
+
+    def _run(self) -> None:
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+        from urllib3.exceptions import HTTPError
+
+        error: HvdcloudError | None = None
+        try:
+            self._take(_Stream(self._chunks()))
+        except ExportClosedError:
+            # Whoever closed this knows.
+            pass
+        except HvdcloudError as known:
+            error = known
+        except APIError as refusal:
+            error = self._incomplete(str(refusal.explanation or refusal))
+        except (RequestException, HTTPError, DockerException, OSError, tarfile.TarError, ValueError, KeyError) as cause:
+            error = self._incomplete(str(cause))
+        finally:
+            with self._changed:
+                self._error = error or self._error
+                self._ended = True
+                self._changed.notify_all()
+
+    def _take(self, stream: _Stream) -> None:
+        """Keep what is wanted of the archive, and what might be."""
+        descriptions: dict[str, bytes] = {}
+        unknown: dict[str, IO[bytes]] = {}
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_CHUNK) as archive:
+            for member in archive:
+                self.check()
+                if not member.isfile() or self._known_and_unwanted(member.name):
+                    continue
+                file, digest = self._copied(archive, member)
+                if digest == self._image_id:
+                    self._config_is(_content(file))
+                if digest in self._layers:
+                    self._keep(digest, file)
+                elif member.size <= _DESCRIPTION_BYTES:
+                    descriptions[member.name] = _content(file)
+                    file.close()
+                else:
+                    unknown[member.name] = file
+        if self._config:
+            return
+        # From here on it is containerd's store, which may keep layers compressed, under other digests.
+        manifest = json.loads(descriptions["manifest.json"])[0]
+        for digest, name in zip(self._layers, manifest["Layers"], strict=True):
+            if name in unknown:
+                self._keep(digest, unknown.pop(name))
+            elif name in descriptions and digest not in self._files:
+                file = self._unnamed_file()
+                with explained(state_root()):
+                    file.write(descriptions[name])
+                    file.flush()
+                self._keep(digest, file)
+        self._config_is(descriptions[manifest["Config"]])
+
+    def _known_and_unwanted(self, name: str) -> bool:
+        """Engines from 25 on name a layer's file by its digest; then it need not be read to know whose it is."""
+        digest = f"sha256:{name.rpartition('/')[2]}"
+        return digest in self._layers and (self._wanted[digest] <= 0 or digest in self._files)
+
+    def _copied(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[IO[bytes], str]:
+        source = archive.extractfile(member)
+        assert source is not None
+        sha256 = hashlib.sha256()
+        file = self._unnamed_file()
+        while chunk := source.read(_CHUNK):
+            self.check()
+            sha256.update(chunk)
+            with explained(state_root()):
+                file.write(chunk)
+                file.flush()
+        return file, f"sha256:{sha256.hexdigest()}"
+
+    def _unnamed_file(self) -> IO[bytes]:
+        with explained(state_root()):
+            return tempfile.TemporaryFile(dir=state_root())
+
+    def _keep(self, digest: str, file: IO[bytes]) -> None:
+        with self._changed:
+            if self._wanted[digest] > 0 and digest not in self._files and not self._closed:
+                self._files[digest] = file
+                self._changed.notify_all()
+            else:
+                file.close()
+
+    def _config_is(self, config: bytes) -> None:
+        with self._changed:
+            self._config = config
+            self._changed.notify_all()
+
+    def _incomplete(self, why: str) -> HvdcloudError:
+        message = f"the Docker engine here did not give the image {self._image}: {why}"
+        return ImageError(message, hint="hvdcloud build makes it again if it is gone; else try again")
+
+
+class _Stream:
+    """The chunks as a file that tarfile can read from."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            self._rest = self._rest or next(self._chunks, b"")
+            if not self._rest:
+                break
+            part, self._rest = self._rest[:size], self._rest[size:]
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _content(file: IO[bytes]) -> bytes:
+    return os.pread(file.fileno(), _DESCRIPTION_BYTES, 0)

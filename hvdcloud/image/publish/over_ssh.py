@@ -1,0 +1,367 @@
+"""`send_image`: an image of this machine's engine to the engines of other machines, without a registry.
+
+Only layers that a host lacks travel, in portions from the lowest layer up. What has arrived is an image of its own
+until the next portion is there, so that a host whose connection was cut takes the rest the next time. Hosts are sent to
+side by side, each at its own speed; the image is read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, first_of
+from hvdcloud.image.publish.compressed import Pace, compressed
+from hvdcloud.image.publish.layer_archive import (
+    LABEL_PART_OF,
+    Content,
+    Wanted,
+    archive,
+    portions,
+    same_image,
+    wanted_from,
+)
+from hvdcloud.image.publish.layer_export import Export
+from hvdcloud.parallel import side_by_side
+from hvdcloud.units import size
+
+SILENCE_SECONDS = 600
+"""For so long an engine may be silent that unpacks a layer of gigabytes: the timeout that both sides' clients need."""
+PORTION_BYTES = 16 << 20
+"""Layers up to this size together go as one: each portion costs the engine a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendProgress:
+    """How far a host is.
+
+    Attributes:
+        step: what it waits for or does, in words.
+        done: bytes of layers that have been sent, before compression.
+        total: bytes of the layers that it lacks; 0: not known yet.
+    """
+
+    host: str
+    step: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What it took to have the image on a host.
+
+    Attributes:
+        layers: how many the host lacked.
+        content_bytes: of these layers.
+        wire_bytes: that the host's engine was given.
+    """
+
+    layers: int = 0
+    content_bytes: int = 0
+    wire_bytes: int = 0
+
+
+def send_image(
+    image: str,
+    *,
+    source: Any,
+    targets: Mapping[str, Any],
+    on_progress: Callable[[SendProgress], None] = lambda _: None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Sent]:
+    """Has every target's engine have the image under the same name; sends only what it lacks, at once to all.
+
+    What arrived completely before a connection was cut, or Ctrl-C, stays on the host and is not sent again;
+    `discard_parts` deletes it.
+
+    Args:
+        image: a reference or an id.
+        source: docker-py's APIClient of the engine that has it.
+        targets: APIClients of the hosts' engines, by the hosts' names; used by one thread each. They allow silence of
+            `SILENCE_SECONDS`.
+        on_progress: may be called from several threads at once.
+        labels: of what is on a host only while not all has arrived.
+
+    Returns:
+        what was sent, by host.
+
+    Raises the error of the first host, with the others' messages in its details, when all have ended:
+        NodeError: the connection was cut.
+        CapacityError: the host's disk is full, or this machine's; what had been sent is deleted again.
+        ImageError: there is no such image, or the host's engine refuses it.
+    """
+    inspected = _image_here(source, image)
+    tag = image if image in inspected["RepoTags"] else ""
+    wanted = wanted_from(inspected, tag=tag, labels=labels or {})
+    hosts = [_Host(name=name, client=client, wanted=wanted, say=on_progress) for name, client in targets.items()]
+    errors = [error for error in side_by_side(lambda host: _caught(host.look, inspected), hosts) if error]
+    lacking = [host for host in hosts if not host.complete]
+    if errors:
+        raise first_of(errors)
+    if lacking:
+        count = Counter(layer for host in lacking for layer in set(host.lacks()))
+        export = Export(
+            lambda: source.get_image(wanted.id), image=image, image_id=wanted.id, layers=wanted.layers, wanted=count
+        )
+        with export:
+            errors = [
+                error
+                for error in side_by_side(
+                    lambda host: _caught(host.take, export, inspected), lacking, on_abort=export.close
+                )
+                if error
+            ]
+        if errors:
+            raise first_of(errors)
+    return {host.name: host.sent() for host in hosts}
+
+
+def discard_parts(target: Any, *, of: str = "") -> int:
+    """Deletes what `send_image` left on a host whose connection was cut; returns how many images that were.
+
+    Args:
+        target: docker-py's APIClient of the host's engine.
+        of: the id of the image that was sent; "": of all.
+
+    Raises:
+        docker.errors.APIError: the engine refuses.
+    """
+    found = target.images(filters={"label": f"{LABEL_PART_OF}={of}" if of else LABEL_PART_OF}, quiet=True)
+    return sum(_deleted(target, image_id) for image_id in found)
+
+
+def _image_here(source: Any, image: str) -> dict[str, Any]:
+    from docker.errors import ImageNotFound
+
+    try:
+        inspected: dict[str, Any] = source.inspect_image(image)
+    except ImageNotFound:
+        raise ImageError(f"there is no image {image} to send", hint="hvdcloud build") from None
+    return {**inspected, "RepoTags": inspected.get("RepoTags") or []}
+
+
+def _caught(call: Callable[..., None], *args: object) -> HvdcloudError | None:
+    try:
+        call(*args)
+    except HvdcloudError as error:
+        return error
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Host:
+    """A host, and what it has of the image."""
+
+    name: str
+    client: Any
+    wanted: Wanted
+    say: Callable[[SendProgress], None]
+    first: int = 0
+    """So many of the lowest layers are there."""
+    parts: bool = True
+    """Whether its engine takes an image without the layers that it has."""
+    pace: Pace = field(default_factory=Pace)
+    done: int = 0
+    wire: int = 0
+    complete: bool = False
+    """Whether it has the image."""
+    _part: str = ""
+    _lacked: int = 0
+
+    def lacks(self) -> tuple[str, ...]:
+        return self.wanted.layers[self.first :]
+
+    def sent(self) -> Sent:
+        return Sent(layers=self._lacked, content_bytes=self.done, wire_bytes=self.wire)
+
+    def look(self, here: Mapping[str, Any]) -> None:
+        """Find out what it has."""
+        self.say(SendProgress(host=self.name, step="looking which layers it has"))
+        with _explained(self):
+            if self._has(here):
+                self.complete = True
+                return
+            store = self.client.info().get("DriverStatus") or []
+            # It keeps archives, not layers, and takes a whole one only.
+            self.parts = not any("containerd.snapshotter" in str(value) for _, value in store)
+            if self.parts:
+                self._search()
+        self._lacked = len(self.lacks())
+
+    def take(self, export: Export, here: Mapping[str, Any]) -> None:
+        """Send what it lacks."""
+        self.say(SendProgress(host=self.name, step="reading the image"))
+        try:
+            with _explained(self):
+                self._take(export)
+                if not self._has(here):
+                    raise ImageError(
+                        f"{self.name} has another image than {self.wanted.tag or self.wanted.id} after it was sent",
+                        hint="see the log of the Docker engine there; then try again",
+                    )
+                self._forget_part("")
+            self.say(SendProgress(host=self.name, step="has the image", done=self.done, total=self.done))
+        except (CapacityError, ImageError):
+            # The error says more than that what was sent could not be deleted either.
+            with contextlib.suppress(HvdcloudError), _explained(self):
+                discard_parts(self.client, of=self.wanted.id)
+            raise
+        finally:
+            export.done_with(self.lacks())
+
+    def _take(self, export: Export) -> None:
+        layers = self.wanted.layers
+        last = False
+        while not last:
+            contents = self._next(export)
+            upto = self.first + len(contents)
+            last = upto == len(layers)
+            config = export.config() if last else self.wanted.part(upto)
+            present: dict[str, Content] = {}
+            for layer, content in zip(layers[self.first : upto], contents, strict=True):
+                present.setdefault(layer, content)
+            made = self._load(config, upto, self._counted(present, export), tag=self.wanted.tag if last else "")
+            taken, self.first = layers[self.first : upto], upto
+            # The same layer may be there twice: an empty one.
+            export.done_with(set(taken) - set(self.lacks()))
+            if not last:
+                self._forget_part(made)
+
+    def _next(self, export: Export) -> list[Content]:
+        """The layers that go next, waiting until they have been read."""
+        lacks = self.lacks()
+        if not self.parts:
+            return [export.layer(layer) for layer in lacks]
+        contents: list[Content] = []
+        for layer in lacks:
+            contents.append(export.layer(layer))
+            if len(portions([each.size for each in contents], enough=PORTION_BYTES)) > 1:
+                return contents[:-1]
+        return contents
+
+    def _counted(self, present: Mapping[str, Content], export: Export) -> dict[str, Content]:
+        """The same contents, of which is told how far they are."""
+
+        def told(content: Content) -> Iterator[bytes]:
+            for chunk in content.chunks():
+                export.check()
+                yield chunk
+                self.done += len(chunk)
+                left = export.left(self.lacks())
+                total = 0 if left is None else before + left
+                self.say(SendProgress(host=self.name, step="sending the image", done=self.done, total=total))
+
+        before = self.done
+        return {
+            layer: Content(size=content.size, chunks=lambda content=content: told(content))  # type: ignore[misc]
+            for layer, content in present.items()
+        }
+
+    def _has(self, here: Mapping[str, Any]) -> bool:
+        """Whether the image is there; if so, it has its name from then on."""
+        from docker.errors import ImageNotFound
+        from docker.utils import parse_repository_tag
+
+        for name in filter(None, (self.wanted.id, self.wanted.tag)):
+            try:
+                there = self.client.inspect_image(name)
+            except ImageNotFound:
+                continue
+            if same_image(here, there):
+                if self.wanted.tag and self.wanted.tag not in (there.get("RepoTags") or []):
+                    self.client.tag(name, *parse_repository_tag(self.wanted.tag))
+                return True
+        return False
+
+    def _search(self) -> None:
+        """How many of the lowest layers it has: as many as it takes an image of, without a file of any.
+
+        The image that it makes in this way keeps them, whatever is deleted there meanwhile.
+        """
+        from docker.errors import APIError
+
+        low, high = 0, len(self.wanted.layers)
+        while low < high:
+            middle = high if high == len(self.wanted.layers) and not low else (low + high + 1) // 2
+            try:
+                made = self._load(self.wanted.part(middle), middle, {})
+            except (APIError, ImageError):
+                high = middle - 1
+            else:
+                low = middle
+                self._forget_part(made)
+        self.first = low
+
+    def _load(self, config: bytes, upto: int, present: Mapping[str, Content], *, tag: str = "") -> str:
+        """Have the engine take an archive; returns the id that it gave the image."""
+        chunks = compressed(archive(config, self.wanted.layers[:upto], present, tag=tag), self.pace)
+        made = ""
+        for item in self.client.load_image(self._through_wire(chunks)):
+            if "error" in item:
+                raise _refused(self, str(item["error"]))
+            if "Loaded image" in (said := str(item.get("stream", ""))):
+                made = said.partition(": ")[2].strip()
+        return made
+
+    def _through_wire(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.wire += len(chunk)
+            yield chunk
+
+    def _forget_part(self, newer: str) -> None:
+        """Delete the image of the first layers, now that a newer one has them."""
+        if self._part and self._part != newer:
+            _deleted(self.client, self._part)
+        self._part = newer
+
+
+def _deleted(client: Any, image_id: str) -> bool:
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        client.remove_image(image_id)
+    except ImageNotFound:
+        return False
+    except APIError as error:
+        # Somebody's container uses it: it is not ours to take.
+        if error.status_code != 409:
+            raise
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _explained(host: _Host) -> Iterator[None]:
+    """Raise what a connection or the engine says during the block as an error of this host."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except APIError as error:
+        raise _refused(host, str(error.explanation or error)) from error
+    except (RequestException, HTTPError, DockerException, OSError) as error:
+        arrived = f"after {size(host.done)}" if host.done else "before the first layer"
+        raise NodeError(
+            f"the connection to {host.name} was cut while the image was sent, {arrived}: {error}",
+            hint="the same command again sends only what is missing",
+        ) from error
+
+
+def _refused(host: _Host, said: str) -> HvdcloudError:
+    what = host.wanted.tag or host.wanted.id
+    if "no space left on device" in said.lower():
+        return CapacityError(
+            f"the disk of {host.name}'s Docker engine is full, so that it can't take the image {what}",
+            hint="`docker system df` there shows what uses it, `docker image prune` frees some",
+            details=said,
+        )
+    return ImageError(
+        f"the Docker engine of {host.name} did not take the image {what}: {said}",
+        hint="see the log of the Docker engine there; then try again",
+    )

@@ -1,0 +1,178 @@
+"""The fetcher: one process per node that brings the data sets of the newest request, and outlives who asked for them.
+
+It holds a lock, which the kernel frees when it dies. What it has verified stays on the disk, so that it may be killed
+at any time and started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hvdcloud.errors import ExitCode, NodeError, UsageError
+from hvdcloud.json_values import parse_object
+from hvdcloud.node import paths, processes
+from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataState, states_from_json
+from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
+
+START_SECONDS = 30.0
+"""How long a fetcher may take to start, or to end once it is killed."""
+_DIED = "the fetcher of data sets ended before its work was done"
+_DIED_HINT = "hvdcloud run starts it again: what is verified is not fetched again"
+_POLL_SECONDS = 0.02
+
+
+def take(message: dict[str, Any]) -> dict[str, Any]:
+    """The verb `data`: start what {"data": …, "credentials": …} asks for. Raises UsageError, NodeError: see start."""
+    credentials = message.get("credentials")
+    if credentials is not None and not isinstance(credentials, str):
+        raise UsageError("the credentials for data are no text", hint="hvdcloud run again")
+    start(DataRequest.from_json(message.get("data")), credentials)
+    return show()
+
+
+def show() -> dict[str, Any]:
+    """The verb `data-state`."""
+    return {"states": [each.to_json() for each in states()]}
+
+
+def start(request: DataRequest, credentials: str | None) -> None:
+    """Start the fetcher, which works on after this process and its session; returns at once.
+
+    One that works on the same request is left at work, with the new credentials. One that works on another is ended.
+
+    Args:
+        credentials: JSON text of a token or a Google credentials file, or `{"type": "metadata"}`; None: none.
+
+    Raises:
+        UsageError: the credentials are not JSON.
+        NodeError: the fetcher did not start, or the one before did not end.
+    """
+    content = None
+    if credentials is not None and (content := parse_object(credentials)) is None:
+        hint = "gcloud auth application-default login makes new ones"
+        raise UsageError("the Google credentials for data are not JSON", hint=hint)
+    with _starting():
+        holder = lock_holder(paths.data_fetcher_lock())
+        at_work = holder is not None and holder.get("request") == _digest(request)
+        if not at_work:
+            _end_other()
+        target = paths.data_credentials_file()
+        if content is None:
+            target.unlink(missing_ok=True)
+        else:
+            write_json(target, content, mode=0o600)
+        if not at_work:
+            write_json(paths.data_request_file(), request.to_json(), mode=0o600)
+            write_states(tuple(DataState(name=each.name) for each in request.sets))
+            _spawn()
+
+
+def states() -> tuple[DataState, ...]:
+    """Of each data set of the newest request. Those that a fetcher left unfinished when it died are failed."""
+    # In this order: a fetcher that ends meanwhile has written its last states before.
+    alive = lock_holder(paths.data_fetcher_lock()) is not None
+    found = states_from_json(read_json(paths.data_states_file()))
+    if alive:
+        return found
+    return tuple(
+        each
+        if each.phase in (READY, FAILED)
+        else replace(each, phase=FAILED, error=_DIED, hint=_DIED_HINT, exit_code=int(ExitCode.NODE))
+        for each in found
+    )
+
+
+def write_states(found: tuple[DataState, ...]) -> None:
+    """For the fetcher: say how far it is."""
+    write_json(paths.data_states_file(), {"states": [each.to_json() for each in found]})
+
+
+def main() -> int:
+    """The verb `data-fetcher`: become the fetcher of the newest request, in a process of its own.
+
+    Returns 0 when it holds the lock, 1 if another one does.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    request = DataRequest.from_json(read_json(paths.data_request_file()))
+    lock = Lock(paths.data_fetcher_lock())
+    if not lock.acquire({"request": _digest(request), **processes.describe_self()}):
+        return 1
+    os.setsid()
+    if os.fork() != 0:
+        # The fork has the lock as well.
+        os._exit(0)
+    code = 1
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        lock.describe({"request": _digest(request), **processes.describe_self()})
+        from hvdcloud.node.data import engine
+
+        engine.fetch_all(request, publish=write_states)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Held by whoever starts a fetcher: two at once would end each other's."""
+    lock = Lock(paths.data_fetcher_lock().with_suffix(".start"))
+    deadline = time.monotonic() + 2 * START_SECONDS
+    while not lock.acquire({"pid": os.getpid()}):
+        if time.monotonic() >= deadline:
+            raise NodeError("another process has been starting the fetcher of data sets for long", hint="hvdcloud run")
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _digest(request: DataRequest) -> str:
+    return hashlib.sha256(json.dumps(request.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def _end_other() -> None:
+    """End a fetcher that works on another request. It may be killed at any time: see above."""
+    deadline = time.monotonic() + START_SECONDS
+    while (holder := lock_holder(paths.data_fetcher_lock())) is not None:
+        if process := processes.described(holder):
+            processes.send([process], signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            raise NodeError("the fetcher of data sets does not end", hint="hvdcloud ssh shows the node")
+        time.sleep(_POLL_SECONDS)
+
+
+def _spawn() -> None:
+    isolated = ["-I"] if sys.flags.isolated else []
+    errors = paths.volatile_dir() / "data.err"
+    # Not a fork: who starts it may have threads, and memory that the fetcher has no use for.
+    with errors.open("ab") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, *isolated, "-m", "hvdcloud.node", "data-fetcher"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    try:
+        code = process.wait(START_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        code = -1
+    if code != 0:
+        hint = "hvdcloud ssh shows the node; a full disk is a common cause"
+        raise NodeError(f"the fetcher of data sets did not start: see {errors}", hint=hint)

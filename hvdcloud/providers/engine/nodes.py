@@ -1,0 +1,258 @@
+"""A cluster's containers on one Docker engine: found by their labels, followed until they are ready, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from hvdcloud.cluster.model import (
+    LABEL_CLUSTER,
+    LABEL_MANAGED_BY,
+    MANAGED_BY,
+    Cluster,
+    ClusterObject,
+    ClusterSpec,
+    Leftover,
+    Node,
+    ObjectKind,
+)
+from hvdcloud.errors import NodeError
+from hvdcloud.json_values import parse_object
+from hvdcloud.node.mesh.host_key import is_host_key
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import NodeProgress, OnProgress, Problem, Stage
+from hvdcloud.providers.engine import view
+from hvdcloud.visible import log_of
+
+DESTROY_SECONDS = 60.0
+STATUS_PREFIX = "hvdcloud-status "
+OURS = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
+
+
+class EngineNodes:
+    """Nodes on one engine; `api` is docker-py's, used from several threads at once.
+
+    Args:
+        provider: the name of the provider whose nodes they are.
+        describe: a node, from its container as the engine lists it.
+    """
+
+    def __init__(self, api: Any, *, provider: str, describe: Callable[[dict[str, Any]], Node] = view.node_of) -> None:
+        self._api = api
+        self._provider = provider
+        self._describe = describe
+
+    def clusters(self, *labels: str) -> Sequence[Cluster]:
+        """Those of all users, or those with these labels too."""
+        ours = {"label": [*labels, OURS]}
+        containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
+        for container in self._api.containers(all=True, filters=ours):
+            containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
+        found = [(ObjectKind.NETWORK, network) for network in self._api.networks(filters=ours)]
+        found += [(ObjectKind.VOLUME, volume) for volume in self._api.volumes(filters=ours).get("Volumes") or []]
+        for kind, each in found:
+            described = (ClusterObject(kind, each["Name"]), each["Labels"])
+            others[each["Labels"].get(LABEL_CLUSTER, "")].append(described)
+        return [
+            view.describe_cluster(
+                name,
+                containers.get(name, []),
+                others.get(name, []),
+                provider=self._provider,
+                describe=self._describe,
+            )
+            for name in sorted({*containers, *others})
+        ]
+
+    def cluster(self, name: str) -> Cluster | None:
+        """The cluster of this name; None: no object carries its label."""
+        return next(iter(self.clusters(f"{LABEL_CLUSTER}={name}")), None)
+
+    def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Problem]:
+        """A problem for each of these nodes' names that a container has already."""
+        names = {spec.node_name(index) for index in indices}
+        return [
+            view.name_taken(name, container["Labels"], spec)
+            for container in self._api.containers(all=True)
+            for name in names & {name.removeprefix("/") for name in container["Names"]}
+        ]
+
+    def console(self, node: Node) -> str:
+        """The container's output."""
+        from docker.errors import APIError
+
+        try:
+            output = self._api.logs(node.id, stdout=True, stderr=True, tail=1000)
+        except APIError as error:
+            raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
+        return bytes(output).decode(errors="replace")
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """As containers have printed them."""
+        found = {}
+        for node in nodes:
+            for status in filter(None, map(_status, self.console(node).splitlines())):
+                if status.get("status") == "ready":
+                    found[node.name] = str(status["host_key"])
+        return found
+
+    def wait_ready(
+        self,
+        nodes: Sequence[Node],
+        *,
+        deadline: float,
+        on_progress: OnProgress,
+        with_address: Callable[[Node, str], Node],
+    ) -> Sequence[Node]:
+        """Follow every container's output until its node program says that sshd answers.
+
+        Args:
+            deadline: of time.monotonic(): when to give up.
+            with_address: the node with its address, from the node and its host key.
+
+        Raises:
+            NodeError: a node stopped or the deadline passed.
+        """
+        open_streams: set[Any] = set()
+
+        def wait(node: Node) -> Node:
+            ready = with_address(node, self._follow_until_ready(node, deadline, open_streams))
+            on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
+            return ready
+
+        def hang_up_all() -> None:
+            for stream in tuple(open_streams):
+                _hang_up(stream)
+
+        return side_by_side(wait, nodes, on_abort=hang_up_all)
+
+    def _follow_until_ready(self, node: Node, deadline: float, open_streams: set[Any]) -> str:
+        from docker.errors import APIError
+
+        said: list[str] = []
+        try:
+            stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True)
+        except APIError as error:
+            raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
+        # The read below has no time limit of its own; closing the stream from outside ends it.
+        open_streams.add(stream)
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
+        timer.daemon = True
+        timer.start()
+        try:
+            for line in _lines(stream):
+                status = _status(line)
+                if status is None:
+                    said.append(line)
+                elif status.get("status") == "ready":
+                    return str(status["host_key"])
+                elif status.get("status") == "failed":
+                    said.append(f"{status.get('step')}: {status.get('error')}")
+        finally:
+            timer.cancel()
+            open_streams.discard(stream)
+            _hang_up(stream)
+        why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
+        raise NodeError(
+            f"node {node.name} {why}",
+            hint=f"docker logs {node.name} shows all of it; hvdcloud up tries again",
+            details=log_of(f"node {node.name}", "\n".join(said[-20:])),
+        )
+
+    # --- deleting -------------------------------------------------------------------------------------------------
+
+    def destroy(
+        self, name: str, *, on_progress: OnProgress, indices: Collection[int] | None = None
+    ) -> Sequence[Leftover]:
+        """Delete all of a cluster, or these nodes only; listed again until nothing is found or a minute is over.
+
+        Containers go at once, then networks and volumes. Returns what is not proven gone.
+        """
+        return self._until_gone(lambda: self._destroy_once(name, on_progress, indices=indices))
+
+    def _until_gone(self, once: Callable[[], Sequence[Leftover]]) -> Sequence[Leftover]:
+        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+        # An object that the engine is still deleting answers 409 and is gone a moment later.
+        return Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_delay(DESTROY_SECONDS),
+            wait=wait_exponential(multiplier=0.01, max=2),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
+        )(once)
+
+    def _destroy_once(
+        self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
+    ) -> Sequence[Leftover]:
+        """Delete all, or these nodes only; what was found, deleted or not, has to be looked for once more."""
+        labels = {"label": [f"{LABEL_CLUSTER}={name}", OURS]}
+        containers = [
+            ("container", found["Names"][0].removeprefix("/"), found["Id"])
+            for found in self._api.containers(all=True, filters=labels)
+            if indices is None or view.index_of(found) in indices
+        ]
+        others: list[tuple[str, str, str]] = []
+        if indices is None:
+            others += [("network", found["Name"], found["Id"]) for found in self._api.networks(filters=labels)]
+            volumes = self._api.volumes(filters=labels).get("Volumes") or []
+            others += [("volume", volume["Name"], volume["Name"]) for volume in volumes]
+
+        def remove(found: tuple[str, str, str]) -> Leftover:
+            return self._remove(*found, on_progress)
+
+        # A network can only go when its containers are gone.
+        return [*side_by_side(remove, containers), *side_by_side(remove, others)]
+
+    def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover:
+        from docker.errors import APIError, NotFound
+
+        by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
+        reason = "deleted, but not yet gone"
+        try:
+            if kind == "container":
+                self._api.remove_container(object_id, force=True, v=True)
+            elif kind == "network":
+                self._detach_strangers(object_id)
+                self._api.remove_network(object_id)
+            else:
+                self._api.remove_volume(object_id, force=True)
+            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted", stage=Stage.DELETED))
+        except NotFound:
+            reason = "gone, but still listed"
+        except APIError as error:
+            reason = str(error.explanation)
+        return Leftover(object=f"{kind} {name}", reason=reason, delete_with=f"{by_hand} {name}")
+
+    def _detach_strangers(self, network_id: str) -> None:
+        """A foreign container that is attached to our network would keep it from being deleted."""
+        for container_id in self._api.inspect_network(network_id).get("Containers") or {}:
+            self._api.disconnect_container_from_network(container_id, network_id, force=True)
+
+
+def _status(line: str) -> dict[str, Any] | None:
+    """What a line of a node's output says of its state; None: it is another line."""
+    status = parse_object(line.removeprefix(STATUS_PREFIX)) if line.startswith(STATUS_PREFIX) else None
+    # Any process in the container may have written it.
+    if status is None or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
+        return None
+    return status if isinstance(status.get("status"), str) else None
+
+
+def _hang_up(stream: Any) -> None:
+    """Close a stream of the engine's; docker-py trips over one that has ended by itself."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        stream.close()
+
+
+def _lines(stream: Iterable[bytes]) -> Iterable[str]:
+    """Whole lines from chunks that may end anywhere."""
+    rest = b""
+    for chunk in stream:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace").rstrip("\r")

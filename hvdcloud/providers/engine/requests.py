@@ -1,0 +1,87 @@
+"""What an engine is asked for to make a node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hvdcloud.cluster.model import LABEL_NODE, ClusterSpec, Request
+from hvdcloud.providers.engine.gpus import LABEL_GPUS, GpuShare
+from hvdcloud.providers.engine.view import LABEL_BUCKET, LABEL_IMAGE
+
+# NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
+SHM_SIZE = 1 << 30
+CAPABILITIES = (
+    # sshd: the separation of its privileges, and what Debian's writes to the kernel's audit log at a login.
+    "AUDIT_WRITE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+    # The node program: files that another user owns, of ranks under `run.user` or in a mounted bucket.
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    # Its agents: they end ranks, and after the loss of a node they break what still connects workers to it.
+    "KILL",
+    "SYS_PTRACE",
+)
+"""All that a node's root may do. startup/common.sh has the same list."""
+TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
+"""Secrets, locks and sockets: in memory, never on a disk, and for root alone."""
+
+
+def container_request(
+    spec: ClusterSpec,
+    index: int,
+    *,
+    network: str,
+    environment: Mapping[str, str],
+    mounts: Mapping[str, str],
+    more: Mapping[str, Any],
+) -> Request:
+    """For one node of a cluster.
+
+    Args:
+        network: the engine's, which the container is in.
+        environment: of the node program, beside its key and its name.
+        mounts: what is in the node, by folder of the engine's machine.
+        more: what this provider's containers have beside (containers.py): `publish`, `extra_hosts`.
+    """
+    name = spec.node_name(index)
+    body = {
+        "name": name,
+        "image": spec.image,
+        "hostname": name,
+        "labels": {**spec.labels, LABEL_NODE: str(index), LABEL_BUCKET: spec.bucket, LABEL_IMAGE: spec.image},
+        "environment": {"HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key, "HVDCLOUD_NODE": name, **environment},
+        "network": network,
+        "mounts": dict(mounts),
+        "shm_size": SHM_SIZE,
+        "tmpfs": dict(TMPFS),
+        "cap_drop": ["ALL"],
+        "cap_add": list(CAPABILITIES),
+        "security_opt": ["no-new-privileges"],
+        **more,
+    }
+    return Request(object=f"container {name}", method="POST /containers/create", body=body)
+
+
+def with_gpus(request: Request, found: Mapping[int, GpuShare]) -> Request:
+    """The request for a container with its GPUs, and with the label that says that it has them; others as they are.
+
+    Args:
+        found: what each node gets, by its number.
+    """
+    index = node_index(request)
+    if index is None or index not in found:
+        return request
+    share = found[index]
+    labels = {**request.body["labels"], LABEL_GPUS: ",".join(device.uuid for device in share.devices)}
+    return replace(request, body={**request.body, "labels": labels, "device_requests": [dict(share.request)]})
+
+
+def node_index(request: Request) -> int | None:
+    """The number of the node whose container is asked for; None: it is for something else."""
+    index = request.body["labels"].get(LABEL_NODE)
+    return None if index is None else int(index)

@@ -1,0 +1,144 @@
+"""An image of this machine's engine to other engines, without a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from hvdcloud.errors import CapacityError, ExitCode, ImageError, NodeError
+from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
+from hvdcloud.image.publish.over_ssh import PORTION_BYTES, SendProgress, Sent, discard_parts, send_image
+from tests.support.engines import second_engine
+from tests.support.layered_image import Line, layer, line, load_layers
+
+pytestmark = pytest.mark.engine
+
+NAME = "hvdcloud-test/layers"
+# No two of them go together, so that each is kept as soon as it has arrived.
+LARGE = PORTION_BYTES + (1 << 20)
+TALK = 200_000
+"""Bytes at most of requests and descriptions."""
+
+
+def noise(name: str, size: int) -> bytes:
+    """A layer that can't be compressed."""
+    return layer(name, random.Random(name).randbytes(size))
+
+
+LAYERS = (noise("base", LARGE), noise("packages", LARGE), noise("requirements", 3 << 20), noise("program", 1 << 20))
+
+
+@pytest.fixture
+def source(engine: Any) -> Iterator[Any]:
+    """This machine's engine; the test's images are gone at the end."""
+    yield engine.api
+    for found in engine.api.images(NAME):
+        engine.api.remove_image(found["Id"], force=True)
+
+
+@contextlib.contextmanager
+def host(*, disk_mb: int | None = None, which: int = 0) -> Iterator[tuple[Line, Any]]:
+    """Another engine, and its client, whose connection can be cut."""
+    from docker import APIClient
+
+    with second_engine(disk_mb=disk_mb, which=which) as found, line(found.docker_host) as way:
+        client = APIClient(base_url=way.docker_host, timeout=300)
+        try:
+            yield way, client
+        finally:
+            client.close()
+
+
+def image_of(source: Any, layers: Sequence[bytes], *, tag: str = "1") -> str:
+    load_layers(source, f"{NAME}:{tag}", layers)
+    return f"{NAME}:{tag}"
+
+
+def parts_on(client: Any) -> list[str]:
+    found: list[str] = client.images(filters={"label": LABEL_PART_OF}, quiet=True)
+    return found
+
+
+def test_a_host_gets_the_layers_that_it_lacks_and_nothing_twice(source: Any) -> None:
+    image = image_of(source, LAYERS)
+    told: list[SendProgress] = []
+    with host() as (way, client):
+        sent = send_image(image, source=source, targets={"gpu1": client}, on_progress=told.append)["gpu1"]
+        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        content = sum(map(len, LAYERS))
+        assert (sent.layers, sent.content_bytes) == (len(LAYERS), content)
+        assert content < sent.wire_bytes < content + TALK
+        assert told[-1] == SendProgress(host="gpu1", step="has the image", done=content, total=content)
+        assert parts_on(client) == []
+
+        before = way.carried
+        assert send_image(image, source=source, targets={"gpu1": client})["gpu1"] == Sent()
+        assert way.carried - before < TALK
+
+        changed = image_of(source, [*LAYERS[:2], noise("other requirements", 2 << 20), LAYERS[3]], tag="2")
+        before = way.carried
+        sent = send_image(changed, source=source, targets={"gpu1": client})["gpu1"]
+        assert sent.layers == 2
+        assert (3 << 20) < way.carried - before < (3 << 20) + TALK
+        assert client.inspect_image(changed)["Id"] == source.inspect_image(changed)["Id"]
+        assert parts_on(client) == []
+
+
+def test_what_arrived_before_a_cut_is_not_sent_again(source: Any) -> None:
+    image = image_of(source, LAYERS)
+    with host() as (way, client):
+        # In the midst of the second layer.
+        way.cut_after = len(LAYERS[0]) + LARGE // 2
+        with pytest.raises(NodeError, match="the connection to gpu1 was cut while the image was sent"):
+            send_image(image, source=source, targets={"gpu1": client})
+        way.cut_after = None
+        assert len(parts_on(client)) == 1
+        sent = send_image(image, source=source, targets={"gpu1": client})["gpu1"]
+        assert sent.content_bytes == sum(map(len, LAYERS[1:]))
+        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert parts_on(client) == []
+
+
+def test_what_a_cut_left_can_be_deleted(source: Any) -> None:
+    image = image_of(source, LAYERS)
+    with host() as (way, client):
+        way.cut_after = len(LAYERS[0]) + LARGE // 2
+        with pytest.raises(NodeError):
+            send_image(image, source=source, targets={"gpu1": client}, labels={"hvdcloud-owner": "ada"})
+        way.cut_after = None
+        (part,) = client.images(filters={"label": "hvdcloud-owner=ada"}, quiet=True)
+        assert discard_parts(client) == 1
+        assert client.images() == []
+        assert part not in client.images(quiet=True, all=True)
+
+
+def test_hosts_are_sent_to_at_once_and_one_that_is_lost_does_not_stop_the_others(source: Any) -> None:
+    image = image_of(source, LAYERS)
+    with host() as (_, first), host(which=1) as (way, second):
+        load_layers(first, f"{NAME}:base", LAYERS[:1])
+        way.cut_after = LARGE // 2
+        with pytest.raises(NodeError, match="gpu2"):
+            send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
+        assert first.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        way.cut_after = None
+        sent = send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
+        assert (sent["gpu1"].layers, sent["gpu2"].layers) == (0, len(LAYERS))
+        assert second.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+
+
+def test_a_full_disk_is_named_and_nothing_is_left_on_it(source: Any) -> None:
+    image = image_of(source, LAYERS)
+    with host(disk_mb=48) as (_, client):
+        with pytest.raises(CapacityError, match="the disk of gpu1's Docker engine is full") as raised:
+            send_image(image, source=source, targets={"gpu1": client})
+        assert raised.value.code == ExitCode.CAPACITY
+        assert client.images(all=True) == []
+
+
+def test_an_image_that_is_not_here_is_named(source: Any) -> None:
+    with pytest.raises(ImageError, match=f"there is no image {NAME}:none to send"):
+        send_image(f"{NAME}:none", source=source, targets={})

@@ -1,0 +1,182 @@
+"""What is sent to a host's engine, and how an engine's `save` is read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from hvdcloud.errors import ImageError
+from hvdcloud.image.publish.compressed import BLOCK_BYTES, Pace, compressed
+from hvdcloud.image.publish.layer_archive import (
+    LABEL_PART_OF,
+    Content,
+    Wanted,
+    archive,
+    portions,
+    same_image,
+    wanted_from,
+)
+from hvdcloud.image.publish.layer_export import Export
+from tests.support.layered_image import config_of, digest, layer, tar_of
+
+BASE, TOP = layer("base", random.Random(1).randbytes(9 << 20)), layer("top", b"top")
+LAYERS = (BASE, TOP)
+DIGESTS = tuple(map(digest, LAYERS))
+CONFIG = config_of(LAYERS)
+WANTED = Wanted(
+    id=digest(CONFIG),
+    tag="hvdcloud/project:1",
+    layers=DIGESTS,
+    architecture="amd64",
+    os="linux",
+    labels=(("managed-by", "hvdcloud"),),
+)
+
+
+def content(data: bytes) -> Content:
+    return Content(size=len(data), chunks=lambda: [data[:100], data[100:]])
+
+
+def bare(sha256: str) -> str:
+    return sha256.removeprefix("sha256:")
+
+
+def as_20(layers: Sequence[bytes]) -> bytes:
+    """Docker up to 24: folders with names of the engine's choice, a layer that is there twice is a link."""
+    folders = [f"{number:064x}" for number in reversed(range(len(layers)))]
+    files = [(f"{folder}/layer.tar", data) for folder, data in zip(folders, layers, strict=True)]
+    manifest = [{"Config": f"{bare(digest(CONFIG))}.json", "Layers": [name for name, _ in files], "RepoTags": None}]
+    named = [(f"{bare(digest(CONFIG))}.json", CONFIG), ("manifest.json", json.dumps(manifest).encode())]
+    return tar_of([*sorted(files), *named])
+
+
+def as_25(layers: Sequence[bytes]) -> bytes:
+    """Docker from 25 on: blobs by digest."""
+    blobs = sorted((f"blobs/sha256/{bare(digest(data))}", data) for data in (*layers, CONFIG))
+    names = [f"blobs/sha256/{bare(digest(data))}" for data in layers]
+    manifest = [{"Config": f"blobs/sha256/{bare(digest(CONFIG))}", "Layers": names, "RepoTags": None}]
+    return tar_of([*blobs, ("index.json", b"{}"), ("manifest.json", json.dumps(manifest).encode())])
+
+
+def export_of(data: bytes, *, image_id: str = WANTED.id, wanted: Sequence[str] = DIGESTS) -> Export:
+    chunks = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
+    return Export(lambda: chunks, image="digits", image_id=image_id, layers=DIGESTS, wanted=Counter(wanted))
+
+
+def read(export: Export, sha256: str) -> bytes:
+    found = export.layer(sha256)
+    data = b"".join(found.chunks())
+    assert len(data) == found.size
+    return data
+
+
+@pytest.mark.parametrize("saved", [as_20, as_25])
+def test_an_export_gives_layers_by_their_digests(saved: object) -> None:
+    assert callable(saved)
+    with export_of(saved(LAYERS)) as export:
+        assert [read(export, sha256) for sha256 in DIGESTS] == [BASE, TOP]
+        assert export.config() == CONFIG
+        assert export.left(DIGESTS) == len(BASE) + len(TOP)
+
+
+def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_manifest() -> None:
+    packed = [gzip.compress(data, 1, mtime=0) for data in LAYERS]
+    with export_of(as_25(packed), image_id=f"sha256:{'0' * 64}") as export:
+        assert [read(export, sha256) for sha256 in DIGESTS] == packed
+        assert export.config() == CONFIG
+
+
+def test_a_layer_is_forgotten_when_the_last_host_has_it() -> None:
+    with export_of(as_25(LAYERS), wanted=[*DIGESTS, DIGESTS[0]]) as export:
+        export.config()
+        export.done_with(DIGESTS)
+        assert export.left(DIGESTS[:1]) == len(BASE)
+        assert export.left(DIGESTS[1:]) is None
+        export.done_with(DIGESTS[:1])
+        assert export.left(DIGESTS[:1]) is None
+
+
+def test_a_save_that_breaks_off_is_an_error_and_no_image() -> None:
+    with (
+        export_of(as_20(LAYERS)[: len(BASE) // 2]) as export,
+        pytest.raises(ImageError, match="did not give the image digits"),
+    ):
+        export.layer(DIGESTS[0])
+
+
+def test_an_archive_has_the_content_of_missing_layers_alone() -> None:
+    data = b"".join(archive(CONFIG, DIGESTS, {DIGESTS[1]: content(TOP)}, tag=WANTED.tag))
+    with tarfile.open(fileobj=io.BytesIO(data)) as found:
+        assert found.getnames() == ["config.json", "manifest.json", f"{bare(DIGESTS[1])}.tar"]
+        files = {name: found.extractfile(name) for name in found.getnames()}
+        contents = {name: file.read() for name, file in files.items() if file is not None}
+    assert contents["config.json"] == CONFIG
+    assert contents[f"{bare(DIGESTS[1])}.tar"] == TOP
+    (manifest,) = json.loads(contents["manifest.json"])
+    assert manifest["Layers"] == [f"{bare(sha256)}.tar" for sha256 in DIGESTS]
+    assert manifest["RepoTags"] == ["hvdcloud/project:1"]
+
+
+def test_a_part_is_an_image_of_the_first_layers_that_says_what_it_is_of() -> None:
+    part = json.loads(WANTED.part(1))
+    assert part["rootfs"]["diff_ids"] == [DIGESTS[0]]
+    assert part["config"]["Labels"] == {"managed-by": "hvdcloud", LABEL_PART_OF: WANTED.id}
+    assert WANTED.part(1) == WANTED.part(1) != WANTED.part(2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [([], []), ([5], [1]), ([50], [1]), ([1, 2, 3], [3]), ([50, 1, 1, 9, 50, 1], [1, 2, 1, 1, 1]), ([0] * 40, [40])],
+)
+def test_small_layers_go_together_and_a_large_one_alone(sizes: list[int], found: list[int]) -> None:
+    assert portions(sizes, enough=10) == found
+
+
+def test_an_image_is_the_same_by_its_id_or_else_by_its_layers_and_its_time() -> None:
+    here = {"Id": "sha256:1", "RootFS": {"Layers": ["a"]}, "Created": "t", "Architecture": "amd64", "Os": "linux"}
+    assert same_image(here, {**here, "RootFS": {}})
+    assert same_image(here, {**here, "Id": "sha256:2"})
+    assert not same_image(here, {**here, "Id": "sha256:2", "Created": "later"})
+    assert wanted_from(here, tag="a:1", labels={}).layers == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("wire", "compress", "ratio", "pays"),
+    [
+        (0.0, 1e-8, 0.3, False),
+        (2e-9, 1e-8, 0.3, False),
+        (1e-7, 1e-8, 0.3, True),
+        (1e-7, 1e-8, 1.0, False),
+        (1e-7, 0.0, 1.0, False),
+    ],
+)
+def test_only_what_makes_a_slow_connection_faster_is_compressed(
+    wire: float, compress: float, ratio: float, pays: bool
+) -> None:
+    assert Pace(wire=wire, compress=compress, ratio=ratio).pays() == pays
+
+
+def test_a_slow_connection_gets_fewer_bytes_of_the_same_content() -> None:
+    data = b"abcdefgh" * (BLOCK_BYTES * 3)
+    slow, fast = Pace(wire=1.0), Pace(wire=1e-12)
+    chunks = [data[:100], data[100:BLOCK_BYTES], b"", data[BLOCK_BYTES:]]
+
+    def sent(pace: Pace) -> bytes:
+        found = []
+        for member in compressed(chunks, pace):
+            found.append(member)
+            # However long this process really took.
+            pace.wire = 1.0 if pace is slow else 1e-12
+        return b"".join(found)
+
+    through_slow, through_fast = sent(slow), sent(fast)
+    assert gzip.decompress(through_slow) == gzip.decompress(through_fast) == data
+    # What was begun before the speed was known is as large on both.
+    assert len(through_slow) < len(through_fast) // 2
