@@ -15,6 +15,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
+from hvdcloud.providers.local import data
 from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
 from hvdcloud.units import counted, size
 
@@ -34,6 +35,7 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
         Check(name="name", run=lambda: _name(spec), needs=("engine",)),
         Check(name="machine", run=lambda: _machine(spec, ranks=ranks), needs=("engine",), early=True),
         Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
+        *([Check(name="data", run=lambda: _folders(spec), early=True)] if data.mounts(spec) else []),
     ]
     if wish is not None:
         choice = Wish(count=wish, share=config.local.share)
@@ -105,6 +107,13 @@ def _bucket(url: str) -> Finding:
     if free < 1:
         return warning(f"{folder}: only {free:.1f} GB are free", hint="free some space, or name another folder")
     return fine(f"{folder}, {free:.0f} GB free")
+
+
+def _folders(spec: ClusterSpec) -> Finding:
+    """Whether the folders with data can be mounted."""
+    for problem in data.problems(spec):
+        return failed(problem.message, hint=problem.hint, error=problem.error)
+    return fine(f"{counted(len(data.mounts(spec)), 'folder')} of data to mount")
 
 
 def _asked(ask: Callable[[Any], Any]) -> Any:

@@ -28,6 +28,7 @@ from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import GpuTakenError, assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.requests import node_index, with_gpus
+from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local.requests import NetworkRequest
 
@@ -71,7 +72,7 @@ class LocalProvider:
     # --- planning -------------------------------------------------------------------------------------------------
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, GPUs that are not available, an image that does not exist."""
+        """A name that is taken, GPUs that are not available, an image or a folder with data that is missing."""
         problems = [] if self._refusal is None else [self._refusal]
         problems += self._nodes.names_taken(spec, range(spec.nodes))
         try:
@@ -81,7 +82,7 @@ class LocalProvider:
         if not self._api.images(name=spec.image, quiet=True):
             message = f"image {spec.image} is not on this engine"
             problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
-        return problems
+        return [*problems, *data.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing.
