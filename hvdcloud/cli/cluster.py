@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
 
@@ -36,6 +36,7 @@ def up(
         bool, typer.Option("--dry-run", help="Say what would be made and its price; change nothing.")
     ] = False,
     wait: Wait = 0.0,
+    share: Share = None,
     yes: Yes = False,
 ) -> None:
     """Create the cluster: all nodes or none.
@@ -52,7 +53,8 @@ def up(
     from hvdcloud.lifecycle import up as lifecycle
 
     invocation: Invocation = context.obj
-    with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
+    flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket, "local.share": share}
+    with invocation.context(flags) as experiment:
         if dry_run:
             invocation.result = plan = lifecycle.plan_up(experiment)
             for line in plan_lines(plan, experiment.platform):

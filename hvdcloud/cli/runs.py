@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
 from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import counted, dollars, seconds, size
 
@@ -124,6 +124,7 @@ def launch(
     controller: Controller = None,
     to: To = None,
     wait: Wait = 0.0,
+    share: Share = None,
     yes: Yes = False,
     timeline: Timeline = False,
     autotune: Autotune = False,
@@ -139,7 +140,13 @@ def launch(
 
     invocation: Invocation = context.obj
     console = invocation.console
-    flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket, "run.controller": controller}
+    flags = {
+        "nodes": nodes,
+        "provider": provider,
+        "checkpoints.bucket": bucket,
+        "run.controller": controller,
+        "local.share": share,
+    }
     with invocation.context(flags) as experiment:
         options = RunOptions(
             command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune

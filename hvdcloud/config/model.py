@@ -264,6 +264,17 @@ class LimitsConfig(Section):
     )
 
 
+class LocalConfig(Section):
+    """Containers on this machine's Docker engine."""
+
+    gpus: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        default=None,
+        description="this machine's NVIDIA GPUs that the nodes get, divided between them: all, or how many; if it is "
+        "not written, image.device cuda gets all",
+    )
+    share: bool = Field(default=False, description="take GPUs also where another cluster or another program uses them")
+
+
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """GPUs → the machine type that comes with so many NVIDIA L4, and is the default with them."""
 
@@ -374,6 +385,7 @@ class Config(Section):
         json_schema_extra=text_allowed,
     )
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig())
+    local: LocalConfig = Field(default_factory=lambda: LocalConfig())
     gce: GceConfig = Field(default_factory=lambda: GceConfig())
 
     _project_dir: Path = PrivateAttr(default_factory=Path.cwd)
@@ -426,6 +438,20 @@ class Config(Section):
             chosen["machine_type"] = L4_MACHINES[gpu.count]
         # A provider sees this section only.
         object.__setattr__(self, "gce", gce.model_copy(update=chosen))
+        return self
+
+    @model_validator(mode="after")
+    def _every_node_gets_a_gpu_of_this_machine(self) -> Config:
+        if self.provider != "local":
+            return self
+        if self.image.device == "cuda" and "gpus" not in self.local.model_fields_set:
+            # A provider sees this section only.
+            object.__setattr__(self, "local", self.local.model_copy(update={"gpus": "all"}))
+        if isinstance(self.local.gpus, int) and self.local.gpus < self.nodes:
+            raise ValueError(
+                f"local.gpus is {self.local.gpus}, and nodes is {self.nodes}: each node gets one at least; take "
+                f"nodes: 1, which has a rank on every GPU"
+            )
         return self
 
     @model_validator(mode="after")

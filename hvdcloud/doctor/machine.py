@@ -73,7 +73,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
             early=True,
         )
     image = Once(lambda: _find_image(config, platform.processor))
-    if platform.machines() is not None:
+    if platform.machines() is not None or config.image.device == "cuda":
         yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
     yield Check(name="engine", run=_engine)
     yield Check(
@@ -102,6 +102,8 @@ def _fit(config: Config, platform: Platform) -> Finding:
     if mismatch := platform.device_mismatch():
         return warning(mismatch.message, hint=mismatch.hint)
     gpu, image = platform.gpu(1), config.image
+    if gpu is None and image.device == "cuda":
+        return unknown("the compute capability of this machine's GPUs is not known")
     if gpu is None:
         return fine(f"no GPU, and image.device is {image.device}")
     if image.base is not None:

@@ -46,6 +46,8 @@ def settings_of(context: Context) -> Mapping[str, str]:
     keys = dict(_KEYS)
     if context.platform.costs_money:
         keys["limits"], keys["gce"] = _OF_MACHINES["limits"], tree["gce"].keys() - _OF_MACHINES["gce"]
+    elif config.provider == "local":
+        keys["local"] = {"gpus"}
     found = {f"{section}.{key}": _text(tree[section][key]) for section in keys for key in sorted(keys[section])}
     found["nodes"] = str(config.nodes)
     folder, image = config.project_dir, config.image

@@ -92,10 +92,15 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
     """
     from hvdcloud.lifecycle.build import image_to_be
 
-    # Where nothing costs money, only the image tells whether the engine can create it.
-    if not context.platform.costs_money or context.find() is not None:
+    # Where nothing costs money, it is the GPUs that may be missing.
+    costs_money, for_gpus = context.platform.costs_money, context.config.image.device == "cuda"
+    if not (costs_money or for_gpus) or context.find() is not None:
         return
-    _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
+    spec = make_spec(context, image=image_to_be(context))
+    if costs_money:
+        _confirmed_plan(context, spec, consent)
+    else:
+        _check(context, spec, consent, built=False)
 
 
 def up(

@@ -41,7 +41,9 @@ def default_gateway(client: Any) -> str:
 
 
 @contextmanager
-def second_engine(*, disk_mb: int | None = None, options: Sequence[str] = (), which: int = 0) -> Iterator[SecondEngine]:
+def second_engine(
+    *, disk_mb: int | None = None, options: Sequence[str] = (), which: int = 0, programs: Path | None = None
+) -> Iterator[SecondEngine]:
     """An engine in a network namespace of its own; what it holds is gone at the end.
 
     In a namespace, because an engine without a bridge deletes the machine's docker0 at start.
@@ -50,6 +52,7 @@ def second_engine(*, disk_mb: int | None = None, options: Sequence[str] = (), wh
         disk_mb: the size of its disk, in memory; None: a folder of this machine.
         options: more for dockerd.
         which: tells engines from each other that one process has at the same time; 0 or 1.
+        programs: a folder of programs that it finds before all others.
     """
     dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
     if os.geteuid() != 0 or dockerd is None or shutil.which("ip") is None:
@@ -71,7 +74,8 @@ def second_engine(*, disk_mb: int | None = None, options: Sequence[str] = (), wh
         command += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
         command += ["--data-root", str(data), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")]
         command += ["--host", f"unix://{socket}", "--insecure-registry", f"{gateway}/32", *options]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PATH": path})
         stack.callback(process.wait, timeout=60)
         stack.callback(process.terminate)
         found = SecondEngine(docker_host=f"unix://{socket}", gateway=gateway, folder=folder)

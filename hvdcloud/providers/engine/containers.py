@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
+from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.gpu_lock import claim_gpus
 
 START_ATTEMPTS = 5
+
+
+class MadeContainer(NamedTuple):
+    """A container that exists, and may not be started yet."""
+
+    name: str
+    id: str
 
 
 class Maker:
@@ -26,7 +35,29 @@ class Maker:
         self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
-        """Make a container and start it; returns its id.
+        """Make a container and start it; returns its id. Raises as `create` and `start`."""
+        made = self.create(request)
+        self.start(made)
+        return made.id
+
+    def containers(self, requests: Sequence[Request], *, share: bool = False) -> list[str]:
+        """Make containers and start them, all at once; returns their ids.
+
+        Args:
+            share: also where another container holds a GPU of theirs.
+
+        Raises GpuTakenError: one does, and none of these is started. Else as `create` and `start`.
+        """
+        if share or not any("device_requests" in request.body for request in requests):
+            return side_by_side(self.container, requests)
+        made = side_by_side(self.create, requests)
+        ids = [each.id for each in made]
+        claim_gpus(self._api, ids)
+        side_by_side(self.start, made)
+        return ids
+
+    def create(self, request: Request) -> MadeContainer:
+        """Make a container without starting it.
 
         Raises NameTakenError: its name. ImageError: its image is missing. CapacityError: the disk is full.
         NodeError: the engine refuses.
@@ -35,9 +66,12 @@ class Maker:
         self._on_progress(NodeProgress(object=name, step="creating"))
         container_id = self._create_container(request.body)
         self._made.append(("container", container_id))
-        self._start(name, container_id)
-        self._on_progress(NodeProgress(object=name, step="booting"))
-        return container_id
+        return MadeContainer(name=name, id=container_id)
+
+    def start(self, made: MadeContainer) -> None:
+        """Start a container. Raises NodeError: the engine refuses. CapacityError: the disk is full."""
+        self._start(made.name, made.id)
+        self._on_progress(NodeProgress(object=made.name, step="booting"))
 
     def undo(self) -> list[str]:
         """Delete all that was made, containers before their network. Returns what resisted."""
@@ -94,6 +128,7 @@ class Maker:
             security_opt=list(body["security_opt"]),
             extra_hosts=dict(body.get("extra_hosts", {})),
             network_mode=body["network"],
+            device_requests=body.get("device_requests"),
         )
         try:
             created = self._api.create_container(

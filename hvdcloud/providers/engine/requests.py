@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_NODE, ClusterSpec, Request
+from hvdcloud.providers.engine.gpus import LABEL_GPUS, GpuShare
 from hvdcloud.providers.engine.view import LABEL_BUCKET, LABEL_IMAGE
 
 # NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
@@ -64,3 +66,23 @@ def container_request(
         **more,
     }
     return Request(object=f"container {name}", method="POST /containers/create", body=body)
+
+
+def with_gpus(request: Request, found: Mapping[int, GpuShare]) -> Request:
+    """The request for a container with its GPUs, and with the label that says that it has them; others as they are.
+
+    Args:
+        found: what each node gets, by its number.
+    """
+    index = node_index(request)
+    if index is None or index not in found:
+        return request
+    share = found[index]
+    labels = {**request.body["labels"], LABEL_GPUS: ",".join(device.uuid for device in share.devices)}
+    return replace(request, body={**request.body, "labels": labels, "device_requests": [dict(share.request)]})
+
+
+def node_index(request: Request) -> int | None:
+    """The number of the node whose container is asked for; None: it is for something else."""
+    index = request.body["labels"].get(LABEL_NODE)
+    return None if index is None else int(index)

@@ -24,6 +24,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import Problem
+from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
 LABEL_BUCKET = "hvdcloud-bucket"
@@ -98,6 +99,8 @@ def engine_refused(what: str, error: Any) -> HvdcloudError:
     text = str(error.explanation)
     if "no space left on device" in text.lower():
         return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
+    if "could not select device driver" in text:
+        return NodeError(f"{what}: the Docker engine gives no GPU to containers: {text}", hint=TOOLKIT_HINT)
     if "ambiguous" in text:
         # The engine lets two networks of one name pass if both are asked for at the same moment.
         return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")

@@ -13,8 +13,11 @@ from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.gpu_lock import list_holders
+from hvdcloud.providers.engine.gpus import Wish, access, choose, users
 from hvdcloud.providers.local import data
-from hvdcloud.units import counted
+from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -26,13 +29,18 @@ _RANK_GB = 0.5
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """The check `engine`, on which some of these depend, is everybody's."""
-    slots = config.run.slots_per_node or 1
-    return [
+    slots, wish = config.run.slots_per_node or 1, config.local.gpus
+    ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
+    found = [
         Check(name="name", run=lambda: _name(spec), needs=("engine",)),
-        Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",), early=True),
+        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), needs=("engine",), early=True),
         Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
         *([Check(name="data", run=lambda: _folders(spec), early=True)] if data.mounts(spec) else []),
     ]
+    if wish is not None:
+        choice = Wish(count=wish, share=config.local.share)
+        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, choice), needs=("engine",)))
+    return found
 
 
 def _name(spec: ClusterSpec) -> Finding:
@@ -61,6 +69,24 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
     if gb and ranks * _RANK_GB > gb:
         return warning(f"{said}: little memory for that many", hint="take fewer nodes")
     return fine(said)
+
+
+def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
+    """Driver, the engine's way to give GPUs to containers, and each GPU's free memory and user."""
+    found = ask_this_machine()
+    # What the cluster itself holds, it has.
+    held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
+    info = _asked(lambda api: api.info())
+    way = access(info, found.devices, hook=hook_is_here())
+    choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
+    used = users(found, held)
+    lines = [
+        f"{device.title} {device.name}, {size(device.free_bytes)} of {size(device.total_bytes)} free"
+        + (f", used by {used[device.uuid]}" if device.uuid in used else "")
+        for device in found.devices
+    ]
+    ways = {"cdi": "CDI devices", "toolkit": "NVIDIA's container toolkit"}
+    return fine(f"driver {found.devices[0].driver}, {ways[way]}; {'; '.join(lines)}")
 
 
 def _bucket(url: str) -> Finding:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.google.storage_token import ENDPOINT_VARIABLE, storage_token
 from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.providers.engine.gpus import Wish
 from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.providers.pricing import OffersResult
 
@@ -33,25 +34,47 @@ class LocalPlatform:
         """The provider on the engine of `DOCKER_HOST` or the current context. Raises NodeError: none answers."""
         from hvdcloud import engine
 
-        return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle)
+        mismatch = self.device_mismatch()
+        return LocalProvider(
+            engine.connect(),
+            idle_seconds=self._config.limits.idle,
+            gpus=self._wish,
+            refusal=mismatch if self._config.image.device == "cuda" else None,
+        )
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
-        """Names, room and the bucket."""
+        """Names, room, GPUs and the bucket."""
         from hvdcloud.providers.local import doctor
 
         return doctor.checks(self._config, spec)
 
     def gpu(self, index: int) -> Gpu | None:
-        """None: containers get no GPU."""
-        return None
+        """The one of this machine with the lowest compute capability, if the nodes get any."""
+        from hvdcloud.providers.local.gpus import least_capable
+
+        return None if self._wish is None else least_capable()
 
     def machines(self) -> str | None:
         """None: they are processes of this machine."""
         return None
 
     def device_mismatch(self) -> Problem | None:
-        """None: nothing is paid for."""
+        """By image.device and local.gpus."""
+        device, wish = self._config.image.device, self._wish
+        if device == "cpu" and wish is not None:
+            message = "image.device is cpu: the nodes would hold this machine's GPUs and not use them"
+            return Problem(message=message, hint="image.device: cuda uses them, local.gpus: null leaves them alone")
+        if device == "cuda" and wish is None:
+            message = "image.device is cuda, but the nodes have no GPU: local.gpus is null"
+            return Problem(
+                message=message, hint="local.gpus: all gives them this machine's; image.device: cpu needs none"
+            )
         return None
+
+    @property
+    def _wish(self) -> Wish | None:
+        local = self._config.local
+        return None if local.gpus is None else Wish(count=local.gpus, share=local.share)
 
     def storage_credentials(
         self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()

@@ -23,9 +23,11 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, ignore_progress
 from hvdcloud.providers.engine.containers import Maker
+from hvdcloud.providers.engine.gpu_lock import GpuTakenError, assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
+from hvdcloud.providers.engine.requests import node_index, with_gpus
 from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local.requests import NetworkRequest
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.cluster.journal import Journal
+    from hvdcloud.providers.engine.gpus import GpuShare, Wish
+
+GPU_ATTEMPTS = 5
+"""How often GPUs are chosen while others take them away."""
 
 
 class LocalProvider:
@@ -42,24 +48,63 @@ class LocalProvider:
     name = "local"
     ready_seconds = 180.0
 
-    def __init__(self, client: DockerClient, *, idle_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        client: DockerClient,
+        *,
+        idle_seconds: float | None = None,
+        gpus: Wish | None = None,
+        refusal: Problem | None = None,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+            gpus: what the nodes get of this machine's; None: they get none.
+            refusal: why the configuration alone rules nodes out.
+        """
         self._api = client.api
         self._nodes = EngineNodes(client.api, provider=self.name)
         self._idle_seconds = idle_seconds
+        self._gpus = gpus
+        self._refusal = refusal
 
     # --- planning -------------------------------------------------------------------------------------------------
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, an image or a folder with data that does not exist."""
-        problems = self._nodes.names_taken(spec, range(spec.nodes))
+        """A name that is taken, GPUs that are not available, an image or a folder with data that is missing."""
+        problems = [] if self._refusal is None else [self._refusal]
+        problems += self._nodes.names_taken(spec, range(spec.nodes))
+        try:
+            self._device_requests(spec, range(spec.nodes))
+        except HvdcloudError as error:
+            problems.append(Problem.of(error))
         if not self._api.images(name=spec.image, quiet=True):
             message = f"image {spec.image} is not on this engine"
             problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
         return [*problems, *data.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
-        """One network and a container for each node. Running them costs nothing."""
-        return plan.make_plan(spec, idle_seconds=self._idle_seconds)
+        """One network and a container for each node. Running them costs nothing.
+
+        Raises:
+            UsageError, CapacityError, NodeError: they cannot have the GPUs that they should.
+        """
+        return self._with_gpus(plan.make_plan(spec, idle_seconds=self._idle_seconds))
+
+    def _with_gpus(self, planned: Plan) -> Plan:
+        """The plan with the GPUs that its nodes get as things are now."""
+        indices = [index for request in planned.requests if (index := node_index(request)) is not None]
+        found = self._device_requests(planned.spec, indices)
+        return replace(planned, requests=tuple(with_gpus(request, found) for request in planned.requests))
+
+    def _device_requests(self, spec: ClusterSpec, indices: Sequence[int]) -> Mapping[int, GpuShare]:
+        from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+
+        if self._gpus is None:
+            return {}
+        found, hook = ask_this_machine(), hook_is_here()
+        return assign_gpus(self._api, found, self._gpus, nodes=spec.nodes, indices=indices, hook=hook)
 
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """A folder is mounted into the node; a server on this machine's loopback has another name there."""
@@ -68,7 +113,21 @@ class LocalProvider:
     # --- creating -------------------------------------------------------------------------------------------------
 
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
-        """Network first, then all containers at once."""
+        """Network first, then all containers at once.
+
+        Where another cluster takes the same GPUs at the same moment, others are chosen, if there are any.
+        """
+        for _ in range(GPU_ATTEMPTS - 1):
+            try:
+                return self._create_once(plan, journal=journal, on_progress=on_progress)
+            except GpuTakenError as taken:
+                if taken.details:  # Something that this try made could not be deleted.
+                    raise
+                on_progress(NodeProgress(object=plan.spec.name, step=f"{taken.message}; looking for others"))
+                plan = self._with_gpus(plan)
+        return self._create_once(plan, journal=journal, on_progress=on_progress)
+
+    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
         networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
@@ -81,7 +140,7 @@ class LocalProvider:
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
-            made = side_by_side(maker.container, containers)
+            made = maker.containers(containers, share=self._gpus is not None and self._gpus.share)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             left = maker.undo()
@@ -94,7 +153,7 @@ class LocalProvider:
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""
         requests = plan.container_requests(spec, indices, idle_seconds=self._idle_seconds)
-        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+        return self._with_gpus(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
 
     def grow(
         self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress

@@ -1,0 +1,346 @@
+"""The GPUs of a machine with an engine: which there are, who uses them, and which nodes get which. Pure.
+
+nvidia-smi, which runs wherever the engine is, says which GPUs there are and what computes on them. Which cluster of
+ours holds one is said by labels of containers: they are the lock (gpu_lock.py), also between users, and before a job
+has touched its GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hvdcloud.cluster.model import (
+    LABEL_CLUSTER,
+    LABEL_CREATED,
+    LABEL_ID,
+    LABEL_MANAGED_BY,
+    LABEL_OWNER,
+    MANAGED_BY,
+)
+from hvdcloud.errors import CapacityError, NodeError, UsageError
+from hvdcloud.units import counted, size
+from hvdcloud.visible import visible, words
+
+LABEL_GPUS = "hvdcloud-gpus"
+"""On a container: the UUIDs of its GPUs, with commas between them."""
+
+DEVICES_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,driver_version,memory.total,memory.used,mig.mode.current,name",
+    "--format=csv,noheader,nounits",
+)
+PROCESSES_QUERY = (
+    "nvidia-smi",
+    "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name",
+    "--format=csv,noheader,nounits",
+)
+CAPABILITIES_QUERY = ("nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader,nounits")
+"""Drivers before 495 do not know the field, and refuse the whole query."""
+TOOLKIT_HOOK = "nvidia-container-runtime-hook"
+"""The program of NVIDIA's container toolkit for which an engine looks in its PATH."""
+TOOLKIT_HINT = (
+    "install NVIDIA's container toolkit: apt install nvidia-container-toolkit, then sudo nvidia-ctk runtime configure "
+    "--runtime=docker && sudo systemctl restart docker"
+)
+CPU_HINT = "image.device: cpu trains without GPUs"
+
+_MIB = 1 << 20
+_UUID = re.compile(r"GPU-[-\w]+", re.ASCII)
+_CDI_KIND = "nvidia.com/gpu="
+_HOLDING = ("created", "running", "paused", "restarting")
+"""States of a container in which it has its GPUs, or will have them in a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, as nvidia-smi describes it."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    total_bytes: int
+    used_bytes: int
+    divided: bool
+    """It is in MIG mode: only its parts can be used, which hvdcloud does not give out."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Of its memory."""
+        return self.total_bytes - self.used_bytes
+
+    @property
+    def title(self) -> str:
+        """`GPU 0`."""
+        return f"GPU {self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One that computes on a GPU."""
+
+    gpu: str
+    """UUID."""
+    pid: int
+    name: str
+    used_bytes: int | None
+    """None: the driver does not say."""
+
+    def __str__(self) -> str:
+        """`python (pid 4711, 12.3 GB)`."""
+        memory = "" if self.used_bytes is None else f", {size(self.used_bytes)}"
+        return f"{self.name} (pid {self.pid}{memory})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """The GPUs of one machine, in the driver's order, and what computes on them."""
+
+    devices: tuple[Device, ...]
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A container of ours that has GPUs, or will have them once it is started."""
+
+    container: str
+    """Its id."""
+    node: str
+    cluster: str
+    owner: str
+    gpus: frozenset[str]
+    """UUIDs."""
+    started: bool
+    rank: tuple[int, str]
+    """When its cluster was asked for, and the cluster's id: an order in which no two clusters are equal."""
+
+    def __str__(self) -> str:
+        """`cluster digits of alice-laptop`."""
+        return f"cluster {self.cluster} of {self.owner or 'another user'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the configuration asks for of one machine."""
+
+    count: int | Literal["all"]
+    """For all nodes on the machine together."""
+    share: bool = False
+    """GPUs that others use will do."""
+
+
+Access = Literal["cdi", "toolkit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShare:
+    """What one node gets."""
+
+    devices: tuple[Device, ...]
+    request: Mapping[str, Any]
+    """What the engine is asked for, as `device_request` makes it."""
+
+
+def parse_devices(output: str) -> tuple[Device, ...]:
+    """nvidia-smi's answer to DEVICES_QUERY: a line per GPU, memory in MiB. Other lines are left out."""
+    found = []
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split(",", 6)]
+        if len(fields) == 7 and fields[0].isdecimal() and _UUID.fullmatch(fields[1]):
+            index, uuid, driver, total, used, mig, name = fields
+            device = Device(
+                index=int(index),
+                uuid=uuid,
+                name=_seen(name),
+                driver=_seen(driver),
+                total_bytes=_mebibytes(total) or 0,
+                used_bytes=_mebibytes(used) or 0,
+                divided=mig == "Enabled",
+            )
+            found.append(device)
+    return tuple(sorted(found, key=lambda device: device.index))
+
+
+def parse_processes(output: str) -> tuple[Process, ...]:
+    """nvidia-smi's answer to PROCESSES_QUERY: a line per process and GPU. Where none computes it has no line."""
+    found = []
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split(",", 3)]
+        if len(fields) == 4 and _UUID.fullmatch(fields[0]) and fields[1].isdecimal():
+            gpu, pid, used, name = fields
+            # The path of a program says little that its name does not: /home/ann/venv/bin/python3.
+            program = _seen(name.rpartition("/")[2] or name)
+            found.append(Process(gpu=gpu, pid=int(pid), name=program, used_bytes=_mebibytes(used)))
+    return tuple(found)
+
+
+def parse_capabilities(output: str) -> dict[str, str]:
+    """nvidia-smi's answer to CAPABILITIES_QUERY: compute capability → the name of a GPU that has it."""
+    found = {}
+    for line in output.splitlines():
+        capability, _, name = line.partition(",")
+        major, _, minor = capability.strip().partition(".")
+        if major.isdecimal() and minor.isdecimal():
+            found[f"{major}.{minor}"] = _seen(name.strip())
+    return found
+
+
+def _seen(text: str) -> str:
+    """Any user of the machine may have named a program."""
+    return visible(words(text), lines=False)
+
+
+def _mebibytes(text: str) -> int | None:
+    """Bytes; None for `[N/A]` and the like."""
+    return int(text) * _MIB if text.isdecimal() else None
+
+
+# --- who has them ---------------------------------------------------------------------------------------------------
+
+
+def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
+    """Of the engine's containers, as it lists them, those of ours that have GPUs or will have them."""
+    return tuple(
+        Holder(
+            container=container["Id"],
+            node=container["Names"][0].removeprefix("/"),
+            cluster=labels.get(LABEL_CLUSTER, ""),
+            owner=labels.get(LABEL_OWNER, ""),
+            gpus=frozenset(labels[LABEL_GPUS].split(",")),
+            started=container["State"] != "created",
+            rank=(_number(labels.get(LABEL_CREATED, "")), labels.get(LABEL_ID, "")),
+        )
+        for container in containers
+        if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
+        and labels.get(LABEL_GPUS)
+        and container["State"] in _HOLDING
+    )
+
+
+def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
+    """UUID → who uses the GPU, in words, for those that are used.
+
+    Where a cluster of ours holds it, its processes are that cluster's.
+    """
+    found = {}
+    for device in gpus.devices:
+        clusters = dict.fromkeys(str(holder) for holder in held if device.uuid in holder.gpus)
+        processes = [str(process) for process in gpus.processes if process.gpu == device.uuid]
+        if by := [*clusters] or processes:
+            found[device.uuid] = ", ".join(by)
+    return found
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+# --- which node gets which ------------------------------------------------------------------------------------------
+
+
+def shares(total: int, nodes: int) -> tuple[int, ...]:
+    """How many GPUs each node gets: as equal as can be, the first ones more."""
+    each, rest = divmod(total, nodes)
+    return tuple(each + (index < rest) for index in range(nodes))
+
+
+def choose(
+    gpus: Gpus, held: Sequence[Holder], wish: Wish, *, nodes: int, indices: Sequence[int], place: str = "this machine"
+) -> Mapping[int, tuple[Device, ...]]:
+    """Which GPUs each of these nodes gets; nothing is changed.
+
+    A GPU that another container of ours or another process uses is not taken, unless the wish says so; then the free
+    ones are taken first, then those with the least memory in use.
+
+    Args:
+        nodes: how many the machine has in all, between which the GPUs are divided.
+        indices: the nodes that are to be made, counted from 0 on this machine.
+        place: the machine, in words.
+
+    Raises:
+        UsageError: there are not as many.  CapacityError: too few of them are free.
+    """
+    whole = [device for device in gpus.devices if not device.divided]
+    total = len(whole) if wish.count == "all" else wish.count
+    if not whole:
+        divided = f": {counted(len(gpus.devices), 'GPU')} in MIG mode" if gpus.devices else ""
+        raise UsageError(f"{place} has no GPU that nodes could use{divided}", hint=CPU_HINT)
+    if total > len(whole) or total < nodes:
+        raise UsageError(
+            f"{place} has {counted(len(whole), 'GPU')}, and {counted(nodes, 'node')} with {total} in all are wanted",
+            hint="one node takes them all, with a rank on each: --nodes 1",
+        )
+    used = users(gpus, held)
+    free = [device for device in whole if device.uuid not in used]
+    taken = [device for device in whole if device.uuid in used]
+    if wish.share:
+        free += sorted(taken, key=lambda device: (device.used_bytes, device.index))
+    counts = shares(total, nodes)
+    if sum(counts[index] for index in indices) > len(free):
+        by = "; ".join(f"{device.title} is used by {used[device.uuid]}" for device in taken)
+        raise CapacityError(
+            f"{len(free)} of {counted(len(whole), 'GPU')} of {place} are free, and "
+            f"{sum(counts[index] for index in indices)} are needed: {by}",
+            hint="--share takes them all the same; hvdcloud list shows the clusters",
+        )
+    remaining = iter(free)
+    return {index: tuple(next(remaining) for _ in range(counts[index])) for index in indices}
+
+
+# --- how a container gets them --------------------------------------------------------------------------------------
+
+
+def access(info: Mapping[str, Any], devices: Iterable[Device], *, hook: bool) -> Access:
+    """How this engine gives GPUs to containers.
+
+    CDI where the engine lists all of them as CDI devices: those that NVIDIA's hook adds are lost to a container when
+    systemd reloads its units (NVIDIA's toolkit documents it under "Failed to initialize NVML"). Else the toolkit.
+
+    Args:
+        info: the engine's answer to GET /info; engines before 28.2 do not list CDI devices.
+        hook: whether TOOLKIT_HOOK is on the engine's machine; engines before 28.3 do not say.
+
+    Raises:
+        NodeError: it has neither.
+    """
+    listed = set(_cdi_devices(info))
+    if listed and all(_cdi_name(device, listed) for device in devices):
+        return "cdi"
+    if hook or "nvidia" in (info.get("Runtimes") or {}):
+        return "toolkit"
+    version = info.get("ServerVersion", "?")
+    raise NodeError(
+        f"the Docker engine ({version}) has neither NVIDIA's container toolkit nor CDI devices, so no container gets a "
+        "GPU",
+        hint=TOOLKIT_HINT,
+    )
+
+
+def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, way: Access) -> dict[str, Any]:
+    """An element of HostConfig.DeviceRequests: exactly these GPUs."""
+    if way == "cdi":
+        listed = set(_cdi_devices(info))
+        names = [name for device in devices if (name := _cdi_name(device, listed))]
+        return {"Driver": "cdi", "DeviceIDs": names}
+    return {
+        "Driver": "nvidia",
+        "DeviceIDs": [device.uuid for device in devices],
+        # What a job needs of the driver: its CUDA libraries, and nvidia-smi.
+        "Capabilities": [["gpu", "compute", "utility"]],
+    }
+
+
+def _cdi_devices(info: Mapping[str, Any]) -> Iterator[str]:
+    for device in info.get("DiscoveredDevices") or []:
+        if device.get("Source") == "cdi" and str(device.get("ID", "")).startswith(_CDI_KIND):
+            yield str(device["ID"])
+
+
+def _cdi_name(device: Device, listed: set[str]) -> str | None:
+    """As nvidia-ctk names it: by UUID or by index."""
+    names = (f"{_CDI_KIND}{device.uuid}", f"{_CDI_KIND}{device.index}")
+    return next((name for name in names if name in listed), None)

@@ -1,0 +1,263 @@
+"""Nodes with GPUs on a real engine: what each gets, and that no two clusters get the same.
+
+No GPU is needed: the engine has a stand-in of the hook of NVIDIA's container toolkit, and this machine of nvidia-smi.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import LABEL_CLUSTER, ClusterSpec
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.providers.engine.gpus import LABEL_GPUS, Wish
+from hvdcloud.providers.local.provider import LocalProvider
+from tests.support.engines import second_engine
+from tests.support.harness import Project, labelled, project_in, tags_of
+
+pytestmark = pytest.mark.engine
+
+STANDINS = Path(__file__).parents[1] / "standins" / "gpus"
+NODE_IMAGE = "hvdcloud-test/sleeping:1"
+UUIDS = [f"GPU-{index}a6b3c5e-0c5b-7d2e-6a53-0a3f4f1d9a10" for index in range(4)]
+DEVICES = "".join(
+    f"{index}, {uuid}, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB\n" for index, uuid in enumerate(UUIDS)
+)
+ROUNDS = 4
+CUDA = {"requirements": None, "device": "cuda"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A machine with four GPUs and its engine."""
+
+    docker_host: str
+    client: Any
+    programs: Path
+    """Its nvidia-smi and its toolkit's hook."""
+
+    def provider(self, **wish: Any) -> LocalProvider:
+        """Of a user of the machine: with a connection of its own."""
+        return LocalProvider(docker.DockerClient(base_url=self.docker_host), gpus=Wish(**{"count": "all", **wish}))
+
+    def visible(self, container: str) -> list[str]:
+        """The GPUs that a container's programs see."""
+        found = self.client.containers.get(container).exec_run(["sh", "-c", "cd /dev && ls -d nvidia*"])
+        return str(found.output.decode()).split()
+
+
+@pytest.fixture(scope="module")
+def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    programs = tmp_path_factory.mktemp("gpus")
+    for program in STANDINS.glob("nvidia-*"):
+        shutil.copy2(program, programs)
+    (programs / "devices.csv").write_text(DEVICES)
+    with second_engine(programs=programs) as found:
+        client = docker.DockerClient(base_url=found.docker_host)
+        # What the node's own image is made on is here; of a node, only its GPUs are looked at.
+        (base,) = client.images.load(engine.images.get("debian:bookworm-slim").save(named=True))
+        made = client.containers.create(base, ["sleep", "infinity"])
+        made.commit("hvdcloud-test/sleeping", tag="1", changes='ENTRYPOINT ["sleep", "infinity"]\nCMD []')
+        made.remove()
+        yield Box(docker_host=found.docker_host, client=client, programs=programs)
+        client.close()
+
+
+@pytest.fixture(autouse=True)
+def machine(box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is on the machine with the GPUs, where nothing computes; no container is left on it."""
+    (box.programs / "processes.csv").write_text("")
+    monkeypatch.setenv("PATH", f"{box.programs}:{os.environ['PATH']}")
+    yield
+    assert labelled(box.client) == []
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.jsonl")
+
+
+def spec_of(folder: Path, *, nodes: int = 1) -> ClusterSpec:
+    return ClusterSpec(
+        name=f"t-{secrets.token_hex(4)}",
+        id=secrets.token_hex(3),
+        owner="tester",
+        nodes=nodes,
+        image=NODE_IMAGE,
+        bucket=(folder / "bucket").as_uri(),
+        authorized_key="ssh-ed25519 AAAA test",
+        created=datetime.now(timezone.utc),
+    )
+
+
+@contextlib.contextmanager
+def up(provider: LocalProvider, spec: ClusterSpec, journal: Journal) -> Iterator[None]:
+    provider.create(provider.plan(spec), journal=journal)
+    try:
+        yield
+    finally:
+        assert list(provider.destroy(spec.name)) == []
+
+
+def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path, journal: Journal) -> None:
+    provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
+    assert provider.preflight(spec) == []
+    with up(provider, spec, journal):
+        assert box.visible(spec.node_name(0)) == ["nvidia0", "nvidia1"]
+        assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
+    without, plain = LocalProvider(box.client), spec_of(tmp_path)
+    with up(without, plain, journal):
+        assert [name for name in box.visible(plain.node_name(0)) if name.startswith("nvidia")] == []
+
+
+def test_gpus_of_another_cluster_are_passed_over_then_refused_then_shared(
+    box: Box, tmp_path: Path, journal: Journal
+) -> None:
+    first, second, third = (spec_of(tmp_path) for _ in range(3))
+    with up(box.provider(count=2), first, journal), up(box.provider(count=2), second, journal):
+        assert box.visible(second.node_name(0)) == ["nvidia2", "nvidia3"]
+        (problem,) = box.provider(count=1).preflight(third)
+        assert problem.error is CapacityError
+        assert f"GPU 0 is used by cluster {first.name} of tester" in problem.message
+        # Nobody has to compute on a GPU to have it, and a paused cluster has it still.
+        box.client.api.pause(first.node_name(0))
+        with pytest.raises(CapacityError, match="0 of 4 GPUs"):
+            box.provider(count=1).plan(third)
+        with up(box.provider(count=1, share=True), third, journal):
+            assert box.visible(third.node_name(0)) == ["nvidia0"]
+    with up(box.provider(), third, journal):
+        assert len(box.visible(third.node_name(0))) == 4
+
+
+def test_a_gpu_on_which_another_program_computes_is_passed_over(box: Box, tmp_path: Path, journal: Journal) -> None:
+    (box.programs / "processes.csv").write_text(f"{UUIDS[0]}, 4711, 11752, /opt/venv/bin/python3\n")
+    spec = spec_of(tmp_path)
+    with up(box.provider(count=3), spec, journal):
+        assert box.visible(spec.node_name(0)) == ["nvidia1", "nvidia2", "nvidia3"]
+    (problem,) = box.provider(count=4).preflight(spec)
+    assert r"GPU 0 is used by python3 (pid 4711, 12.3 GB)" in problem.message
+
+
+def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path, journal: Journal) -> None:
+    provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
+    with up(provider, spec, journal):
+        box.client.api.kill(spec.node_name(1))
+        provider.grow(spec, [1], journal=journal)
+        assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
+
+
+def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:
+    """Three users each want two of four, again and again: two of them get them, and the third is told who has them."""
+    for number in range(ROUNDS):
+        specs = [spec_of(tmp_path, nodes=2) for _ in range(3)]
+        providers = {spec.name: box.provider(count=2) for spec in specs}
+        outcomes: dict[str, object] = {}
+        together = threading.Barrier(len(specs))
+
+        def create(spec: ClusterSpec, number: int = number) -> None:
+            provider, journal = providers[spec.name], Journal(tmp_path / f"{spec.name}-{number}.jsonl")  # noqa: B023
+            # All choose before the first one has a container, so all choose the same.
+            plan = provider.plan(spec)
+            together.wait(timeout=120)  # noqa: B023
+            try:
+                outcomes[spec.name] = provider.create(plan, journal=journal)  # noqa: B023
+            except HvdcloudError as error:
+                outcomes[spec.name] = error  # noqa: B023
+
+        threads = [threading.Thread(target=create, args=(spec,)) for spec in specs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        try:
+            held = Counter(uuid for each in running(box) for uuid in each[LABEL_GPUS].split(","))
+            assert held == Counter(UUIDS), outcomes
+            refused = [each for each in outcomes.values() if isinstance(each, HvdcloudError)]
+            assert [type(each) for each in refused] == [CapacityError], outcomes
+            assert len({each[LABEL_CLUSTER] for each in running(box)}) == 2
+        finally:
+            for spec in specs:
+                assert list(providers[spec.name].destroy(spec.name)) == []
+
+
+def running(box: Box) -> list[dict[str, str]]:
+    """The labels of our containers that run."""
+    return [found["Labels"] for found in box.client.api.containers(filters={"label": LABEL_GPUS})]
+
+
+def test_an_engine_without_the_toolkit_is_refused_before_anything_is_made(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "smi"
+    smi.mkdir()
+    for name in ("nvidia-smi", "devices.csv", "processes.csv"):
+        shutil.copy2(box.programs / name, smi)
+    monkeypatch.setenv("PATH", os.environ["PATH"].replace(str(box.programs), str(smi)))
+    (problem,) = box.provider().preflight(spec_of(tmp_path))
+    assert problem.error is NodeError
+    assert "neither NVIDIA's container toolkit nor CDI devices" in problem.message
+
+
+def test_gpus_that_only_the_file_knows_are_refused_by_the_engine_and_nothing_is_left(
+    box: Box, tmp_path: Path, journal: Journal
+) -> None:
+    """The machine says that it has a fifth one, which the toolkit does not find: the driver has changed meanwhile."""
+    provider, spec = box.provider(), spec_of(tmp_path)
+    plan = provider.plan(spec)
+    (box.programs / "devices.csv").write_text(DEVICES.replace(UUIDS[3], "GPU-gone"))
+    try:
+        with pytest.raises(NodeError, match="unknown device"):
+            provider.create(plan, journal=journal)
+    finally:
+        (box.programs / "devices.csv").write_text(DEVICES)
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(box: Box, tmp_path: Path) -> Project:
+    project = project_in(tmp_path, f"t-{secrets.token_hex(4)}", image=CUDA)
+    project.write("train.py", "print('trained')\n")
+    project.environ |= {"DOCKER_HOST": box.docker_host}
+    return project
+
+
+def test_doctor_says_driver_toolkit_memory_and_who_computes(box: Box, project: Project) -> None:
+    (box.programs / "processes.csv").write_text(f"{UUIDS[2]}, 4711, 11752, /opt/venv/bin/python3\n")
+    project.configure(image=CUDA, local={"gpus": 2})
+    (check,) = (each for each in project.hvdcloud("doctor", "--json", expect=None).json["result"]["checks"]
+                if each["name"] == "GPUs")  # fmt: skip
+    assert check["status"] == "ok"
+    assert check["message"].startswith(
+        "driver 535.129.03, NVIDIA's container toolkit; GPU 0 Tesla V100-DGXS-32GB, 34.4 GB"
+    )
+    assert (
+        "GPU 2 Tesla V100-DGXS-32GB, 34.4 GB of 34.4 GB free, used by python3 (pid 4711, 12.3 GB)" in check["message"]
+    )
+
+
+def test_cuda_without_a_gpu_is_refused_before_a_build(box: Box, project: Project, tmp_path: Path) -> None:
+    before = tags_of(box.client)
+    without = os.environ["PATH"].replace(f"{box.programs}:", "")
+    bare = dataclasses.replace(project, environ={**project.environ, "PATH": without})
+    for command in ("up", "launch"):
+        ended = bare.hvdcloud(command, expect=2)
+        assert "this machine has no NVIDIA driver (there is no nvidia-smi)" in ended.err
+        assert "image.device: cpu trains without GPUs" in ended.err
+    project.configure(image=CUDA, local={"gpus": None})
+    assert "image.device is cuda, but the nodes have no GPU" in project.hvdcloud("up", expect=2).err
+    assert tags_of(box.client) == before

@@ -1,0 +1,282 @@
+"""The GPUs of a machine: what nvidia-smi and the engine say, who uses one, and which node gets which."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from docker.types import HostConfig
+
+from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.config.file import load_config
+from hvdcloud.config.model import Config
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers import platform
+from hvdcloud.providers.engine import gpus
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Wish, access, choose, device_request, holders, shares, users
+from hvdcloud.providers.engine.requests import with_gpus
+from hvdcloud.providers.local.requests import container_requests
+
+# As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
+DEVICES = """\
+0, GPU-1f6b3a5e-0c5b-7d2e-6a53-0a3f4f1d9a10, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB
+1, GPU-2a7c4b6f-1d6c-8e3f-7b64-1b405f2eab21, 535.129.03, 32768, 11760, [N/A], Tesla V100-DGXS-32GB
+2, GPU-3b8d5c70-2e7d-9f40-8c75-2c516030bc32, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB
+3, GPU-4c9e6d81-3f8e-a051-9d86-3d627141cd43, 535.129.03, 32768, 900, [N/A], Tesla V100-DGXS-32GB
+"""
+PROCESSES = """\
+GPU-2a7c4b6f-1d6c-8e3f-7b64-1b405f2eab21, 4711, 11752, /home/ann/venv/bin/python3
+GPU-4c9e6d81-3f8e-a051-9d86-3d627141cd43, 812, [N/A], render, all
+"""
+UUIDS = [line.split(", ")[1] for line in DEVICES.splitlines()]
+FOUR = Gpus(devices=gpus.parse_devices(DEVICES), processes=gpus.parse_processes(PROCESSES))
+IDLE = Gpus(devices=FOUR.devices)
+
+
+def container(*uuids: str, state: str = "running", **labels: str) -> dict[str, Any]:
+    """As the engine lists a container of ours."""
+    ours = {"managed-by": "hvdcloud", "hvdcloud-cluster": "digits", "hvdcloud-owner": "ben-box", "hvdcloud-id": "a1"}
+    ours |= {"hvdcloud-created": "1700000000", gpus.LABEL_GPUS: ",".join(uuids)} | labels
+    return {"Id": "c0", "Names": ["/digits-0"], "State": state, "Labels": ours}
+
+
+def chosen(found: Gpus, count: int | Literal["all"], *, nodes: int, held: Any = (), **more: Any) -> list[list[int]]:
+    """By node the indices of its GPUs."""
+    indices = more.pop("indices", range(nodes))
+    made = choose(found, held, Wish(count=count, share=more.pop("share", False)), nodes=nodes, indices=indices)
+    return [[device.index for device in made[index]] for index in indices]
+
+
+def test_what_nvidia_smi_says_of_gpus_is_read() -> None:
+    first, second = FOUR.devices[:2]
+    assert (first.index, first.name, first.driver, first.uuid) == (0, "Tesla V100-DGXS-32GB", "535.129.03", UUIDS[0])
+    assert (first.total_bytes, second.used_bytes, first.free_bytes) == (32768 << 20, 11760 << 20, 32768 << 20)
+    assert not first.divided
+    divided = "0, GPU-5e, 550.54.15, 81559, 1, Enabled, NVIDIA H100 80GB HBM3\n"
+    assert gpus.parse_devices(divided)[0].divided
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        "No devices were found\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+        "0, 1, 2\n",
+        "x, GPU-1, 535, 1, 2, [N/A], T4\n",
+        "0, ../../etc, 535, 1, 2, [N/A], T4\n",
+    ],
+)
+def test_what_is_not_a_gpu_is_left_out(output: str) -> None:
+    assert gpus.parse_devices(output) == ()
+    assert gpus.parse_processes(output) == ()
+
+
+def test_a_process_is_named_with_its_memory_where_the_driver_tells_it() -> None:
+    assert list(map(str, FOUR.processes)) == ["python3 (pid 4711, 12.3 GB)", "render, all (pid 812)"]
+
+
+def test_another_users_words_do_not_act_on_the_terminal() -> None:
+    (process,) = gpus.parse_processes("GPU-1, 7, 1, evil\x1b[2J\n")
+    (device,) = gpus.parse_devices("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], T4\x1b[2J\n")
+    assert "\x1b" not in f"{process}{device.name}{device.driver}"
+    assert gpus.parse_devices("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], T4\n") == ()
+
+
+def test_compute_capabilities_are_read() -> None:
+    assert gpus.parse_capabilities("9.0, NVIDIA H100\n7.0, Tesla V100\n[N/A], T\n") == {
+        "9.0": "NVIDIA H100",
+        "7.0": "Tesla V100",
+    }
+
+
+# --- who has them ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "holds"),
+    [("created", True), ("running", True), ("paused", True), ("restarting", True), ("exited", False), ("dead", False)],
+)
+def test_a_container_holds_its_gpus_until_it_ends(state: str, holds: bool) -> None:
+    assert bool(holders([container(UUIDS[0], state=state)])) is holds
+
+
+def test_only_our_own_containers_with_the_label_hold_gpus() -> None:
+    assert (
+        holders([container(UUIDS[0], **{"managed-by": "another"}), container(), {**container(), "Labels": None}]) == ()
+    )
+
+
+def test_a_gpu_is_used_by_a_cluster_or_else_by_its_processes() -> None:
+    held = holders([container(UUIDS[1])])
+    assert users(FOUR, held) == {UUIDS[1]: "cluster digits of ben-box", UUIDS[3]: "render, all (pid 812)"}
+
+
+# --- which node gets which ------------------------------------------------------------------------------------------
+
+
+def test_gpus_are_divided_between_the_nodes_and_one_node_gets_them_all() -> None:
+    assert [shares(4, 1), shares(4, 2), shares(5, 2), shares(3, 3)] == [(4,), (2, 2), (3, 2), (1, 1, 1)]
+    assert chosen(IDLE, "all", nodes=1) == [[0, 1, 2, 3]]
+    assert chosen(IDLE, "all", nodes=2) == [[0, 1], [2, 3]]
+    assert chosen(IDLE, 3, nodes=2) == [[0, 1], [2]]
+
+
+def test_a_gpu_that_is_used_is_passed_over() -> None:
+    assert chosen(FOUR, 2, nodes=2) == [[0], [2]]
+    assert chosen(IDLE, 2, nodes=1, held=holders([container(UUIDS[0], UUIDS[2], state="created")])) == [[1, 3]]
+
+
+def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
+    with pytest.raises(CapacityError) as refused:
+        chosen(FOUR, "all", nodes=2, held=holders([container(UUIDS[0])]))
+    assert refused.value.message == (
+        "1 of 4 GPUs of this machine are free, and 4 are needed: GPU 0 is used by cluster digits of ben-box; "
+        "GPU 1 is used by python3 (pid 4711, 12.3 GB); GPU 3 is used by render, all (pid 812)"
+    )
+    assert "--share" in refused.value.hint
+
+
+def test_share_takes_the_free_ones_first_then_those_with_the_least_memory_in_use() -> None:
+    assert chosen(FOUR, 3, nodes=1, share=True) == [[0, 2, 3]]
+    assert chosen(FOUR, "all", nodes=1, share=True) == [[0, 2, 3, 1]]
+
+
+def test_a_node_that_comes_later_gets_its_share_of_what_is_left() -> None:
+    held = holders([container(*UUIDS[:2])])
+    assert chosen(IDLE, "all", nodes=2, indices=[1], held=held) == [[2, 3]]
+    with pytest.raises(CapacityError, match="0 of 4 GPUs"):
+        chosen(IDLE, 4, nodes=3, indices=[2], held=holders([container(*UUIDS)]))
+
+
+@pytest.mark.parametrize(
+    ("found", "count", "nodes", "said"),
+    [
+        (Gpus(devices=()), "all", 1, "this machine has no GPU that nodes could use"),
+        (IDLE, 5, 1, "this machine has 4 GPUs, and 1 node with 5 in all are wanted"),
+        (IDLE, "all", 5, "this machine has 4 GPUs, and 5 nodes with 4 in all are wanted"),
+        (Gpus(devices=gpus.parse_devices("0, GPU-5e, 550.54.15, 81559, 1, Enabled, H100\n")), "all", 1,
+         "no GPU that nodes could use: 1 GPU in MIG mode"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_does_not_have_is_refused(
+    found: Gpus, count: int | Literal["all"], nodes: int, said: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen(found, count, nodes=nodes)
+    assert said in refused.value.message
+
+
+# --- how a container gets them --------------------------------------------------------------------------------------
+
+# GET /info of Docker 20.10 without and with the toolkit, and of 28.3, whose CDI directories are always searched.
+OLD: dict[str, Any] = {"ServerVersion": "20.10.24", "Runtimes": {"runc": {"path": "runc"}}}
+TOOLKIT = OLD | {"Runtimes": {"nvidia": {"path": "nvidia-container-runtime"}, "runc": {"path": "runc"}}}
+CDI = {
+    "ServerVersion": "28.3.0",
+    "Runtimes": {"nvidia": {}, "runc": {}},
+    "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"],
+    "DiscoveredDevices": [{"Source": "cdi", "ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "2", "3", "all")],
+}
+
+
+@pytest.mark.parametrize(
+    ("info", "hook", "way"),
+    [
+        (OLD, True, "toolkit"),
+        (TOOLKIT, False, "toolkit"),
+        (CDI, False, "cdi"),
+        (CDI | {"DiscoveredDevices": CDI["DiscoveredDevices"][:2]}, False, "toolkit"),  # type: ignore[index]
+    ],
+)
+def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: bool, way: str) -> None:
+    assert access(info, IDLE.devices, hook=hook) == way
+
+
+def test_an_engine_that_gives_no_gpus_is_refused_with_what_to_install() -> None:
+    with pytest.raises(NodeError, match="neither NVIDIA's container toolkit nor CDI devices") as refused:
+        access({**CDI, "Runtimes": {"runc": {}}, "DiscoveredDevices": None}, IDLE.devices, hook=False)
+    assert "nvidia-container-toolkit" in refused.value.hint
+
+
+def test_the_request_names_exactly_these_gpus() -> None:
+    pair = IDLE.devices[1:3]
+    assert device_request(OLD, pair, way="toolkit") == {
+        "Driver": "nvidia",
+        "DeviceIDs": UUIDS[1:3],
+        "Capabilities": [["gpu", "compute", "utility"]],
+    }
+    assert device_request(CDI, pair, way="cdi") == {
+        "Driver": "cdi",
+        "DeviceIDs": ["nvidia.com/gpu=1", "nvidia.com/gpu=2"],
+    }
+    by_uuid = CDI | {"DiscoveredDevices": [{"Source": "cdi", "ID": f"nvidia.com/gpu={each}"} for each in UUIDS]}
+    assert device_request(by_uuid, pair, way="cdi")["DeviceIDs"] == [f"nvidia.com/gpu={each}" for each in UUIDS[1:3]]
+
+
+@pytest.mark.parametrize(("info", "way", "driver"), [(OLD, "toolkit", "nvidia"), (CDI, "cdi", "cdi")])
+def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(
+    info: dict[str, Any], way: Literal["cdi", "toolkit"], driver: str
+) -> None:
+    pair = IDLE.devices[:2]
+    share = GpuShare(devices=pair, request=device_request(info, pair, way=way))
+    request = with_gpus(node_request(), {0: share})
+    assert request.body["labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
+    sent = HostConfig("1.41", device_requests=request.body["device_requests"])["DeviceRequests"]
+    assert [(each["Driver"], each["Count"]) for each in sent] == [(driver, 0)]
+
+
+def node_request() -> Any:
+    spec = ClusterSpec(
+        name="digits", id="a1b2c3", owner="ben-box", nodes=1, image="hvdcloud/x:1", bucket="file:///tmp/bucket",
+        authorized_key="ssh-ed25519 AAAA", created=datetime.now(timezone.utc),
+    )  # fmt: skip
+    (request,) = container_requests(spec, [0])
+    return request
+
+
+# --- the configuration ----------------------------------------------------------------------------------------------
+
+
+def config(folder: Path, **settings: object) -> Config:
+    (folder / "hvdcloud.yaml").write_text("name: t\n")
+    return load_config(folder / "hvdcloud.yaml", flags=settings, environ={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "gets"),
+    [
+        ({}, None),
+        ({"image.device": "cuda"}, "all"),
+        ({"image.device": "cuda", "local.gpus": None}, "all"),
+        ({"image.device": "cuda", "local.gpus": 2}, 2),
+        ({"image.device": "cuda", "provider": "gce"}, None),
+        ({"local.gpus": "all"}, "all"),
+    ],
+)
+def test_an_image_for_cuda_gets_all_gpus_unless_the_file_says_how_many(
+    tmp_path: Path, settings: dict[str, object], gets: object
+) -> None:
+    assert config(tmp_path, **settings).local.gpus == gets
+
+
+def test_fewer_gpus_than_nodes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"local\.gpus is 1, and nodes is 2"):
+        config(tmp_path, **{"local.gpus": 1})
+    assert config(tmp_path, **{"local.gpus": 1, "nodes": 1}).local.gpus == 1
+
+
+def test_gpus_for_an_image_without_cuda_are_remarked_on(tmp_path: Path) -> None:
+    found = platform(config(tmp_path, **{"local.gpus": "all"})).device_mismatch()
+    assert found is not None
+    assert "image.device is cpu" in found.message
+
+
+def test_cuda_without_gpus_is_a_mismatch_that_names_the_key(tmp_path: Path) -> None:
+    (tmp_path / "hvdcloud.yaml").write_text("name: t\nimage: {device: cuda}\nlocal: {gpus: null}\n")
+    found = platform(load_config(tmp_path / "hvdcloud.yaml", environ={})).device_mismatch()
+    assert found is not None
+    assert "local.gpus is null" in found.message
+    assert issubclass(found.error, HvdcloudError)
