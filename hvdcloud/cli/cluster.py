@@ -253,6 +253,7 @@ def show_status(console: Console, result: StatusResult) -> None:
         newest = result.runs[-1]
         if newest.state not in ("running", "succeeded") and newest.reason:
             console.answer(f"run {newest.run} {newest.state}: {newest.reason}")
+        _data(console, newest)
         _elastic(console, newest)
     console.answer(f"checkpoints: {cluster.bucket}")
     if result.needs_token:
@@ -269,6 +270,17 @@ def show_status(console: Console, result: StatusResult) -> None:
 def _checkpoints(run: RunResult) -> str:
     """How many are in the bucket; `-` where that is not known, or there are none yet."""
     return "-" if run.state == "running" and not run.checkpoint_files else str(run.checkpoint_files)
+
+
+def _data(console: Console, run: RunResult) -> None:
+    """What the nodes have of the data of a run that waits for it."""
+    from hvdcloud.runs.data import progress
+
+    waiting = [each for each in run.data.nodes if not each.ready] if run.data is not None else []
+    if run.state != "running" or run.data is None or run.data.seconds is not None or not waiting:
+        return
+    console.answer(f"run {run.run} waits for the data of {counted(len(waiting), 'node')}")
+    console.table(["NODE", "DATA"], [[each.node, progress(each)] for each in run.data.nodes])
 
 
 def _elastic(console: Console, run: RunResult) -> None:

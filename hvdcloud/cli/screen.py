@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.runs.data import progress
 from hvdcloud.runs.state import ranks_text
 from hvdcloud.units import dollars, seconds
 from hvdcloud.visible import as_left, visible
@@ -242,7 +243,9 @@ def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool
 
 
 def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
-    """With the node's state in its elastic run, unless it takes part."""
+    """With the node's state in its elastic run, unless it takes part, and with how far its data are."""
+    if node.data is not None and not node.data.ready:
+        lines.append(_line(f"  data: {progress(node.data)}", "yellow"))
     member = node.member
     if member is None or member.takes_part:
         return lines

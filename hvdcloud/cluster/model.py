@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvdcloud.config.data import DataConfig
 
 SSH_PORT = 2222
 """Where the container's own sshd answers (docs: the node contract)."""
@@ -46,6 +49,8 @@ class ClusterSpec:
     authorized_key: str
     """The public key that may log in, in OpenSSH's one-line form."""
     created: datetime
+    data: Mapping[str, DataConfig] = field(default_factory=dict)
+    """The data sets of its runs, by name, as far as they are known when it is made: folders are mounted then."""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -30,7 +30,10 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 def parse_duration(value: object) -> object:
     """Seconds from `90`, `60s`, `1h30m` or `0.5s`. Raises ValueError: other text; other types are left to pydantic."""
     if not isinstance(value, str):
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        try:
+            return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        except OverflowError:
+            raise ValueError("no duration has so many digits; write 60s, 30m, 12h or 1h30m") from None
     text = value.strip()
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")

@@ -70,6 +70,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
             name="registry",
             run=lambda: _registry(config.provider, repository),
             needs=("credentials",) if repository else (),
+            early=True,
         )
     image = Once(lambda: _find_image(config, platform.processor))
     if platform.machines() is not None:
@@ -81,7 +82,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         needs=("engine", "credentials") if at_registry else ("engine",),
         explained_by=("registry",) if at_registry else (),
     )
-    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
+    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",), early=True)
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))

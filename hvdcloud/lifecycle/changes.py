@@ -10,6 +10,7 @@ from hvdcloud.units import seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.lifecycle.context import Context
 
 _KEYS = {
@@ -30,6 +31,8 @@ class Changes:
     summary: str
     """`cluster digits was made before this changed: nodes 2 → 4, requirements.txt`."""
     command: str
+    required: bool = False
+    """No run can begin before that: a folder with its data is not mounted."""
 
 
 def settings_of(context: Context) -> Mapping[str, str]:
@@ -65,12 +68,28 @@ def changes_since_up(context: Context, cluster: Cluster) -> Changes | None:
         elif now[key] != str(cluster.expected_nodes):
             texts.append(f"nodes {cluster.expected_nodes} → {now[key]}")
             resize = True
+    mounts = _new_mounts(context, record) if record is not None else []
+    texts += mounts
     if not texts:
         return None
     name = f" --name {cluster.name}"
     alone = resize and len(texts) == 1
     command = f"hvdcloud resize {now['nodes']}{name}" if alone else f"hvdcloud down{name} && hvdcloud up{name}"
-    return Changes(summary=f"cluster {cluster.name} was made before this changed: {', '.join(texts)}", command=command)
+    return Changes(
+        summary=f"cluster {cluster.name} was made before this changed: {', '.join(texts)}",
+        command=command,
+        required=bool(mounts),
+    )
+
+
+def _new_mounts(context: Context, record: ClusterRecord) -> list[str]:
+    """The folders with data that the nodes do not have: they are mounted when a node is made."""
+    folders = {name: each for name, each in context.config.data.items() if each.folder is not None}
+    return [
+        f"data.{name} {record.data.get(name, 'none').partition(' ')[2] or 'none'} → {each.source}"
+        for name, each in folders.items()
+        if record.data.get(name) != each.text
+    ]
 
 
 def _text(value: object) -> str:

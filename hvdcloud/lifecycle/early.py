@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Check, Finding, Status, failure, run_checks
-from hvdcloud.doctor.machine import project_checks
+from hvdcloud.doctor.machine import machine_checks, project_checks
 from hvdcloud.errors import HvdcloudError, NodeError
 
 if TYPE_CHECKING:
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.5
 """How long a command waits for answers that its own questions did not outlast; then it continues without."""
 _LIMIT_SECONDS = 60.0
+_OF_BUILD = ("registry", "disk")
+"""What stands in the way of a build, which may not be needed: only a warning."""
 _OF_PROJECT = ("billing", "APIs", "permissions", "service account")
 """Asked of services that nothing else here needs: one that does not answer stops no command."""
-_NO_PROOF = ("permissions", "service account")
+_NO_PROOF = ("permissions", "service account", *_OF_BUILD)
 """A grant with a condition does not show there, nor does one of a minute ago: what seems to be missing is a warning."""
 _OF_NEW_NODES = ("machine", "node rights", *_OF_PROJECT)
-_WARN_OF = ("machine", "node rights")
+_WARN_OF = ("machine", "node rights", *_OF_BUILD)
 
 
 def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False) -> None:
@@ -53,12 +55,16 @@ class EarlyChecks:
     Args:
         spec: what is up, or will be made; its image and its key do not count.
         nodes: they will be made, which needs room and rights.
+        image: it may be built and pushed, which needs room and rights too.
     """
 
-    def __init__(self, context: Context, spec: ClusterSpec, *, nodes: bool = True) -> None:
+    def __init__(self, context: Context, spec: ClusterSpec, *, nodes: bool = True, image: bool = False) -> None:
         checks = [
             each for each in context.platform.checks(spec) if each.early and (nodes or each.name not in _OF_NEW_NODES)
         ]
+        if image:
+            of_machine = machine_checks(context.config, context.platform, state_folder=context.state.dir)
+            checks += [each for each in of_machine if each.early]
         names = [check.name for check in checks]
         asked = [
             replace(
@@ -108,7 +114,7 @@ class EarlyChecks:
         found.sort(key=lambda answer: self._order(answer[0]))
         warnings = []
         for name, finding in found:
-            silent = name in _OF_PROJECT and finding.error is NodeError
+            silent = name in (*_OF_PROJECT, *_OF_BUILD) and finding.error is NodeError
             if finding.status is Status.FAILED and finding.error is not None and not silent:
                 if name not in _NO_PROOF:
                     raise finding.error(finding.message, hint=finding.hint, details=finding.details)

@@ -58,7 +58,7 @@ def launch(
     check_tools(context.config, options)
     check_project(context, options.command)
     check_target(context, target)
-    early = EarlyChecks(context, make_spec(context))
+    early = EarlyChecks(context, make_spec(context), image=True)
     cluster: UpResult | None = None
     step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
 from hvdcloud.lifecycle.changes import changes_since_up
+from hvdcloud.lifecycle.data import data_request, failure, remembered, show_data, sources
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
 from hvdcloud.lifecycle.pull import check_target
@@ -21,6 +22,7 @@ from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
+from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.horovod_args import Host
 from hvdcloud.runs.state import About, Member, RunState, plain_name
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.node.data.sets import DataRequest
     from hvdcloud.providers.base import Platform
     from hvdcloud.runs.progress import Progress
 
@@ -91,6 +94,8 @@ class RunResult:
     """How often horovodrun was started again."""
     members: Sequence[Member] = ()
     """The nodes of an elastic run."""
+    data: RunData | None = None
+    """Its data sets; None: it has none."""
 
     @property
     def summary(self) -> str:
@@ -116,6 +121,7 @@ class RunResult:
         Raises:
             JobFailedError: the job failed, was stopped or lost.
             CheckpointError: it succeeded, but not every checkpoint is in the bucket.
+            UsageError, CredentialsError, CapacityError, NodeError: its data could not be fetched.
         """
         if self.state == "running":
             return
@@ -126,6 +132,8 @@ class RunResult:
                     hint="fix the bucket; hvdcloud down then saves them before it deletes the nodes",
                 )
             return
+        if self.state == "failed" and self.data is not None and self.data.failure is not None:
+            raise failure(self.run, self.data.failure)
         code = self.exit_code if self.exit_code is not None else 1
         reason = self.reason or f"exit code {code}"
         pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
@@ -155,6 +163,8 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     with context.state.lock("run"):
         cluster = context.cluster()
         if changes := changes_since_up(context, cluster):
+            if changes.required:
+                raise UsageError(changes.summary, hint=f"{changes.command} applies it")
             context.console.warn(f"{changes.summary}; {changes.command} applies it")
         if meter is not None:
             meter.observe(cluster)
@@ -166,6 +176,8 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     elastic = context.config.run.elastic is not None
     try:
         with replacing(context, run_id, elastic=elastic):
+            if context.config.data:
+                show_data(context, cluster, run_id)
             final = follow(context, cluster, run_id, elastic=elastic)
         return result_of_followed(cluster.name, final)
     except OutputClosedError as closed:
@@ -191,6 +203,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         world=None if state.done else state.world,
         restarts=state.restarts,
         members=state.members,
+        data=RunData.of(state),
     )
 
 
@@ -259,6 +272,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         code = list_code(config.project_dir, warn=context.console.warn)
     endpoint = context.storage_endpoint
     seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
+    data = data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=seen.bucket_endpoint)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
     header = {
         "run": run_id,
@@ -275,6 +289,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             endpoint=endpoint,
             writes=run_prefix(cluster.name, run_id),
             reads=[f"{cluster.name}/"] if resume else [],
+            data=sources(config.data),
         ),
         "elastic": elastic is not None,
         **({"user": config.run.user} if config.run.user else {}),
@@ -293,8 +308,10 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": asdict(about_cluster(context.platform, cluster, command)),
+        "about": _about(about_cluster(context.platform, cluster, command), record, data),
+        **({"data": data.to_json()} if data else {}),
     }
+    shares = {name: share for share, name in enumerate(host.name for host in hosts if host.slots)}
     early.finish()
     fleet = context.fleet(cluster)
     try:
@@ -310,14 +327,20 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             sent = fleet.each(
                 lambda session: prepare(
                     session,
-                    header={**header, "node": session.node.index, "slots": slots[session.node.name]},
+                    header={
+                        **header,
+                        "node": session.node.index,
+                        "slots": slots[session.node.name],
+                        **_data_of(data, shares.get(session.node.name)),
+                    },
                     folder=config.project_dir,
                     code=code,
                     sending=sending,
                 )
             )
             # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
-            context.state.save(replace(record, runs=(*record.runs, run_id)))
+            known = remembered(record, config.data)
+            context.state.save(replace(record, runs=(*record.runs, run_id), data=known))
             context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
             fleet.head.call(f"launch {run_id}", payload=payload)
             keep_renewing(context, cluster)
@@ -358,6 +381,17 @@ def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
             f"{bucket.url} holds no run {run_id} of {cluster.name}",
             hint=f"hvdcloud run --resume {near[0]}" if near else newest,
         )
+
+
+def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
+    """The part of a node's header; a head that only drives needs no data."""
+    return {} if data is None or share is None else {"data": replace(data, index=share).to_json()}
+
+
+def _about(about: About, record: ClusterRecord, data: DataRequest | None) -> Mapping[str, Any]:
+    """With the GPUs, if they wait for data."""
+    gpus = sum(node.gpus for node in record.nodes) if data else 0
+    return {key: value for key, value in asdict(replace(about, gpus=gpus)).items() if key != "gpus" or gpus}
 
 
 def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:

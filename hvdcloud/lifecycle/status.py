@@ -18,6 +18,7 @@ from hvdcloud.lifecycle.storage_tokens import background_process, lend
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.runs.data import RunData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +141,18 @@ def _watch_until_gone(context: Context, *, every: float, show: Show, draw: Draw 
 
 
 def lasting_part(result: StatusResult) -> StatusResult:
-    """The status without what changes as time passes: ages, and money that adds up."""
+    """The status without what changes as time passes: ages, bytes that arrive, and money that adds up."""
     # The last digits of what it may come to follow the clock, too.
     worst = None if result.cluster.worst_case_dollars is None else 0.0
     cluster = replace(result.cluster, dollars_so_far=0.0, worst_case_dollars=worst)
-    runs = [replace(run, seconds=0.0) if run.state == "running" else run for run in result.runs]
+    runs = [
+        replace(run, seconds=0.0, data=_lasting_data(run)) if run.state == "running" else run for run in result.runs
+    ]
     return replace(result, cluster=cluster, age_seconds=0.0, dollars_so_far=0.0, runs=runs)
+
+
+def _lasting_data(run: RunResult) -> RunData | None:
+    """The phases alone."""
+    if run.data is None:
+        return None
+    return replace(run.data, nodes=[replace(each, bytes=0, files=0, seconds=None) for each in run.data.nodes])

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from hvdcloud.cluster.files import explained, state_root
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import CredentialsError, HvdcloudError
 from hvdcloud.lifecycle.context import Context
+from hvdcloud.remote.join import recorded_data
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -123,11 +125,18 @@ def renew(context: Context, cluster: Cluster, fleet: Fleet, *, ending_within: fl
 
 def _token(context: Context, cluster: Cluster, folder: str) -> str | None:
     platform = context.platform
-    return platform.storage_credentials(cluster.bucket, endpoint=context.storage_endpoint, writes=folder)
+    sources = _sources(context, cluster)
+    return platform.storage_credentials(cluster.bucket, endpoint=context.storage_endpoint, writes=folder, data=sources)
 
 
 def _applies(context: Context, cluster: Cluster) -> bool:
-    return context.platform.lends_token(cluster.bucket, endpoint=context.storage_endpoint)
+    sources = _sources(context, cluster)
+    return context.platform.lends_token(cluster.bucket, *sources, endpoint=context.storage_endpoint)
+
+
+def _sources(context: Context, cluster: Cluster) -> Sequence[str]:
+    """Where the data sets of the cluster's newest run come from, by this machine's word: a node's is not asked for."""
+    return [each.source for each in recorded_data(context.state.record_of(cluster.id)).values()]
 
 
 # -- the background process --------------------------------------------------------------------------------------------

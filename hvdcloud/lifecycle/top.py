@@ -20,7 +20,7 @@ from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.runs.state import Event, Member, RunState, number, read_sample
+from hvdcloud.runs.state import Event, Member, NodeData, RunState, number, read_sample
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
@@ -52,6 +52,8 @@ class NodeView:
     sample: Mapping[str, Any]
     member: Member | None = None
     """The node in an active elastic run."""
+    data: NodeData | None = None
+    """How far its data sets are, while the run waits for some node's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class RunView:
     """How often horovodrun was started again."""
     members: Sequence[Member] = ()
     """The nodes of an active elastic run."""
+    data: Sequence[NodeData] = ()
+    """How far the nodes' data sets are, while it waits for them."""
 
     @property
     def goes_on(self) -> bool:
@@ -140,6 +144,7 @@ class Observer:
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
         run, events, log = head.run_view() if head is not None else (None, [], [])
         taking_part = {member.name: member for member in run.members} if run is not None else {}
+        data = {each.node: each for each in run.data} if run is not None else {}
         return View(
             name=cluster.name,
             provider=cluster.provider,
@@ -149,7 +154,10 @@ class Observer:
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
             dollars_per_hour=cluster.dollars_per_hour,
             worst_case_dollars=cluster.worst_case_dollars,
-            nodes=[each.view(there.get(each.node.name, "gone"), taking_part.get(each.node.name)) for each in ordered],
+            nodes=[
+                each.view(there.get(each.node.name, "gone"), taking_part.get(each.node.name), data.get(each.node.name))
+                for each in ordered
+            ],
             run=run,
             events=events,
             log=log,
@@ -253,7 +261,7 @@ class _Watch:
         lines = text.split("\n")[:-1][-MOST_LINES:]
         return [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
 
-    def view(self, state: str, member: Member | None) -> NodeView:
+    def view(self, state: str, member: Member | None, data: NodeData | None = None) -> NodeView:
         with self._lock:
             silent = time.monotonic() - self._heard
             sample = read_sample(self._answer.get("sample"))
@@ -264,6 +272,7 @@ class _Watch:
                 trouble=self._trouble or str(sample.get("trouble") or ""),
                 sample=sample,
                 member=member,
+                data=data,
             )
 
     def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str]]:
@@ -289,6 +298,7 @@ class _Watch:
             world=None if state.done else state.world,
             restarts=state.restarts,
             members=() if state.done else state.members,
+            data=state.data if state.waits_for_data else (),
         )
         events = [(began, "started")]
         events += [(event.at, event.text) for event in Event.all_from_json(answer.get("events"))]

@@ -60,6 +60,7 @@ def make_spec(context: Context, *, image: str = "", public_key: str = "ssh-ed255
         bucket=context.bucket_url,
         authorized_key=public_key,
         created=datetime.now(timezone.utc),
+        data=config.data,
     )
 
 
@@ -276,7 +277,8 @@ def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, com
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
-            context.state.update(lambda record: replace(record, settings=settings_of(context)))
+            data = {name: each.text for name, each in spec.data.items()}
+            context.state.update(lambda record: replace(record, settings=settings_of(context), data=data))
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():

@@ -12,6 +12,7 @@ from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import Lock
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
@@ -19,7 +20,7 @@ from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.supervisor import Supervisor
 from hvdcloud.node.vms.templates import VmTemplates
-from hvdcloud.runs.state import RunState
+from hvdcloud.runs.state import NodeData, RunState
 
 START_SECONDS = 15.0
 
@@ -43,6 +44,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
             vm_templates=VmTemplates.of(request.get("orders")),
+            data=None if request.get("data") is None else DataRequest.from_json(request["data"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -64,11 +66,17 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         started=time.time(),
         about=about if isinstance(about := request.get("about"), dict) else {},
         down_when_done=bool(request.get("down_when_done", False)),
+        data=[NodeData(node=name, phase="waiting") for name in _nodes_with_data(request)],
     )
     if request.get("detached"):
         state.record_event(run, "started detached")
     _detach(wanted, current, lock)
     return {"ok": True}
+
+
+def _nodes_with_data(request: dict[str, Any]) -> list[str]:
+    hosts = request["hosts"] if request.get("data") is not None else ()
+    return [str(host["name"]) for host in hosts if int(host.get("slots", 1))]
 
 
 def _elastic(request: dict[str, Any]) -> Elastic | None:

@@ -150,19 +150,20 @@ class Platform(Protocol):
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
 
     def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = ()
+        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
     ) -> str | None:
-        """What the agents on nodes open a bucket with, as the run request carries it; None: nothing is needed.
+        """What the agents on nodes open buckets with, as the run request carries it; None: nothing is needed.
 
         Args:
             writes: the folder of the bucket, ending in "/", that they need for their run.
             reads: those that they read only.
+            data: the sources of data sets, which they read only.
 
         Raises:
             CredentialsError: this machine has none, or they are refused.
         """
 
-    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
         """Whether what `storage_credentials` returns is a token that ends, and has to be sent again in time."""
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:

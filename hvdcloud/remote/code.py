@@ -172,7 +172,8 @@ def prepare(
 
     Raises:
         NodeError: the node failed or was lost, or asks for files that the project does not have.
-        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `run.user`.
+        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `run.user` or
+            `data`.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
@@ -208,6 +209,9 @@ def prepare(
     if "user" in header and result.get("user") != header["user"]:
         hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
         raise UsageError("run.user: the nodes' image is of a version that runs ranks as root only", hint=hint)
+    if header.get("data") is not None and not result.get("data"):
+        hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
+        raise UsageError("data: the nodes' image is of a version that fetches none", hint=hint)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
 

@@ -14,6 +14,7 @@ from hvdcloud.remote.ssh import Fleet
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.state import ClusterState
+    from hvdcloud.config.data import DataConfig
 
 
 def adopt_replaced_nodes(
@@ -61,7 +62,15 @@ def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec
         bucket=cluster.bucket,
         authorized_key=login.public,
         created=cluster.created,
+        data=recorded_data(state.record_of(cluster.id)),
     )
+
+
+def recorded_data(record: ClusterRecord | None) -> Mapping[str, DataConfig]:
+    """The data sets that this machine remembers of a cluster."""
+    from hvdcloud.config.data import DataConfig
+
+    return {name: DataConfig.from_text(text) for name, text in record.data.items()} if record is not None else {}
 
 
 def join(

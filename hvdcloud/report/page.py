@@ -18,6 +18,7 @@ from hvdcloud.report import changes
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs import data
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
@@ -152,6 +153,8 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
         rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
+    if fetched := data.summary(state):
+        rows.append(("Data", fetched))
     rows += _costs(record)
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"

@@ -218,6 +218,48 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeData:
+    """How far the data sets of a node are, taken together."""
+
+    node: Name = ""
+    phase: str = ""
+    """waiting | listing | fetching | verifying | ready | failed"""
+    bytes: int = 0
+    """That it has, verified or on the way; `total_bytes`: 0 until the buckets are listed."""
+    total_bytes: int = 0
+    files: int = 0
+    total_files: int = 0
+    seconds: float | None = None
+    """For how long it fetched; 0: it had everything."""
+    error: str = ""
+    """Of a data set that failed, with its name."""
+    hint: str = ""
+    exit_code: int | None = None
+    """Which kind of error it is (errors.py)."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether ranks may start."""
+        return self.phase == "ready"
+
+    @classmethod
+    def from_json(cls, value: object) -> NodeData:
+        """As a node or the head wrote it."""
+        return _read(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        found = asdict(self)
+        return {key: found[key] for key in found if key not in ("error", "hint", "exit_code") or found[key]}
+
+
+def _size(value: object, key: str) -> int:
+    """Bytes, of which a data set has more than a run has ranks."""
+    found = number(mapping(value).get(key))
+    return int(found) if found is not None and found > 0 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to a run."""
 
@@ -279,6 +321,8 @@ class About:
     """Seconds since the epoch, as is `seen`."""
     worst_case_dollars: float | None = None
     seen: float | None = None
+    gpus: int = 0
+    """Of all nodes together."""
 
     @classmethod
     def from_json(cls, value: object) -> About:
@@ -336,6 +380,15 @@ class RunState:
     """The supervisor was killed; how the run ended is not written down yet."""
     needs_token: Sequence[str] = ()
     """The nodes whose uploads wait for a storage token."""
+    data: Sequence[NodeData] = ()
+    """How far the nodes' data sets are; empty: the run has none."""
+    data_seconds: float | None = None
+    """For how long its start waited for them; None: it has none, or waits still."""
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether it has not started its ranks because nodes still fetch their data."""
+        return self.state == "starting" and not all(each.ready for each in self.data)
 
     @property
     def done(self) -> bool:
@@ -375,14 +428,17 @@ class RunState:
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
             left_behind=_texts(left_behind) if left_behind is not None else None,
+            data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
         )
 
     def to_json(self) -> dict[str, Any]:
         """The state as a JSON object."""
         found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
         found["checkpoints"] = self.checkpoints.to_json()
+        found["data"] = [each.to_json() for each in self.data]
         absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
         absent |= {key for key in ("making", "not_deleted", "supervisor_dead", "needs_token") if not found[key]}
+        absent |= {"data", "data_seconds"} if not self.data else set()
         absent |= {"left_behind"} if self.left_behind is None else set()
         return {key: value for key, value in found.items() if key not in absent}
 

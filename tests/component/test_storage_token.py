@@ -61,7 +61,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     with (
         service_account(LOGIN) as account,
         token_service(subject=LOGIN) as tokens,
-        running_server(tmp_path / "storage") as storage,
+        running_server(tmp_path / "storage", buckets=("bucket", "lake", "public")) as storage,
     ):
         account.write(tmp_path / "key.json")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
@@ -138,6 +138,36 @@ def test_the_token_is_exchanged_for_the_users_own_which_stays_here(cloud: Google
     assert [lent[key] for key in ("refresh_token", "client_secret", "client_id")] == [""] * 3
     assert LOGIN not in json.dumps(lent)
     assert [asked["subject_token"] for asked in cloud.tokens.asked] == [LOGIN]
+
+
+def test_the_token_reads_the_runs_data_in_any_bucket_and_writes_none(cloud: Google, tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    cloud.storage.boundary = None
+    others = ("sets/train/a", "sets/train2/a", "sets/val/a", "private")
+    for bucket, names in {"bucket": ("team/x",), "lake": others, "public": ("a",)}.items():
+        for name in names:
+            open_bucket(f"gs://{bucket}", endpoint=cloud.storage.url).write(name, b"data")
+    cloud.storage.boundary = cloud.tokens.allows
+    sources = ["gs://lake/sets/train", "gs://lake/sets/val", "gs://public", "file:///data/val"]
+    for checkpoints_in in (BUCKET, tmp_path.as_uri()):
+        platform = LocalPlatform(Config(name="digits"))
+        assert platform.lends_token(checkpoints_in, *sources, endpoint=cloud.storage.url)
+        text = platform.storage_credentials(checkpoints_in, endpoint=cloud.storage.url, writes=FOLDER, data=sources)
+        assert text is not None
+        file.write_text(text)
+        lake, public = (
+            open_bucket(url, endpoint=cloud.storage.url, credentials_file=file) for url in ("gs://lake", "gs://public")
+        )
+        assert [info.name for info in lake.list("sets/train/")] == ["sets/train/a"]
+        assert lake.read("sets/train/a") == lake.read("sets/val/a") == public.read("a") == b"data"
+        for name in ("sets/train2/a", "private"):
+            with pytest.raises(CredentialsError, match="was refused"):
+                lake.read(name)
+        for bucket in (lake, public):
+            with pytest.raises(CredentialsError, match="was refused"):
+                bucket.write("sets/train/a", b"damage")
+        with pytest.raises(CredentialsError, match="was refused"):
+            list(lake.list("sets/"))
 
 
 def test_the_token_opens_the_runs_folder_and_nothing_else(cloud: Google, tmp_path: Path) -> None:

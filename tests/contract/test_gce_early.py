@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +22,9 @@ from hvdcloud.lifecycle.early import GRACE_SECONDS, EarlyChecks
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.providers.base import Platform
 from tests.standins.compute import Emulator
+from tests.standins.registry import free_port
 from tests.support.gce_bench import A
+from tests.support.harness import until
 
 NODES = "nodes@test-project.iam.gserviceaccount.com"
 ASKED = {
@@ -37,6 +40,9 @@ class WithoutStorage:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         return [check for check in self._platform.checks(spec) if check.name not in ("bucket", "node rights")]
@@ -102,6 +108,17 @@ def test_a_right_of_ones_own_that_is_missing_is_said_before_anything_is_made(
     assert f"{what}: " in err.getvalue()
     assert lacking in err.getvalue()
     assert hint in err.getvalue()
+    assert err.getvalue().count("warning: ") == 1
+
+
+def test_a_registry_that_takes_no_push_is_said_before_a_build_and_stops_nothing(
+    context: Context, err: io.StringIO
+) -> None:
+    image = context.config.image.model_copy(update={"repository": f"127.0.0.1:{free_port()}/lab/digits"})
+    context.config = context.config.model_copy(update={"image": image})
+    checks = EarlyChecks(context, make_spec(context), image=True)
+    until(lambda: checks.finish() or err.getvalue(), seconds=20, what="the registry's answer")
+    assert "/lab/digits: it cannot be reached: [Errno 111] Connection refused" in err.getvalue()
     assert err.getvalue().count("warning: ") == 1
 
 

@@ -28,6 +28,7 @@ from hvdcloud.image.publish.push import push
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
 from tests.standins.registry import free_port
+from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import Plain
 from tests.support.gce_records import (
     ZONES,
@@ -607,6 +608,35 @@ def test_local_ssds_that_come_by_themselves_go_with_their_vms(cloud: RecordsClou
     cloud.list_shows_the_truth(project)
     says_gone = project.hvdcloud("down").out
     assert "4 objects deleted" in says_gone
+    assert cloud.left() == []
+
+
+# --- what needs a moment at Google -----------------------------------------------------------------------------------
+
+
+def test_an_account_that_was_made_just_now_is_waited_for(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    emulator.new_account(NODES_ACCOUNT, unknown_seconds=4)
+    came_up(project.hvdcloud("up", expect=None))
+    assert set(zones_asked(emulator)) == {A}, "no other zone would know it either"
+    nothing_is_left(cloud, project)
+
+
+def test_lists_that_are_late_hide_nothing_that_up_has_made(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    emulator.delay_lists(3600)
+    came_up(project.hvdcloud("up", expect=None))
+    assert cloud.left() == [], "what no list shows is deleted by its name"
+
+
+def test_lists_that_are_late_do_not_hide_a_cluster_from_down(
+    cloud: RecordsCloud, emulator: Emulator, project: Project
+) -> None:
+    make(project)
+    emulator.delay_lists(2)
+    assert "t-gce is gone" in project.hvdcloud("down").out
     assert cloud.left() == []
 
 

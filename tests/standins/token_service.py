@@ -30,7 +30,7 @@ MAY = {
 }
 MOST_RULES = 10
 _RESOURCE = re.compile(r"//storage\.googleapis\.com/projects/_/buckets/([a-z0-9._-]+)")
-_CONDITION = re.compile(
+_TERM = re.compile(
     r'resource\.name\.startsWith\("projects/_/buckets/(?P<bucket>[^/"]+)/objects/(?P<objects>[^"\\]*)"\) \|\| '
     r'api\.getAttribute\("storage\.googleapis\.com/objectListPrefix", ""\)\.startsWith\("(?P<listed>[^"\\]*)"\)'
 )
@@ -116,23 +116,40 @@ class TokenService:
         rules = options["accessBoundary"]["accessBoundaryRules"]
         if not 1 <= len(rules) <= MOST_RULES:
             raise RefusedError(f"{len(rules)} rules")
-        return tuple(map(_rule, rules))
+        return tuple(found for rule in rules for found in _rules(rule))
 
 
-def _rule(value: dict[str, Any]) -> Rule:
-    if set(value) != {"availableResource", "availablePermissions", "availabilityCondition"}:
+def _rules(value: dict[str, Any]) -> list[Rule]:
+    """One for each folder that the condition names; without a condition, for the whole bucket."""
+    if set(value) - {"availabilityCondition"} != {"availableResource", "availablePermissions"}:
         raise RefusedError(f"a rule has {sorted(value)}")
     resource = _RESOURCE.fullmatch(value["availableResource"])
-    condition = _CONDITION.fullmatch(value["availabilityCondition"].get("expression", ""))
-    if resource is None or condition is None or set(value["availabilityCondition"]) - {"expression", "title"}:
-        raise RefusedError(f"{value['availableResource']}: {value['availabilityCondition']}")
-    if condition["bucket"] != resource[1] or condition["objects"] != condition["listed"]:
-        raise RefusedError("the condition names other objects than its list, or another bucket")
+    given = value.get("availabilityCondition")
+    if resource is None or (given is not None and set(given) - {"expression", "title"}):
+        raise RefusedError(f"{value['availableResource']}: {given}")
+    prefixes = [""] if given is None else _folders(given.get("expression", ""), bucket=resource[1])
     roles = [str(each).removeprefix("inRole:") for each in value["availablePermissions"]]
     if not roles or set(roles) - set(MAY):
         raise RefusedError(f"permissions {value['availablePermissions']}")
     may = frozenset().union(*(MAY[role] for role in roles))
-    return Rule(bucket=resource[1], prefix=condition["objects"], may=may)
+    return [Rule(bucket=resource[1], prefix=prefix, may=may) for prefix in prefixes]
+
+
+def _folders(expression: str, *, bucket: str) -> list[str]:
+    found: list[str] = []
+    at = 0
+    if not expression:
+        raise RefusedError("the condition is empty")
+    while at < len(expression):
+        at += 4 if at and expression.startswith(" || ", at) else 0
+        term = _TERM.match(expression, at)
+        if term is None:
+            raise RefusedError(f"the condition {expression}")
+        if term["bucket"] != bucket or term["objects"] != term["listed"]:
+            raise RefusedError("the condition names other objects than its list, or another bucket")
+        found.append(term["objects"])
+        at = term.end()
+    return found
 
 
 @contextmanager

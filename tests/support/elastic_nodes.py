@@ -16,11 +16,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, gone_afterwards
@@ -205,7 +207,13 @@ class ElasticNodes(NodeCluster):
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def begin(
-        self, *, least: int = 1, most: int = 8, env: Mapping[str, str] | None = None, drives_only: bool = False
+        self,
+        *,
+        least: int = 1,
+        most: int = 8,
+        env: Mapping[str, str] | None = None,
+        drives_only: bool = False,
+        data: DataRequest | None = None,
     ) -> None:
         """Prepare and launch the trainer on all nodes, and wait until all train with each other.
 
@@ -214,9 +222,10 @@ class ElasticNodes(NodeCluster):
             most: likewise.
             env: of the workers.
             drives_only: the head takes no ranks.
+            data: what nodes fetch before that; then nothing is waited for.
         """
         script = TRAINER.format(base=str(self.base), port=self._port)
-        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=True)
+        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=True, data=data)
         assert all(answer.get("ok") for answer in answers), answers
         hosts = [Host(name=name, slots=int(index > 0 or not drives_only)) for index, name in enumerate(self.names)]
         request = {
@@ -227,8 +236,11 @@ class ElasticNodes(NodeCluster):
             "horovodrun": elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=120),
             "gloo_timeout": 120,
             "elastic": {"min": least, "max": most, "longest_step": 30.0},
+            **({"data": replace(data, count=len(self.names)).to_json()} if data else {}),
         }
         assert self.verb(self.head, "launch", RUN, payload=request) == {"ok": True}
+        if data:
+            return
         self.wait_for_world([host.name for host in hosts if host.slots])
 
     def admit(self, name: str) -> dict[str, Any]:

@@ -20,9 +20,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hvdcloud.node.data.sets import DataRequest
 from tests.support.harness import PATIENCE, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -122,6 +124,8 @@ class NodeCluster:
         self.bucket.mkdir()
         self.bucket_url = self.bucket.as_uri()
         self.bucket_endpoint: str | None = None
+        self.data: DataRequest | None = None
+        """Of the run that was prepared last."""
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -199,8 +203,10 @@ class NodeCluster:
         resume: str | None = None,
         credentials: str | None = None,
         elastic: bool = False,
+        data: DataRequest | None = None,
     ) -> list[dict[str, Any]]:
         """`prepare` on every node; the closing lines."""
+        self.data = data
         answers = []
         contents = {path: text.encode() for path, text in (code or {"train.py": "print('trains')\n"}).items()}
         # All at once, and then one after the other is told what to do.
@@ -219,6 +225,7 @@ class NodeCluster:
                 "resume": resume,
                 "credentials": credentials,
                 "elastic": elastic,
+                **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
             }
             answers.append(send_code(process, header, contents))
@@ -237,6 +244,7 @@ class NodeCluster:
             "gloo_timeout": gloo_timeout,
             "controller": "gloo",
             "down_when_done": False,
+            **({"data": replace(self.data, count=len(self.names)).to_json()} if self.data else {}),
         }
         return self.verb(self.head, "launch", run, payload=request)
 

@@ -132,3 +132,30 @@ def test_the_record_keeps_the_settings() -> None:
     record = ClusterRecord(id="abcdef", settings={"nodes": "2"})
     assert parse_record(record_json(record)) == record
     assert parse_record({"id": "abcdef"}).settings == {}
+
+
+LOCAL = {"name": "digits", "provider": "local", "nodes": 2}
+MOUNTED = {"data": {"val": "file:///data/val", "train": "gs://bucket/train"}}
+
+
+def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | None:
+    folder.write(LOCAL)
+    context = folder.context()
+    context.state.save(ClusterRecord(id=CLUSTER.id, settings=settings_of(context), data=mounted))
+    folder.write(LOCAL, **more)
+    return folder.changes()
+
+
+def test_a_folder_with_data_that_is_not_mounted_needs_another_up(folder: Folder) -> None:
+    found = local(folder, {}, **MOUNTED)
+    assert found == Changes(summary=summary("data.val none → file:///data/val"), command=AGAIN, required=True)
+    found = local(folder, {"val": "all file:///data/old"}, **MOUNTED)
+    assert found == Changes(
+        summary=summary("data.val file:///data/old → file:///data/val"), command=AGAIN, required=True
+    )
+
+
+def test_buckets_with_data_need_no_other_up_and_a_folder_too_many_does_no_harm(folder: Folder) -> None:
+    assert local(folder, {"val": "all file:///data/val"}, **MOUNTED) is None
+    assert local(folder, {"val": "all file:///data/val"}) is None
+    assert local(folder, {}, data={"train": {"source": "gs://bucket/train", "per_node": "shard"}}) is None

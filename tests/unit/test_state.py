@@ -85,7 +85,12 @@ def test_what_a_later_version_has_written_into_the_record_stays() -> None:
     later = {"id": "abc", "created": "c", "image": "i", "bucket": "b", "size": 2, "nodes": [node], "runs": [], "x": {}}
     (state.dir / "cluster.json").write_text(json.dumps(later))
     state.update(lambda record: replace(record, runs=("r1", "r2")))
-    assert json.loads((state.dir / "cluster.json").read_text()) == {**later, "settings": {}, "runs": ["r1", "r2"]}
+    assert json.loads((state.dir / "cluster.json").read_text()) == {
+        **later,
+        "settings": {},
+        "data": {},
+        "runs": ["r1", "r2"],
+    }
 
 
 def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:

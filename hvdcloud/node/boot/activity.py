@@ -1,4 +1,5 @@
-"""Activity on this node, as far as it keeps the node alive: a run, or an SSH connection from outside the cluster.
+"""Activity on this node, as far as it keeps the node alive: a run, data that are fetched, or an SSH connection from
+outside the cluster.
 
 The time of the last activity is in a file, because three kinds of process need it: the entrypoint, which checks for
 activity; verbs that the laptop calls; and other nodes, which ask.
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterable
 
 from hvdcloud.node import paths
+from hvdcloud.node.data import fetcher
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.mesh.nodes import node_addresses
@@ -40,6 +42,8 @@ def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
         return f"run {run}"
     if agents := state.live_agents():
         return f"the agent of run {min(agents)}"
+    if fetcher.is_at_work():
+        return "data sets that are fetched"
     callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
     strangers = callers - set(node_addresses()) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None

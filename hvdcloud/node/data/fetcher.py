@@ -93,6 +93,25 @@ def states() -> tuple[DataState, ...]:
     )
 
 
+def has_died() -> bool:
+    """Whether the fetcher of the newest request ended before its work was done; `start` makes it continue."""
+    if lock_holder(paths.data_fetcher_lock()) is not None:
+        return False
+    found = states_from_json(read_json(paths.data_states_file()))
+    return not found or any(each.phase not in (READY, FAILED) for each in found)
+
+
+def is_at_work() -> bool:
+    """Whether a fetcher runs on this node."""
+    return lock_holder(paths.data_fetcher_lock()) is not None
+
+
+def end() -> None:
+    """End the fetcher, if one runs: what it has verified stays. Raises NodeError: it does not end."""
+    with _starting():
+        _end_other()
+
+
 def write_states(found: tuple[DataState, ...]) -> None:
     """For the fetcher: say how far it is."""
     write_json(paths.data_states_file(), {"states": [each.to_json() for each in found]})
@@ -146,7 +165,7 @@ def _digest(request: DataRequest) -> str:
 
 
 def _end_other() -> None:
-    """End a fetcher that works on another request. It may be killed at any time: see above."""
+    """End a fetcher that works on what nobody wants. It may be killed at any time: see above."""
     deadline = time.monotonic() + START_SECONDS
     while (holder := lock_holder(paths.data_fetcher_lock())) is not None:
         if process := processes.described(holder):

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_credentials, read_environment
@@ -39,11 +40,12 @@ class RunBundle(NamedTuple):
     workspace: Path
 
     @classmethod
-    def of(cls, run: str, *, interface: str | None) -> RunBundle:
+    def of(cls, run: str, *, interface: str | None, data: DataRequest | None = None) -> RunBundle:
         """The bundle of a run that was prepared on this node.
 
         Args:
             interface: the network interface that Horovod uses.
+            data: the data sets, with as many shares as nodes with ranks began.
 
         Raises:
             UsageError: the run was not prepared here.
@@ -57,6 +59,7 @@ class RunBundle(NamedTuple):
             "credentials": read_credentials(run),
             "elastic": True,
             "interface": interface,
+            "data": None if data is None else data.to_json(),
             "files": _files(),
         }
         return cls(header, paths.workspace())
@@ -69,8 +72,11 @@ def _files() -> list[dict[str, Any]]:
     return [{"path": path, **{key: known[path][key] for key in wanted if key in known[path]}} for path in sorted(known)]
 
 
-def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
-    """Prepare a node; blocks until it is ready.
+def provision(bundle: RunBundle, *, node: str, index: int, slots: int, share: int = 0) -> None:
+    """Prepare a node; blocks until it is ready for its agent, which waits for its data.
+
+    Args:
+        share: which of the shares of a data set it gets.
 
     Raises:
         UnreachableError: it cannot be reached.
@@ -79,6 +85,8 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int) -> None:
     # A storage token that has been renewed since the run began.
     credentials = read_credentials(bundle.header["run"]) or bundle.header["credentials"]
     header = {**bundle.header, "credentials": credentials, "node": index, "slots": slots}
+    if header["data"] is not None:
+        header["data"] = {**header["data"], "index": share}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,

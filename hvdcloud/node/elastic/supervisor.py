@@ -105,7 +105,7 @@ class ElasticSupervisor(Supervisor):
     def _begin(self) -> None:
         words, option = self._request.horovodrun, "--network-interfaces"
         interface = words[words.index(option) + 1] if option in words else None
-        self._bundle = RunBundle.of(self._request.run, interface=interface)
+        self._bundle = RunBundle.of(self._request.run, interface=interface, data=self._request.data)
         ssh.forget_connections()
         hosts.write_aliases({})
         self._write_hosts({})
@@ -116,7 +116,7 @@ class ElasticSupervisor(Supervisor):
         self._register(self._listener.fileno(), self._accept)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
-        self._start_launcher()
+        self._launch()
         if self._request.vm_templates is not None:
             from hvdcloud.node.elastic.replace import Replacer
 
@@ -147,7 +147,7 @@ class ElasticSupervisor(Supervisor):
         self._retired.clear()
         if self._restart is not None:
             self._continue_restart(self._restart, now)
-        else:
+        elif not self._waits_for_data:
             self._rendezvous.help(now=now)
             if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
@@ -202,8 +202,15 @@ class ElasticSupervisor(Supervisor):
             write_private(self._request.run, environment=header["env"], credentials=header["credentials"])
             return
         member = self._membership.members[node]
-        provision(self._bundle, node=node, index=member.index, slots=member.slots)
+        share = self._share_of(node, member.index)
+        provision(self._bundle, node=node, index=member.index, slots=member.slots, share=share)
         ssh.forget_connection(node)
+
+    def _share_of(self, node: str, index: int) -> int:
+        """Which share of the data sets a node gets: that of its predecessor, or a share that another node has too."""
+        assert self._request.elastic is not None
+        began = [host.name for host in self._request.elastic.hosts if host.slots]
+        return began.index(node) if node in began else index % max(1, len(began))
 
     def _prepared(self, node: str) -> None:
         member = self._membership.members[node]
@@ -380,6 +387,8 @@ class ElasticSupervisor(Supervisor):
             return True
         if self._log.failure is not None:
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
+        if self._waits_for_data:
+            return bool(self._trouble)
         if self._trouble or (self._launcher is None and self._restart is None):
             return True
         if self._restart is not None:

@@ -31,10 +31,15 @@ def write_private(run: str, *, environment: dict[str, str], credentials: str | N
         target.unlink(missing_ok=True)
         return
     try:
-        write_json(target, {"type": METADATA} if credentials == METADATA else json.loads(credentials), mode=0o600)
+        write_json(target, json.loads(as_json(credentials)), mode=0o600)
     except ValueError:
         hint = "gcloud auth application-default login makes new ones"
         raise UsageError("the Google credentials are not JSON", hint=hint) from None
+
+
+def as_json(credentials: str) -> str:
+    """The credentials as the JSON text that a bucket is opened with."""
+    return json.dumps({"type": METADATA}) if credentials == METADATA else credentials
 
 
 def renew_token(run: str, text: str) -> float:

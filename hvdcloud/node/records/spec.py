@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import UsageError
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
 
@@ -35,6 +36,8 @@ class Spec(NamedTuple):
     """The network interface that Horovod uses, where this node joins a run that is on."""
     user: str = ""
     """Whom ranks run as: a name, UID or UID:GID; empty: root."""
+    data: Mapping[str, Any] | None = None
+    """The data sets that this node needs, as `DataRequest` (node/data/sets.py) writes them; None: the run has none."""
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
@@ -55,6 +58,7 @@ class Spec(NamedTuple):
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
                 user=str(value.get("user") or ""),
+                data=None if value.get("data") is None else DataRequest.from_json(value["data"]).to_json(),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"

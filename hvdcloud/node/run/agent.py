@@ -5,10 +5,10 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
-gather. To it: ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, connected {workers, listening},
-disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why}
-(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the
-ranks by then, and `ago` is the number of seconds since the rank's end.
+gather. To it: data (NodeData of runs/state.py), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago},
+connected {workers, listening}, disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why},
+saved and ending {why} (uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the
+agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.runs.state import RankRecord, UploadReport
+from hvdcloud.runs.state import NodeData, RankRecord, UploadReport
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
@@ -84,6 +85,7 @@ class Agent:
         self._drain: drain.Drain | None = None
         self._askers: list[_Peer] = []
         self._told_to_finish = threading.Event()
+        self._told_to_end = threading.Event()
         self._mailbox = Mailbox()
 
     def run(self) -> None:
@@ -95,8 +97,8 @@ class Agent:
         self._upload_loop.start()
         self._sampler.start()
         drain.watch(lambda: self._mailbox.post(lambda: self.leave(drain.PREEMPTED)))
-        if self._probe:
-            threading.Thread(target=self._try_worker, name="probe", daemon=True).start()
+        if self._probe or self._spec.data is not None:
+            threading.Thread(target=self._get_ready, name="ready", daemon=True).start()
         else:
             self._say_ready()
         beat_at = time.monotonic() + BEAT_SECONDS
@@ -120,14 +122,25 @@ class Agent:
     def _say_ready(self) -> None:
         self._lease.send({"type": "ready", "node": self._spec.name, "pid": os.getpid()})
 
-    def _try_worker(self) -> None:
-        from hvdcloud.node.run.probe import worker_problem
+    def _get_ready(self) -> None:
+        """Wait for the data, and try what a worker needs."""
+        problem = ""
+        if self._spec.data is not None:
+            problem = wait_for_data(self._spec, say=self._say_data, ending=self._told_to_end)
+        if self._probe and not problem and not self._told_to_end.is_set():
+            from hvdcloud.node.run.probe import worker_problem
 
-        if problem := worker_problem(self._spec):
+            problem = worker_problem(self._spec)
+        if self._told_to_end.is_set():
+            return
+        if problem:
             self._mailbox.post(lambda: self._lease.send({"error": problem}))
             self._mailbox.post(lambda: self._end(problem))
         else:
             self._mailbox.post(self._say_ready)
+
+    def _say_data(self, data: NodeData) -> None:
+        self._mailbox.post(lambda: self._lease.send({"type": "data", **data.to_json()}))
 
     def _hear(self) -> None:
         for message in self._lease.receive():
@@ -305,6 +318,7 @@ class Agent:
             # What a rank has reported before this is not our doing, however late we read it.
             self._hear_peer(peer)
         self._ending = True
+        self._told_to_end.set()
         self._orphaned = orphaned
         if self._drain is not None:
             self._drain.stop()

@@ -10,6 +10,8 @@ from typing import Any
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import ask_agent
+from hvdcloud.node.data import fetcher
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget, renew_token
@@ -99,6 +101,9 @@ def take_tokens(tokens: Mapping[str, str]) -> dict[str, Any]:
             continue
         if (text := tokens.get(run)) is not None:
             present = renew_token(run, text)
+            data = Spec.load(run).data
+            if data is not None and fetcher.is_at_work():
+                fetcher.start(DataRequest.from_json(data), text)
             if is_complete(run):
                 # Its agent has just deleted the one before.
                 forget(run, keep_credentials=False)

@@ -1,4 +1,5 @@
-"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from."""
+"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from. Its data sets
+are begun to be fetched."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from typing import IO, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import machine, paths, rank_user
+from hvdcloud.node.data import fetcher
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.rank_user import RankUser
-from hvdcloud.node.records.secrets_file import write_private
+from hvdcloud.node.records.secrets_file import as_json, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
@@ -39,6 +42,10 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
     refuse_while_active()
+    if spec.data is not None:
+        # Beside the code; the agent waits for it.
+        given = header.get("credentials")
+        fetcher.start(DataRequest.from_json(spec.data), given and as_json(given))
     user = rank_user.establish(spec.user)
     if user is not None:
         _refuse_owner_of_launcher(spec, user)
@@ -66,7 +73,10 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
     # An earlier version does not say so: its ranks would be root's.
-    return {"ok": True, "restored": restored, **({"user": spec.user} if user else {})}
+    known: dict[str, Any] = {"user": spec.user} if user else {}
+    # Nor would one fetch data.
+    known |= {"data": True} if spec.data is not None else {}
+    return {"ok": True, "restored": restored, **known}
 
 
 def refuse_while_active() -> None:

@@ -124,6 +124,8 @@ def environment_of_rank(
     """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
     OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
     paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
+    if spec.data is not None:
+        paths_of_ours["HVDCLOUD_DATA"] = str(paths.data_dir())
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
     if account is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.vms.templates import VmTemplates
 
 
@@ -44,3 +45,5 @@ class Request(NamedTuple):
     elastic: Elastic | None = None
     vm_templates: VmTemplates | None = None
     """How lost nodes are made again, where the head may."""
+    data: DataRequest | None = None
+    """The data sets that nodes with ranks have before a rank starts, as the first of them gets them."""

@@ -2,6 +2,7 @@
 
 It outlives the SSH connection that launched it. It holds a lease on an agent on every node, itself included; whatever
 happens to either side ends the run there. It starts horovodrun at once, beside the agents: a rank waits for its agent.
+Where the run has data sets, it starts horovodrun when every agent says that its node has them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
-from hvdcloud.runs.state import RankRecord, RunState, UploadReport
+from hvdcloud.runs.state import NodeData, RankRecord, RunState, UploadReport
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 FAILURE_SECONDS = 2.0
@@ -82,6 +83,10 @@ class Supervisor:
         self._beat_at = 0.0
         self._turned = time.monotonic()
         self._grew_at = 0.0
+        self._waits_for_data = request.data is not None
+        self._began = time.monotonic()
+        self._data = {each.node: each for each in current.data}
+        self._data_changed = False
 
     def run(self) -> None:
         """Run to the end; never raises for what happens to the run."""
@@ -97,7 +102,14 @@ class Supervisor:
         forget_connections()
         for node in self._request.hosts:
             self._hold(node, self._agent_command(node))
-        self._start_launcher()
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start horovodrun, unless the nodes' data are waited for."""
+        if self._waits_for_data:
+            state.record_event(self._request.run, "waiting for the nodes' data")
+        else:
+            self._start_launcher()
 
     def _agent_command(self, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
         run = self._request.run
@@ -166,6 +178,10 @@ class Supervisor:
         if self._log.holding:
             wait = min(wait, _QUIET_SECONDS)
         turn(self._selector, max(0.0, wait))
+        if self._waits_for_data and not self._ending and all(lease.ready for lease in self._leases.values()):
+            self._waits_for_data = False
+            self._state.data_seconds = round(time.monotonic() - self._began, 3)
+            self._start_launcher()
         now = time.monotonic()
         if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
             self._log.quiet()
@@ -176,6 +192,8 @@ class Supervisor:
         self._turned = now
         if now >= self._beat_at:
             self._beat_at = now + BEAT_SECONDS
+            if self._data_changed:
+                self._write_data()
             for lease in self._leases.values():
                 if frozen_ourselves:
                     lease.heard = max(lease.heard, now - self._silence + _STALL_SECONDS)
@@ -185,6 +203,11 @@ class Supervisor:
             limit = max(self._silence, START_SECONDS) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
                 self._lose(lease, f"no heartbeat for {limit:.0f} s")
+
+    def _write_data(self) -> None:
+        self._data_changed = False
+        self._state.data = [self._data[node] for node in sorted(self._data, key=lambda name: (len(name), name))]
+        state.write(self._state)
 
     def _read_output(self) -> None:
         try:
@@ -241,12 +264,21 @@ class Supervisor:
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "token":
             self._note_token(lease.node, missing=bool(message["missing"]))
+        elif kind == "data":
+            self._note_data(lease.node, NodeData.from_json({**message, "node": lease.node}))
         elif kind == "finished":
             lease.checkpoints = UploadReport.from_json(message["checkpoints"])
             if message.get("orphaned"):
                 self._orphaned(lease, str(message["orphaned"]))
         elif "error" in message:
             lease.refusal = str(message["error"])
+
+    def _note_data(self, node: str, data: NodeData) -> None:
+        """A node's data sets have come so far; one that cannot have them ends a run that waits for it."""
+        self._data[node] = data
+        self._data_changed = True
+        if data.phase == "failed" and self._waits_for_data and not self._trouble:
+            self._trouble = f"node {node}: {data.error}"
 
     def _note_end(self, message: dict[str, Any]) -> Ended | None:
         """Note how a rank ended. Returns its end if it counts for the verdict.
@@ -320,7 +352,7 @@ class Supervisor:
         if self._stop:
             self._stopped = True
             return True
-        if self._lost or self._trouble or self._launcher is None:
+        if self._lost or self._trouble or (self._launcher is None and not self._waits_for_data):
             return True
         if self._log.failure is not None:
             self._trouble = (
@@ -352,7 +384,7 @@ class Supervisor:
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher_code
         self._state.state = "finishing"
-        state.write(self._state)
+        self._write_data()
         for lease in self._leases.values():
             lease.finish()
         self._end_launcher(signal.SIGTERM)
@@ -370,7 +402,7 @@ class Supervisor:
                 self._end_launcher(signal.SIGKILL)
         forget_connections()
         self._drain()
-        outcome = self._judge()
+        outcome = self._judge_data() or self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         notes += not_uploaded(checkpoints)
         if outcome.result != "succeeded":
@@ -386,6 +418,13 @@ class Supervisor:
         self._state.nodes_lost = sorted({loss.node for loss in self._missing()})
         self._state.left_behind = left
         state.write(self._state)
+
+    def _judge_data(self) -> Outcome | None:
+        """The end of a run that failed for want of data; None: it did not."""
+        failed = any(each.phase == "failed" for each in self._data.values())
+        if not (self._waits_for_data and failed) or self._stopped:
+            return None
+        return Outcome("failed", None, self._trouble)
 
     def _judge(self) -> Outcome:
         """How the run ended."""

@@ -76,11 +76,17 @@ class Maker:
 
     def _create_container(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError, ImageNotFound
+        from docker.types import Mount
 
         published = "publish" in body
         host_config = self._api.create_host_config(
             port_bindings={SSH_PORT: ("127.0.0.1",)} if published else None,
             binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
+            # A bind in the other form would make a folder that is missing, and cannot have a colon in its name.
+            mounts=[
+                Mount(target, folder, type="bind", read_only=True)
+                for target, folder in body.get("read_only_mounts", {}).items()
+            ],
             shm_size=body["shm_size"],
             tmpfs=dict(body["tmpfs"]),
             cap_drop=list(body["cap_drop"]),

@@ -91,12 +91,12 @@ class GcePlatform:
         return None
 
     def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = ()
+        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
     ) -> str | None:
         """Those of the VM's service account."""
-        return METADATA_CREDENTIALS if bucket.startswith("gs://") else None
+        return METADATA_CREDENTIALS if any(url.startswith("gs://") for url in (bucket, *data)) else None
 
-    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
         """No: a VM asks its metadata server."""
         return False
 

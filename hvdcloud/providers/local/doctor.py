@@ -13,6 +13,7 @@ from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.engine import view
+from hvdcloud.providers.local import data
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
         Check(name="name", run=lambda: _name(spec), needs=("engine",)),
         Check(name="machine", run=lambda: _machine(spec, ranks=slots * spec.nodes), needs=("engine",), early=True),
         Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
+        *([Check(name="data", run=lambda: _folders(spec), early=True)] if data.mounts(spec) else []),
     ]
 
 
@@ -79,6 +81,13 @@ def _bucket(url: str) -> Finding:
     if free < 1:
         return warning(f"{folder}: only {free:.1f} GB are free", hint="free some space, or name another folder")
     return fine(f"{folder}, {free:.0f} GB free")
+
+
+def _folders(spec: ClusterSpec) -> Finding:
+    """Whether the folders with data can be mounted."""
+    for problem in data.problems(spec):
+        return failed(problem.message, hint=problem.hint, error=problem.error)
+    return fine(f"{counted(len(data.mounts(spec)), 'folder')} of data to mount")
 
 
 def _asked(ask: Callable[[Any], Any]) -> Any:

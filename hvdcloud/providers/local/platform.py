@@ -54,17 +54,20 @@ class LocalPlatform:
         return None
 
     def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = ()
+        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
     ) -> str | None:
         """A token for these folders that ends within an hour. It travels over the pinned connection into a file of mode
         0600, which is deleted when the run's checkpoints are complete."""
-        if not self.lends_token(bucket, endpoint=endpoint):
+        remote = [source for source in data if source.startswith("gs://")]
+        if not self.lends_token(bucket, *remote, endpoint=endpoint):
             return None
-        return storage_token(bucket, writes=writes, reads=reads)
+        own = bucket if bucket.startswith("gs://") else None
+        return storage_token(own, writes=writes, reads=reads, data=remote)
 
-    def lends_token(self, bucket: str, *, endpoint: str | None) -> bool:
+    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
         """Of Cloud Storage, or of a server in its place that has a token service too."""
-        return bucket.startswith("gs://") and (endpoint is None or ENDPOINT_VARIABLE in os.environ)
+        remote = any(url.startswith("gs://") for url in buckets)
+        return remote and (endpoint is None or ENDPOINT_VARIABLE in os.environ)
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """None: the bucket is a folder, or not of this provider."""

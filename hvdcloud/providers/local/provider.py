@@ -26,6 +26,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, ignore_progress
 from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.nodes import EngineNodes
+from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan
 from hvdcloud.providers.local.requests import NetworkRequest
 
@@ -49,12 +50,12 @@ class LocalProvider:
     # --- planning -------------------------------------------------------------------------------------------------
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, an image that does not exist."""
+        """A name that is taken, an image or a folder with data that does not exist."""
         problems = self._nodes.names_taken(spec, range(spec.nodes))
         if not self._api.images(name=spec.image, quiet=True):
             message = f"image {spec.image} is not on this engine"
             problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
-        return problems
+        return [*problems, *data.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing."""

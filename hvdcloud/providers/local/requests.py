@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import container_request
+from hvdcloud.providers.local import data
 
 BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
 HOST_FROM_NODE = "host.docker.internal"
@@ -39,6 +40,7 @@ def container_requests(
     requests = []
     seen = bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
+    folders = data.mounts(spec)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
     for index in indices:
         requests.append(
@@ -52,6 +54,7 @@ def container_requests(
                 more={
                     "publish": f"127.0.0.1::{SSH_PORT}",
                     "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
+                    **({"read_only_mounts": folders} if folders else {}),
                 },
             )
         )

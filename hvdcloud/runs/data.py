@@ -1,0 +1,68 @@
+"""A run's data sets in words: how far they are on each node, and what waiting for them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvdcloud.runs.state import About, NodeData, RunState
+from hvdcloud.units import counted, seconds, size
+
+_PHASES = {
+    "waiting": "about to be fetched",
+    "listing": "the bucket is listed",
+    "fetching": "fetching",
+    "verifying": "verifying",
+    "ready": "ready",
+    "failed": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """The data sets of a run, and what waiting for them cost."""
+
+    nodes: Sequence[NodeData]
+    seconds: float | None
+    """For how long the start waited; None: it waits still, or the run ended before."""
+    gpu_seconds: float
+    """The same, of all GPUs together."""
+
+    @classmethod
+    def of(cls, state: RunState) -> RunData | None:
+        """Of a run; None: it has no data sets."""
+        if not state.data:
+            return None
+        return cls(nodes=state.data, seconds=state.data_seconds, gpu_seconds=gpu_seconds(state))
+
+    @property
+    def failure(self) -> NodeData | None:
+        """The node that cannot have its data, before any rank has started."""
+        failed = (each for each in self.nodes if each.phase == "failed")
+        return next(failed, None) if self.seconds is None else None
+
+
+def progress(data: NodeData) -> str:
+    """`fetching, 40 % of 1.2 GB`."""
+    text = _PHASES.get(data.phase, "not known")
+    if data.phase == "failed":
+        return f"{text}: {data.error}"
+    if data.phase != "fetching" or not data.total_bytes:
+        return text
+    return f"{text}, {100 * data.bytes // data.total_bytes} % of {size(data.total_bytes)}"
+
+
+def summary(state: RunState) -> str:
+    """`1.2 GB on each of 2 nodes after 42.0 s`; empty for a run that has none, or has not waited to the end."""
+    if not state.data or state.data_seconds is None:
+        return ""
+    most = max(each.bytes for each in state.data)
+    paid = gpu_seconds(state)
+    cost = f", in which its GPUs waited {seconds(paid)} together" if paid >= 1 else ""
+    nodes = f"each of {counted(len(state.data), 'node')}" if len(state.data) > 1 else "its node"
+    return f"{size(most)} on {nodes} after {seconds(state.data_seconds)}{cost}"
+
+
+def gpu_seconds(state: RunState) -> float:
+    """For how long all GPUs together waited for data."""
+    return (state.data_seconds or 0.0) * About.from_json(state.about).gpus
