@@ -127,7 +127,8 @@ def changed_image(source: Any, image: str) -> str:
 def measured(
     source: Any, login: Login, targets: Any, sockets: Any, image: str, changed: str, runs: int
 ) -> dict[str, Any]:
-    floor, both, again, one_layer = [], [], [], []
+    times_of: dict[str, list[float]] = {name: [] for name in ("floor", "both", "again", "one_layer")}
+    floor, both, again, one_layer = times_of.values()
     sent: dict[str, Sent] = {}
     for number in range(runs):
         say(f"round {number + 1} of {runs}")

@@ -95,7 +95,7 @@ def test_what_arrived_before_a_cut_is_not_sent_again(source: Any) -> None:
         way.cut_after = len(LAYERS[0]) + LARGE // 2
         with pytest.raises(NodeError, match="the connection to gpu1 was cut while the image was sent"):
             send_image(image, source=source, targets={"gpu1": client})
-        way.cut_after = None
+        way.restore()
         assert len(parts_on(client)) == 1
         sent = send_image(image, source=source, targets={"gpu1": client})["gpu1"]
         assert sent.content_bytes == sum(map(len, LAYERS[1:]))
@@ -109,7 +109,7 @@ def test_what_a_cut_left_can_be_deleted(source: Any) -> None:
         way.cut_after = len(LAYERS[0]) + LARGE // 2
         with pytest.raises(NodeError):
             send_image(image, source=source, targets={"gpu1": client}, labels={"hvdcloud-owner": "ada"})
-        way.cut_after = None
+        way.restore()
         (part,) = client.images(filters={"label": "hvdcloud-owner=ada"}, quiet=True)
         assert discard_parts(client) == 1
         assert client.images() == []
@@ -124,7 +124,7 @@ def test_hosts_are_sent_to_at_once_and_one_that_is_lost_does_not_stop_the_others
         with pytest.raises(NodeError, match="gpu2"):
             send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
         assert first.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
-        way.cut_after = None
+        way.restore()
         sent = send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
         assert (sent["gpu1"].layers, sent["gpu2"].layers) == (0, len(LAYERS))
         assert second.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]

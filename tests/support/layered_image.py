@@ -95,9 +95,16 @@ class Line:
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
+        with self._lock:
+            self.cut_after = -1
         self._break()
         for thread in self._threads:
             thread.join(timeout=30)
+
+    def restore(self) -> None:
+        """Take connections again. All earlier ones are broken by then."""
+        with self._lock:
+            self.cut_after = None
 
     def _start(self, target: Any, *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
@@ -137,11 +144,14 @@ class Line:
 
     def _break(self) -> None:
         with self._lock:
-            sockets, self._open = self._open, []
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+            # Restored since this was found.
+            if not self._is_cut():
+                return
+            for each in self._open:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+            self._open = []
 
 
 @contextlib.contextmanager
