@@ -43,12 +43,10 @@ def uninterrupted(tell: Callable[[], object] | None = None) -> Iterator[None]:
 
     `tell` says so to the user when the first of them arrives; it is called in a thread of its own.
     """
-    told = False
 
     def ignore(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if tell is not None and not told:
-            told = True
+        _handle_by(signal.SIG_IGN)
+        if tell is not None:
             # Not here: what it prints with may be locked by the very code that this signal has interrupted.
             threading.Thread(target=tell, daemon=True).start()
 
