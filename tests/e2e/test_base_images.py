@@ -53,8 +53,8 @@ class Published:
         (digest,) = (each.partition("@")[2] for each in digests if each.startswith(self.name.rpartition(":")[0]))
         return str(digest)
 
-    def make(self, whose: str, *, changes: str | None = None) -> None:
-        """On this engine alone."""
+    def make(self, whose: str, *, changes: str = f'LABEL {base_images.MADE_HERE}=""') -> None:
+        """On this engine alone, without the label of an image that base-image.sh has made."""
         container = self.engine.containers.create(DEBIAN, ["sh", "-c", f"echo {whose} > /whose"])
         try:
             container.start()

@@ -59,7 +59,7 @@ def here(api: Any, reference: str, *, architecture: str = "") -> str:
     if found is None or other_architecture(api, name, architecture):
         return reference
     # An engine with containerd's image store has a digest of everything, also of what no registry knows.
-    made_here = not found.get("RepoDigests") or MADE_HERE in (found.get("Config", {}).get("Labels") or {})
+    made_here = not found.get("RepoDigests") or (found.get("Config", {}).get("Labels") or {}).get(MADE_HERE)
     return name if made_here else reference
 
 
