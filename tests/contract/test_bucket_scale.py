@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
-FLAT = 200 << 20
+FLAT = 320 << 20
 """Bytes of memory that are enough for any checkpoint: the library's and our code, and a few chunks."""
-LARGE = 512 << 20
+LARGE = 1024 << 20
 """Bytes of a checkpoint: whoever keeps it in memory, or even half of it, needs more than `FLAT`."""
 
 TRANSFER = """

@@ -82,6 +82,7 @@ def settings(engine: Any, reference: str) -> dict[str, Any]:
     return {name: config.get(name) or None for name in names}
 
 
+@pytest.mark.timeout(1800)  # Horovod may have to be compiled once more.
 def test_both_builders_make_the_same_image(buildkit: None, engine: Any, references: dict[str, str]) -> None:
     step = small(arguments={"WORD": "hello"}, labels={"hvdcloud-image": "t"}, throw_away="thrown-away")
     both(engine, step, references)
