@@ -92,6 +92,18 @@ def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_fact
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def no_signal_left_ignored() -> Iterator[None]:
+    """A signal that a test leaves ignored would be ignored by every process that later tests start."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    after = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before, "this test changed how signals are handled"
+
+
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
     """The Docker engine's client."""

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.interrupts import interrupted_once, uninterrupted
+from hvdcloud.interrupts import SIGNALS, interrupted_once, uninterrupted
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_the_first_ctrl_c_of_those_that_are_ignored_is_answered() -> None:
