@@ -100,7 +100,7 @@ class Console:
             _write(self._err, text, style=style)
 
     def _short(self, text: str) -> str:
-        """Without the `--name` that whoever reads it need not type."""
+        """Without the `--name` that the reader need not type."""
         return re.sub(rf" --name {re.escape(self.named_here)}(?![-\w])", "", text) if self.named_here else text
 
     # --- questions, also on standard error ----------------------------------------------------------------------------

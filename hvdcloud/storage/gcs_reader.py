@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -81,7 +82,7 @@ class GcsReader:
             query["endOffset"] = self._prefix + end
         while True:
             target = f"/storage/v1/b/{quote(self._name, safe='')}/o?{urlencode(query)}"
-            page = self._retried(f"listing {self.url}", lambda target=target: self._page(target))  # type: ignore[misc]
+            page = self._retried(f"listing {self.url}", partial(self._page, target))
             yield [self._info(each) for each in mappings(page.get("items"))]
             following = page.get("nextPageToken")
             if not isinstance(following, str) or not following:

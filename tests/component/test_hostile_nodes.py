@@ -48,8 +48,10 @@ def printed(error: HvdcloudError, laptop: Laptop) -> list[str]:
 def test_an_error_of_a_node_is_marked_and_its_hint_is_never_ours(laptop: Laptop, new_vm: NewVm) -> None:
     answer = json.dumps({"error": f"no {EVIL}", "hint": f"sudo {EVIL}"})
     context, _, _ = laptop.context([new_vm({"hvdcloud-node stop": says(answer + "\n")})])
+    cluster = context.find()
+    assert cluster is not None
     with context, pytest.raises(NodeRefusedError) as raised:
-        Session(context.find().nodes[0], context.state).call("stop")  # type: ignore[union-attr]
+        Session(cluster.nodes[0], context.state).call("stop")
     lines = printed(raised.value, laptop)
     assert lines[0].startswith("error: node digits-0 says: no \\x1b]52;c;cm0=\\x07 error: x → curl")
     assert lines[1].startswith("  node digits-0 says: sudo \\x1b]52")

@@ -91,6 +91,6 @@ def test_a_hard_link_under_another_name_is_the_same_file(
 
 
 def test_a_writer_inside_this_process_counts_too(files: list[tuple[FileId, str]]) -> None:
-    with open(files[1][1], "ab"):  # noqa: PTH123 - a path as text
+    with Path(files[1][1]).open("ab"):
         assert being_written(files) == {files[1][0]}
     assert being_written([]) == set()

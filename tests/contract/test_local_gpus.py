@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -161,36 +162,35 @@ def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path
 
 def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:
     """Three users each want two of four, again and again: two of them get them, and the third is told who has them."""
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         specs = [spec_of(tmp_path, nodes=2) for _ in range(3)]
         providers = {spec.name: box.provider(count=2) for spec in specs}
-        outcomes: dict[str, object] = {}
-        together = threading.Barrier(len(specs))
-
-        def create(spec: ClusterSpec, number: int = number) -> None:
-            provider, journal = providers[spec.name], Journal(tmp_path / f"{spec.name}-{number}.jsonl")  # noqa: B023
-            # All choose before the first one has a container, so all choose the same.
-            plan = provider.plan(spec)
-            together.wait(timeout=120)  # noqa: B023
-            try:
-                outcomes[spec.name] = provider.create(plan, journal=journal)  # noqa: B023
-            except HvdcloudError as error:
-                outcomes[spec.name] = error  # noqa: B023
-
-        threads = [threading.Thread(target=create, args=(spec,)) for spec in specs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
         try:
+            outcomes = created_at_once(specs, providers, tmp_path)
             held = Counter(uuid for each in running(box) for uuid in each[LABEL_GPUS].split(","))
             assert held == Counter(UUIDS), outcomes
-            refused = [each for each in outcomes.values() if isinstance(each, HvdcloudError)]
+            refused = [each for each in outcomes if isinstance(each, HvdcloudError)]
             assert [type(each) for each in refused] == [CapacityError], outcomes
             assert len({each[LABEL_CLUSTER] for each in running(box)}) == 2
         finally:
             for spec in specs:
                 assert list(providers[spec.name].destroy(spec.name)) == []
+
+
+def created_at_once(specs: list[ClusterSpec], providers: dict[str, LocalProvider], folder: Path) -> list[object]:
+    """What came of each: its nodes, or the error. All choose before the first one has a container."""
+    together = threading.Barrier(len(specs))
+
+    def create(spec: ClusterSpec) -> object:
+        plan = providers[spec.name].plan(spec)
+        together.wait(timeout=120)
+        try:
+            return providers[spec.name].create(plan, journal=Journal(folder / f"{spec.id}.jsonl"))
+        except HvdcloudError as error:
+            return error
+
+    with ThreadPoolExecutor(len(specs)) as pool:
+        return list(pool.map(create, specs))
 
 
 def running(box: Box) -> list[dict[str, str]]:

@@ -118,7 +118,7 @@ def main() -> int:
             if soak(engine, project, plans(seed, count, names=possible(engine))) > SLOW_SECONDS:
                 keep_evidence(engine, project)
             return 0
-        except Exception:  # noqa: BLE001 - whatever it was, the evidence is kept and the cluster deleted
+        except Exception:  # Whatever it was, the evidence is kept and the cluster deleted.
             traceback.print_exc()
             keep_evidence(engine, project)
             say(f"soak: FAILED; again: make soak SOAK_SEED={seed} SOAK_COUNT={count}")
@@ -262,7 +262,7 @@ def keep_evidence(engine: Any, project: Project) -> None:
     for file in ("state.json", "events.jsonl", "log", "supervisor.err"):
         try:
             (folder / file).write_text(elastic_run.head_file(engine, project, file))
-        except Exception as error:  # noqa: BLE001 - the failure itself is what counts
+        except Exception as error:  # The failure itself is what counts.
             say(f"soak: {file} could not be read: {error}")
     say(f"soak: the run's state, events and log are in {folder}")
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 class _Text(str):
     """A string of IAM's part of CEL: https://cloud.google.com/iam/docs/conditions-attribute-reference"""
 
-    def startsWith(self, text: str) -> bool:  # noqa: N802 - as it is called there
+    def startsWith(self, text: str) -> bool:
         return self.startswith(text)
 
-    def endsWith(self, text: str) -> bool:  # noqa: N802
+    def endsWith(self, text: str) -> bool:
         return self.endswith(text)
 
     def extract(self, template: str) -> _Text:

@@ -18,7 +18,7 @@ from hvdcloud.console import Console
 from hvdcloud.lifecycle.changes import Changes, changes_since_up, settings_of
 from hvdcloud.lifecycle.context import Context
 
-GCE = {
+GCE: dict[str, Any] = {
     "name": "digits",
     "provider": "gce",
     "nodes": 2,
@@ -82,11 +82,11 @@ def test_what_did_not_change_is_not_spoken_of(folder: Folder) -> None:
         ({"limits": {"idle": "1h"}}, "limits.idle 30 min 00 s → 1 h 00 min", AGAIN),
         ({"limits": {"idle": None, "max_cost": 5}}, "limits.idle 30 min 00 s → null, limits.max_cost null → 5", AGAIN),
         ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),
-        ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},  # type: ignore[dict-item]
+        ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},
          "gce.machine_type n1-standard-8 → n1-standard-4, nodes 2 → 4", AGAIN),
-        ({"gce": {**GCE["gce"], "gpu": {"type": "nvidia-l4", "count": 1}}},  # type: ignore[dict-item]
+        ({"gce": {**GCE["gce"], "gpu": {"type": "nvidia-l4", "count": 1}}},
          "gce.gpu null → {type: nvidia-l4, count: 1}", AGAIN),
-        ({"gce": {**GCE["gce"], "zones": ["us-central1-a"]}}, "gce.zones [] → [us-central1-a]", AGAIN),  # type: ignore[dict-item]
+        ({"gce": {**GCE["gce"], "zones": ["us-central1-a"]}}, "gce.zones [] → [us-central1-a]", AGAIN),
     ],
 )  # fmt: skip
 def test_a_key_that_changed_is_named_with_the_command_that_applies_it(

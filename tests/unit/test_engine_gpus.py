@@ -174,7 +174,7 @@ def test_what_the_machine_does_not_have_is_refused(
 # GET /info of Docker 20.10 without and with the toolkit, and of 28.3, whose CDI directories are always searched.
 OLD: dict[str, Any] = {"ServerVersion": "20.10.24", "Runtimes": {"runc": {"path": "runc"}}}
 TOOLKIT = OLD | {"Runtimes": {"nvidia": {"path": "nvidia-container-runtime"}, "runc": {"path": "runc"}}}
-CDI = {
+CDI: dict[str, Any] = {
     "ServerVersion": "28.3.0",
     "Runtimes": {"nvidia": {}, "runc": {}},
     "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"],
@@ -188,7 +188,7 @@ CDI = {
         (OLD, True, "toolkit"),
         (TOOLKIT, False, "toolkit"),
         (CDI, False, "cdi"),
-        (CDI | {"DiscoveredDevices": CDI["DiscoveredDevices"][:2]}, False, "toolkit"),  # type: ignore[index]
+        (CDI | {"DiscoveredDevices": CDI["DiscoveredDevices"][:2]}, False, "toolkit"),
     ],
 )
 def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: bool, way: str) -> None:

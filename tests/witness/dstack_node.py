@@ -18,10 +18,10 @@ for name in dir(compute_v1):
     if name.endswith("Client"):
         getattr(compute_v1, name)._DEFAULT_ENDPOINT_TEMPLATE = url
 
-from dstack._internal.core.backends.gcp import compute  # noqa: E402
-from dstack._internal.core.backends.gcp.models import GCPConfig  # noqa: E402
-from dstack._internal.core.models import instances  # noqa: E402
-from dstack._internal.core.models.backends.base import BackendType  # noqa: E402
+from dstack._internal.core.backends.gcp import compute
+from dstack._internal.core.backends.gcp.models import GCPConfig
+from dstack._internal.core.models import instances
+from dstack._internal.core.models.backends.base import BackendType
 
 # Its own image is not public in the stand-in.
 image = compute.GCPImage(id="projects/debian-cloud/global/images/family/debian-12", is_ufw_installed=False)

@@ -137,7 +137,7 @@ class Export:
         try:
             self._take(_Stream(self._chunks()))
         except ExportClosedError:
-            # Whoever closed this knows.
+            # The caller that closed this knows.
             pass
         except HvdcloudError as known:
             error = known

@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, first_of
@@ -256,10 +257,7 @@ class _Host:
                 self.say(SendProgress(host=self.name, step="sending the image", done=self.done, total=total))
 
         before = self.done
-        return {
-            layer: Content(size=content.size, chunks=lambda content=content: told(content))  # type: ignore[misc]
-            for layer, content in present.items()
-        }
+        return {layer: Content(size=content.size, chunks=partial(told, content)) for layer, content in present.items()}
 
     def _has(self, here: Mapping[str, Any]) -> bool:
         """Whether the image is there; if so, it has its name from then on."""
@@ -327,7 +325,7 @@ def _deleted(client: Any, image_id: str) -> bool:
     except ImageNotFound:
         return False
     except APIError as error:
-        # Somebody's container uses it: it is not ours to take.
+        # A container of another user's uses it.
         if error.status_code != 409:
             raise
         return False

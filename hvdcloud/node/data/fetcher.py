@@ -147,7 +147,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Held by whoever starts a fetcher: two at once would end each other's."""
+    """Held while a fetcher is started: two starts at once would end each other's."""
     lock = Lock(paths.data_fetcher_lock().with_suffix(".start"))
     deadline = time.monotonic() + 2 * START_SECONDS
     while not lock.acquire({"pid": os.getpid()}):

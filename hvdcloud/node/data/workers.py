@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def fetch(reader: Reader, task: Task, tree: Path) -> int:
                 task.name,
                 generation=task.generation,
                 size=task.size,
-                write=lambda piece, offset, descriptor=descriptor: _write(descriptor, piece, offset),  # type: ignore[misc]
+                write=partial(_write, descriptor),
                 start=task.start,
                 whole=task.whole,
             )

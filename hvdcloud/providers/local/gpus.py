@@ -47,7 +47,7 @@ def _least_capable(program: str) -> Gpu | None:
     try:
         found = gpus.parse_capabilities(_run(program, gpus.CAPABILITIES_QUERY))
     except NodeError:
-        # Whoever needs the GPUs themselves asks again, and says what is wrong; older drivers do not know the field.
+        # Callers that need the GPUs themselves ask again, and say what is wrong; older drivers do not know the field.
         return None
     least = min(found, key=lambda capability: tuple(map(int, capability.split("."))), default=None)
     return None if least is None else Gpu(name=found[least], compute_capability=least)

@@ -128,7 +128,7 @@ class Api:
         except CutError:
             entry.status = 0
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it's a bug of the emulator: say so
+        except Exception as error:  # Whatever it is, it's a bug of the emulator: say so.
             self._world.clock.failures.append(error)
             text = f"a bug in the emulator: {''.join(traceback.format_exception(error))}"
             answer = Answer(status=500, body=ApiError(500, "internalError", text).body())

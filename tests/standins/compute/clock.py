@@ -51,7 +51,7 @@ class Clock:
         """Run it now, on this thread, with the same care."""
         try:
             action(*arguments)
-        except Exception as error:  # noqa: BLE001 - reported, and raised again at the end of the test
+        except Exception as error:  # Reported, and raised again at the end of the test.
             self.failures.append(error)
             traceback.print_exception(error, file=sys.stderr)
 

@@ -16,7 +16,7 @@ except OSError:
     # Whoever installed the stand-in has ended.
     os.execv(sys.executable, [sys.executable, "-m", "tests.standins.terraform.provider", *sys.argv[2:]])
 # Without pathlib, which takes as long as all the rest.
-asked = dumps({"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ)}).encode()  # noqa: PTH109
+asked = dumps({"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
 files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (0, 1, 2)))]
 connection.sendmsg([b"%08x" % len(asked)], files)
 connection.sendall(asked)

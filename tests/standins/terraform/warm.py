@@ -67,7 +67,7 @@ def _provide(connection: socket.socket, folder: Path) -> NoReturn:
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         provider.main(asked["arguments"])
         exit_code = 0
-    except BaseException:  # noqa: BLE001 - in a process of its own, which ends here
+    except BaseException:  # In a process of its own, which ends here.
         traceback.print_exc()
     sys.stderr.flush()
     connection.send(bytes([exit_code]))

@@ -163,7 +163,7 @@ def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
         bytes=total,
         whole=whole,
         shard=data.per_node == "shard",
-        # Whoever may read objects need not be allowed to look at their bucket.
+        # The right to read objects does not include the right to look at their bucket.
         location="" if isinstance(location, ApiError) else location,
     )
 

@@ -208,7 +208,7 @@ def _answer(ask: Callable[[], Bindings]) -> Bindings | None:
     try:
         return ask()
     except ApiError:
-        # Whoever may run jobs need not be allowed to read policies.
+        # The right to run jobs does not include the right to read policies.
         return None
 
 
