@@ -319,7 +319,7 @@ class ElasticSupervisor(Supervisor):
             return
         node = lease.node
         member = self._membership.members[node]
-        why = why or lease.last_words() or "the connection broke"
+        why = why or lease.last_words() or "its connection broke"
         known, known_why = member.place, member.why
         had_left = not self._membership.is_listed(node) and node not in self._workers.nodes()
         self._release(lease)

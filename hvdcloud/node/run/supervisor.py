@@ -325,7 +325,7 @@ class Supervisor:
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
         node = lease.node
-        broke = Loss(node, why or lease.last_words() or "the connection broke", time.monotonic())
+        broke = Loss(node, why or lease.last_words() or "its connection broke", time.monotonic())
         worth_another = lease.ready or self._ending
         self._release(lease)
         if node not in self._broke and worth_another:
