@@ -32,7 +32,7 @@ _LEAST_STEP = 16
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One thing that is going on."""
+    """One step that is in progress."""
 
     key: str
     since: float

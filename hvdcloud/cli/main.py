@@ -71,7 +71,7 @@ for _group, _commands in _COMMANDS.items():
 # Global options are taken anywhere before the user's command: `hvdcloud up --json` works as `hvdcloud --json up` does.
 _GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 _GLOBAL_VALUES = frozenset({"--config", "-c", "--name"})
-# Their first word that is no option begins the user's command, as with `docker run`; after so many words of their own.
+# The user's command begins at their first word that is no option, as with `docker run`, after this many arguments.
 _TAKE_A_COMMAND = {"run": 0, "launch": 0, "ssh": 1}
 
 

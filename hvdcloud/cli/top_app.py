@@ -45,7 +45,7 @@ class Lines(ScrollView, can_focus=False):
         self._lines: Sequence[Text] = ()
 
     def show(self, lines: Sequence[Text], *, height: int) -> None:
-        """These lines from now on, on so many rows; how far they are scrolled stays."""
+        """Show these lines from now on, on this many rows, scrolled as far as before."""
         at_end = self._follow and (not self.display or self.scroll_y >= self.max_scroll_y)
         self.styles.height = height
         self.display = height > 0

@@ -46,7 +46,7 @@ ENV_NOT_CONFIG = {
 _MOST_BYTES = 100_000
 _DEEPEST = 50
 _MOST_VALUES = 20_000
-"""Nobody writes so many; aliases of aliases make any number."""
+"""More than any real file has; aliases of aliases can make any number."""
 
 Key = tuple[str, ...]
 
@@ -194,7 +194,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     def walk(node: yaml.Node, key: Key) -> None:
         places[key] = at(node.start_mark)
         if len(places) > _MOST_VALUES:
-            raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that make so many")
+            raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that expand to more")
         if len(key) > _DEEPEST:
             raise RecursionError
         if isinstance(node, yaml.MappingNode):

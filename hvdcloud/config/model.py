@@ -33,7 +33,7 @@ def parse_duration(value: object) -> object:
         try:
             return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
         except OverflowError:
-            raise ValueError("no duration has so many digits; write 60s, 30m, 12h or 1h30m") from None
+            raise ValueError("a duration has fewer digits; write 60s, 30m, 12h or 1h30m") from None
     text = value.strip()
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
@@ -276,7 +276,7 @@ class LocalConfig(Section):
 
 
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
-"""GPUs → the machine type that comes with so many NVIDIA L4, and is the default with them."""
+"""Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
 
 
 class GpuConfig(Section):

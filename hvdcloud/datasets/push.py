@@ -44,7 +44,7 @@ class Progress:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, phase: str, total_bytes: int) -> None:
-        """Another phase, of so many bytes."""
+        """Begin another phase of this many bytes."""
         with self._lock:
             self.bytes = 0
         self.on_phase(phase, total_bytes)

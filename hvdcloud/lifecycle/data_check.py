@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK = 4096
 """Bytes in which a disk is given out; a file of one byte takes as many."""
 _KEPT = 1000
-"""So many problems of one set are told in full."""
+"""How many problems of one set are shown in full."""
 _HARMLESS = (Problem.CASE, Problem.TEMPORARY)
 """A node's disk tells upper case from lower."""
 

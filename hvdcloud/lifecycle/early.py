@@ -23,7 +23,7 @@ GRACE_SECONDS = 0.5
 """How long a command waits for answers that its own questions did not outlast; then it continues without."""
 _LIMIT_SECONDS = 60.0
 _OF_BUILD = ("registry", "disk")
-"""What stands in the way of a build, which may not be needed: only a warning."""
+"""Prevents a build, which may not be needed: only a warning."""
 _OF_PROJECT = ("billing", "APIs", "permissions", "service account")
 """Asked of services that nothing else here needs: one that does not answer stops no command."""
 _NO_PROOF = ("permissions", "service account", *_OF_BUILD)

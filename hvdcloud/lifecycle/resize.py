@@ -224,7 +224,7 @@ def add_nodes(
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))
     if change.clear and (left := provider.shrink(spec.name, change.clear, on_progress=on_progress)):
-        raise TeardownError(f"{left[0].object} stands in the way: {left[0].reason}", hint=left[0].delete_with)
+        raise TeardownError(f"{left[0].object} could not be deleted: {left[0].reason}", hint=left[0].delete_with)
     try:
         made = provider.grow(spec, change.make, journal=context.state.journal, on_progress=on_progress)
         on_made()

@@ -88,7 +88,7 @@ def keep_renewing(context: Context, cluster: Cluster) -> None:
 
 
 def renew(context: Context, cluster: Cluster, fleet: Fleet, *, ending_within: float) -> Renewal:
-    """Ask the nodes which runs need a token, and send them another one where theirs ends within so many seconds.
+    """Ask the nodes which runs need a token, and send them another one where theirs ends within this many seconds.
 
     A node that does not answer is left out: its uploads wait.
     """
@@ -231,7 +231,7 @@ def _work(state: ClusterState, cluster_id: str) -> None:
     config, console = Config(name=state.name), Console(quiet=True)
     renew_at = check_at = 0.0
     while state.record_of(cluster_id) is not None:
-        # By the wall clock, which goes on while a machine sleeps.
+        # By the wall clock, which also runs while a machine sleeps.
         now = time.time()
         if now >= min(renew_at, check_at):
             check_at = now + CHECK_SECONDS

@@ -116,7 +116,7 @@ class Sending:
         self._on_change(self)
 
     def add(self, count: int) -> None:
-        """So many bytes more are on their way."""
+        """This many more bytes are on their way."""
         with self._lock:
             self._sent += count
         self._on_change(self)

@@ -91,7 +91,7 @@ def _answers(transport: Transport | None, *, within: float) -> bool:
     """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
 
     A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
-    would wait until its deadline. Here the connection is closed if there is no answer within so many seconds.
+    would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
     """
     from paramiko import SSHException
 

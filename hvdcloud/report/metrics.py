@@ -83,7 +83,7 @@ class MetricsReader:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Sequence[tuple[float, float]]:
-    """At most so many of them, the first and the last included."""
+    """At most this many of them, the first and the last included."""
     if len(points) <= most:
         return points
     step = (len(points) - 1) / (most - 1)

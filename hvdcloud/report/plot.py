@@ -17,7 +17,7 @@ COLOURS = 8
 """How many lines can be told apart; more of them are drawn faintly, and their mean over them."""
 _MOST_POINTS = 600
 _GAP_SECONDS, _GAP_TIMES = 15.0, 4.0
-"""A line has a gap where its points are so far apart, and so many times further than most of them."""
+"""A line has a gap where its points are this far apart, and this many times further than most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

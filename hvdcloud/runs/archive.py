@@ -32,7 +32,7 @@ def read(
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
         start: the first byte of the log that is wanted.
-        most: only so many bytes at its end.
+        most: read only this many bytes at its end.
     """
     from hvdcloud.checkpoints.manifest import list_runs, log_name
 

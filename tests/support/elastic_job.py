@@ -169,7 +169,7 @@ def train(state, options, dataset):
     # as they were when it started.
     state.save()
     if hvd.rank() == 0:
-        where = f"going on at epoch {state.epoch}, batch {state.batch}"
+        where = f"continuing at epoch {state.epoch}, batch {state.batch}"
         print(f"world of {hvd.size()} ranks: {where} t={time.time():.3f}", flush=True)
     while state.epoch < options.epochs and not state.last:
         train_epoch(state, options, dataset)

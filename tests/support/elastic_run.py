@@ -27,7 +27,7 @@ measured to make 7e-14 after 1,200 steps and 2e-11 after 8,000; a sample that wa
 RUNS = "/var/lib/hvdcloud/runs"
 
 _STEP = re.compile(r"step t=(\d+\.\d+) epoch (\d+) batch (\d+) world (\d+) rank 0 on (\S+)")
-_WORLD = re.compile(r"world of (\d+) ranks: going on at epoch (\d+), batch (\d+) t=(\d+\.\d+)")
+_WORLD = re.compile(r"world of (\d+) ranks: continuing at epoch (\d+), batch (\d+) t=(\d+\.\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

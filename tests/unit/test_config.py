@@ -85,7 +85,7 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("run: {user: --keep-groups}", "is neither the name of a user nor UID or UID:GID"),
         ("run: {user: [1000]}", "run.user: write text (got [1000])"),
         ("run: {elastic: 4}", "run.elastic: write {min: 1, max: 4} (got 4)"),
-        (f"limits: {{idle: {10**400}}}", "limits.idle: no duration has so many digits"),
+        (f"limits: {{idle: {10**400}}}", "limits.idle: a duration has fewer digits"),
         ("run: {env: [A]}", "run.env: write names with values: {NAME: VALUE}"),
         ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
         ("checkpoints: {keep_every: null}", "checkpoints.keep_every: write a duration: 60s, 30m or 12h (got null)"),

@@ -160,13 +160,13 @@ def reader_of(log: str, *, elastic: bool = True, piece: int = 5) -> LogReader:
 
 # Worker 0 was rank 0 until its node was lost; worker 2 continues from the last commit, and ends the run.
 MOVED = """\
-[0] world of 3: going on at epoch 1, batch 0
+[0] world of 3: continuing at epoch 1, batch 0
 [0] epoch  1/6: loss 0.9, 300 images/s
 [0] epoch  2/6: loss 0.8, 310 images/s
 [1] [E] Horovod background loop uncaught exception
 [launcher] Process 0 exit with status code 255.
 [hvdcloud] node digits-1 was lost: no heartbeat for 5 s
-[2] world of 2: going on at epoch 3, batch 10
+[2] world of 2: continuing at epoch 3, batch 10
 [2] epoch  3/6: loss 0.7, 200 images/s
 [2] epoch  4/6: loss 0.6, 210 images/s
 [12] epoch  5/6: loss 0.5, 200 images/s

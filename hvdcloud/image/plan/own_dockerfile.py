@@ -77,7 +77,7 @@ def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Cont
 
 
 def _entry(full: Path, path: str) -> context.Entry | None:
-    """None for sockets and the like, which Docker leaves out too."""
+    """None for sockets and other special files, which Docker leaves out too."""
     if full.is_symlink():
         return context.Entry(path=path, link=os.readlink(full))
     mode = full.stat().st_mode

@@ -162,7 +162,7 @@ class _Host:
     wanted: Wanted
     say: Callable[[SendProgress], None]
     first: int = 0
-    """So many of the lowest layers are there."""
+    """How many of the lowest layers the host has."""
     parts: bool = True
     """Whether its engine takes an image without the layers that it has."""
     pace: Pace = field(default_factory=Pace)

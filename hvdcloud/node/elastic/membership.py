@@ -227,7 +227,7 @@ class Membership:
         for member in self._candidates()[: max(0, self.most - len(keep))]:
             keep[member.next_alias] = member
         leaving = [member for member in self.members.values() if member.place is Place.LEAVING]
-        # Of those that leave, so many stay listed that Horovod does not fall below its minimum.
+        # As many of those that leave stay listed as Horovod needs for its minimum.
         for member in leaving[: max(0, self.least - len(keep))]:
             if member.alias in self._listed:
                 keep[member.alias] = member

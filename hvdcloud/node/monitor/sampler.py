@@ -33,7 +33,7 @@ LAST_UPLOAD_SECONDS = 10.0
 _LAST_SAMPLE_SECONDS = 0.5
 MOST_LINES = 2000
 _LOOK_SHARE = 20.0
-"""Files that wait are counted for at most one part in so many of the time."""
+"""Counting the files that wait takes at most one part in this many of the time."""
 
 
 class Series:

@@ -195,7 +195,7 @@ def _seen(text: str) -> str:
 
 
 def _mebibytes(text: str) -> int | None:
-    """Bytes; None for `[N/A]` and the like."""
+    """Bytes; None for `[N/A]` and other words."""
     return int(text) * _MIB if text.isdecimal() else None
 
 

@@ -112,7 +112,7 @@ def images_in(shard: Path) -> int:
 
 
 def share(files: list[Path], place: int, places: int) -> list[Part]:
-    """What is left of these files for one of so many ranks: each gets as many images as the others, or one more."""
+    """What is left of these files for one rank of several: each gets as many images as the others, or one more."""
     total = sum(map(images_in, files))
     start, stop = total * place // places, total * (place + 1) // places
     parts, begin = [], 0
@@ -128,7 +128,7 @@ class Loader:
     """Goes through this rank's share of a data set; threads read and decode what comes next meanwhile.
 
     Args:
-        batch_size: at most so many images in a batch.
+        batch_size: the most images in a batch.
         seed: None: the images always come in the same order.
     """
 

@@ -343,7 +343,7 @@ def train(
             images = f"training on {len(train_set[0])} images, testing on {len(test_set[0])}"
             print(f"{images}, {ranks}, {device}", flush=True)
     elif hvd.rank() == 0:
-        print(f"world of {ranks}: going on at epoch {state.epoch + 1}, batch {state.batch}", flush=True)
+        print(f"world of {ranks}: continuing at epoch {state.epoch + 1}, batch {state.batch}", flush=True)
     accuracy = None
     while state.epoch < options.epochs:
         loss, speed = train_epoch(state, step, train_set, options)

@@ -340,7 +340,7 @@ def train(state: State, test_set: Dataset, folder: Path, options: argparse.Names
             images = f"training on {len(state.sampler.dataset)} images, testing on {len(test_set)}"
             print(f"{images}, {ranks}, {next(state.model.parameters()).device.type}", flush=True)
     elif hvd.rank() == 0:
-        print(f"world of {ranks}: going on at epoch {state.epoch + 1}, batch {state.batch}", flush=True)
+        print(f"world of {ranks}: continuing at epoch {state.epoch + 1}, batch {state.batch}", flush=True)
     accuracy = None
     while state.epoch < options.epochs:
         loss, speed = train_epoch(state, options)

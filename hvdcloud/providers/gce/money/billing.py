@@ -259,7 +259,7 @@ def _unbelievable(what: str) -> NodeError:
 
 
 def compare(before: Table, after: Table) -> tuple[list[tuple[str, float, float]], int]:
-    """Whose price has changed: nodes, disks and the like in the main region, and how many figures elsewhere.
+    """Whose price has changed: nodes, disks and other parts in the main region, and how many figures elsewhere.
 
     Returns:
         (what, dollars before, dollars now), what changed most first; the number of other figures that changed.

@@ -191,7 +191,7 @@ def zones_with(gpu_type: str | None) -> tuple[str, ...]:
 
 
 def local_ssd_problems(machine_type: str, count: int) -> list[Problem]:
-    """Why so many local SSDs cannot be attached. Raises as `machine`."""
+    """Why this number of local SSDs cannot be attached. Raises as `machine`."""
     found = machine(machine_type)
     if count == 0 or count in found.local_ssds:
         return []
