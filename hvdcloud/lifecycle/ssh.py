@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Node
     from hvdcloud.lifecycle.context import Context
+
+
+def find_node(context: Context, node: str) -> Node:
+    """A node of the cluster, by its name or index. Raises UsageError: no such cluster or node."""
+    cluster = context.cluster()
+    context.record(cluster)
+    found = next((item for item in cluster.nodes if node in (item.name, str(item.index))), None)
+    if found is None:
+        raise UsageError(
+            f"cluster {cluster.name} has no node {node}", hint=f"one of: {', '.join(n.name for n in cluster.nodes)}"
+        )
+    return found
 
 
 def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
@@ -23,15 +36,9 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
         UsageError: no such cluster or node, or no ssh on this machine.
         NodeError: the node does not run.
     """
-    cluster = context.cluster()
-    context.record(cluster)
-    found = next((item for item in cluster.nodes if node in (item.name, str(item.index))), None)
-    if found is None:
-        raise UsageError(
-            f"cluster {cluster.name} has no node {node}", hint=f"one of: {', '.join(n.name for n in cluster.nodes)}"
-        )
+    found = find_node(context, node)
     if found.address is None and found.proxy_command is None:
-        raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {cluster.name}")
+        raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {context.name}")
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from hvdcloud.lifecycle.top import SILENT_SECONDS
 from hvdcloud.storage.folder import FolderBucket
+from tests.standins.registry import free_port
 from tests.support.harness import Project, Screen, labelled, project_in, until
 from tests.support.terminal import terminal
 
@@ -44,6 +48,44 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 def silent(text: str) -> list[int]:
     """For how many seconds nodes have not answered, as the screen says."""
     return [int(seconds) for seconds in re.findall(r"no answer for (\d+) s", text)]
+
+
+def test_a_nodes_port_is_forwarded_and_nothing_else(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    node, port = engine.containers.get("t-watching-1"), free_port()
+    serve = (
+        "mkdir /tmp/pages && cd /tmp/pages && hostname > index.html && exec python -m http.server 6006 --bind localhost"
+    )
+    with project.started("forward", f"{port}:6006", "1") as forwarding:
+        forwarded = Screen(forwarding)
+        forwarded.wait_for("nothing listens on port 6006 of t-watching-1 yet")
+        node.exec_run(["sh", "-c", serve], detach=True)
+
+        def page() -> str:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://localhost:{port}/", timeout=60) as answer,
+            ):
+                return str(answer.read().decode())
+            return ""
+
+        assert until(page, seconds=60, what="the node's page") == "t-watching-1\n"
+        forwarded.wait_for("port 6006 of t-watching-1 answers now")
+        taken = project.hvdcloud("forward", f"{port}:80", expect=2).err
+        assert f"port {port} of this machine cannot be opened: Address already in use" in taken
+        assert f"hvdcloud forward {port + 1}:80" in taken
+        forwarding.send_signal(signal.SIGINT)
+        forwarded.end(within=30)
+        assert forwarding.returncode == 0, forwarded.text
+    # Whoever has the key gets no further than the node itself, and the node not to this machine.
+    ssh = ["ssh", "-F", str(project.state / project.name / "ssh_config")]
+    for way in (
+        ["-W", "t-watching-0:2222", "1"],
+        ["-N", "-o", "ExitOnForwardFailure=yes", "-R", "9999:localhost:22", "1"],
+    ):
+        refused = subprocess.run([*ssh, *way], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert refused.returncode != 0
+        assert re.search("administratively prohibited|remote port forwarding failed", refused.stderr), refused.stderr
 
 
 def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) -> None:

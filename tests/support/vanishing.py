@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import socket
 import threading
@@ -82,6 +83,10 @@ class Vm(paramiko.ServerInterface):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.asked = threading.Event()
         """A program was started."""
+        self.services: dict[int, int] = {}
+        """The ports of its localhost on which programs listen; each is a port of this machine."""
+        self._led: dict[tuple[threading.Thread, int], int] = {}
+        """The ports that channels lead to."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def node(self, index: int) -> Node:
@@ -102,6 +107,15 @@ class Vm(paramiko.ServerInterface):
         """The network, not the VM, was away; connections of before are dead."""
         self._transports.clear()
         self._gone = threading.Event()
+
+    def cut(self) -> None:
+        """Every connection breaks; new ones are taken."""
+        for transport in self._transports:
+            transport.close()
+
+    @property
+    def connections(self) -> int:
+        return sum(transport.is_active() for transport in self._transports)
 
     def close(self) -> None:
         self._gone.set()
@@ -126,6 +140,31 @@ class Vm(paramiko.ServerInterface):
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return paramiko.common.OPEN_SUCCEEDED
 
+    def check_channel_direct_tcpip_request(self, chanid: int, origin: Any, destination: tuple[str, int]) -> int:
+        host, port = destination
+        if host != "localhost":
+            return paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+        if port not in self.services:
+            return paramiko.common.OPEN_FAILED_CONNECT_FAILED
+        # It is the transport's thread that asks.
+        transport = threading.current_thread()
+        self._led[transport, chanid] = self.services[port]
+        threading.Thread(target=self._lead, args=(transport,), daemon=True).start()
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def _lead(self, transport: paramiko.Transport) -> None:
+        # Whichever comes next: as many threads as channels take one each. Those of programs are among them.
+        port = None
+        while port is None and transport.is_active():
+            # None also where another thread was faster.
+            if (channel := transport.accept(1)) is not None:
+                port = self._led.pop((transport, channel.chanid), None)
+        if port is None:
+            return
+        with socket.create_connection(("127.0.0.1", port)) as service, channel:
+            threading.Thread(target=_copy, args=(channel.recv, service.sendall), daemon=True).start()
+            _copy(service.recv, channel.sendall)
+
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return paramiko.common.AUTH_SUCCESSFUL
 
@@ -137,6 +176,12 @@ class Vm(paramiko.ServerInterface):
     def _run(self, program: Program, channel: paramiko.Channel) -> None:
         self.asked.set()
         program(channel)
+
+
+def _copy(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
+    with contextlib.suppress(OSError):
+        while data := read(1 << 16):
+            write(data)
 
 
 def says(text: str, *, error: str = "", after: float = 0.0) -> Program:
