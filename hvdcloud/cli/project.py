@@ -91,6 +91,7 @@ def doctor(
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
     provider: Provider = None,
     bucket: Bucket = None,
+    notify: Annotated[bool, typer.Option("--notify", help="Send a test message to the addresses of notify.")] = False,
 ) -> None:
     """Check everything that a run needs, before money is spent.
 
@@ -110,7 +111,7 @@ def doctor(
 
     invocation: Invocation = context.obj
     with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
-        invocation.result = result = run_checks(experiment)
+        invocation.result = result = run_checks(experiment, notify=notify)
     invocation.exit_code = result.exit_code
     _show_checks(invocation.console, result)
 

@@ -218,7 +218,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         if root is None:
             return {}, {}, []
         walk(root, ())
-        tree = yaml.safe_load(text)
+        tree = _safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
@@ -231,10 +231,30 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     return tree, places, twice
 
 
+class _Loader(yaml.SafeLoader):
+    """In which the key `on` is text: YAML 1.1 takes it for true."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """What is done with every mapping before its keys are read."""
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
+        super().flatten_mapping(node)
+
+
+def _safe_load(text: str) -> Any:
+    """As yaml.safe_load, by `_Loader`."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 def _parsed(text: str) -> object:
     """A value as YAML reads it; the text itself where that is none."""
     try:
-        return yaml.safe_load(text)
+        return _safe_load(text)
     except yaml.YAMLError:
         return text
 
@@ -257,7 +277,7 @@ _WRITE = {
 }
 _LONGEST_VALUE = 60
 _PRIVATE = ("env", "secrets")
-"""Keys of `run` whose values no message shows: it may end up in a log."""
+"""Keys of `run` whose values no message shows, as none of `notify`: it may end up in a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +338,7 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
 
 def _got(value: object, key: Key) -> str:
     """What was written instead; nothing where that may be a secret."""
-    if key[:1] == ("run",) and (len(key) == 1 or key[1] in _PRIVATE):
+    if key[:1] == ("notify",) or (key[:1] == ("run",) and (len(key) == 1 or key[1] in _PRIVATE)):
         return ""
     # Pydantic before 2.12 gives the number that it has made of an integer.
     got = _as_yaml(int(value) if isinstance(value, float) and value.is_integer() else value)

@@ -20,7 +20,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
-from hvdcloud.config.section import Section
+from hvdcloud.config.notify import NotifyConfig
+from hvdcloud.config.section import EnvName, Section
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_USER = 2**32 - 1
@@ -63,13 +64,6 @@ def _bucket_url(url: str) -> str:
     if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?|file:///.+", url):
         raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
     return url.rstrip("/")
-
-
-def _env_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        # Without what was written: where a name belongs, a value may have been.
-        raise ValueError("write the name of an environment variable: letters, digits and _, no digit first")
-    return name
 
 
 def _shell_words(command: str) -> str:
@@ -125,7 +119,6 @@ def is_duration(field: FieldInfo) -> bool:
 
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
-EnvName = Annotated[str, AfterValidator(_env_name)]
 RankUser = Annotated[str, BeforeValidator(_rank_user)]
 EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
 SpotNodes = Annotated[
@@ -385,6 +378,7 @@ class Config(Section):
         json_schema_extra=text_allowed,
     )
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig())
+    notify: NotifyConfig = Field(default_factory=lambda: NotifyConfig())
     local: LocalConfig = Field(default_factory=lambda: LocalConfig())
     gce: GceConfig = Field(default_factory=lambda: GceConfig())
 

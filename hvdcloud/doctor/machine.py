@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.runs.notice import address_problem
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Chec
     yield Check(name="files", run=lambda: _files(words, config.project_dir, given=bool(command)))
     if config.run.secrets:
         yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+    if config.notify.variables:
+        yield Check(name="notify", run=lambda: _notify(config.notify.variables))
 
 
 def _fit(config: Config, platform: Platform) -> Finding:
@@ -299,6 +302,20 @@ def _secrets(names: Sequence[str]) -> Finding:
             error=UsageError,
         )
     return fine(f"{', '.join(names)} are set")
+
+
+def _notify(variables: Mapping[str, str]) -> Finding:
+    """Whether they hold addresses, which are secrets. Nothing is sent."""
+    for kind, variable in variables.items():
+        value = os.environ.get(variable)
+        problem = "is not set in this environment" if value is None else address_problem(value)
+        if problem:
+            what = f"notify.{kind}: {variable} {problem}"
+            return failed(what, hint=f"export {variable}=https://…, or take it out of notify", error=UsageError)
+    names = " and ".join(variables.values())
+    return fine(
+        f"{names} {'holds an address' if len(variables) == 1 else 'hold addresses'}; --notify sends a test there"
+    )
 
 
 def _ssh() -> Finding:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
+from hvdcloud.lifecycle.notify import test
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -33,8 +34,12 @@ class Examination:
         return sum(check.status is status for check in self.checks)
 
 
-def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
-    """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
+def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool = False) -> Examination:
+    """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere.
+
+    Args:
+        notify: send a message to the addresses of `notify`.
+    """
     from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
@@ -44,6 +49,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
         Check(name="configuration", run=lambda: _configuration(context)),
         *context.platform.checks(spec),
         *machine_checks(context.config, context.platform, state_folder=context.state.dir),
+        *([Check(name="notify test", run=lambda: test(context.config), needs=("notify",))] if notify else []),
     ]
     with context.console.steps() as steps:
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
+from hvdcloud.lifecycle.notify import tell_lost_head
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, exit_code, has_ended
@@ -198,6 +199,9 @@ def follow(
             if gone := _head_is_gone(context, cluster, run_id):
                 # It may have gone because the run had ended.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
+                    tell_lost_head(
+                        context, cluster, run_id, gone.message, last_lines=[*filter(None, [reader.last_line])]
+                    )
                     raise gone from cut.cause
                 state, log = kept
                 for piece in log:

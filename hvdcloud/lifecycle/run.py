@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
+from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.data import data_request, failure, remembered, show_data, sources
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
@@ -293,6 +294,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         ),
         "elastic": elastic is not None,
         **({"user": config.run.user} if config.run.user else {}),
+        **notify.header(config, bucket=cluster.bucket),
     }
     indices = {node.name: node.index for node in cluster.nodes}
     slots = {host.name: host.slots for host in hosts}

@@ -17,7 +17,7 @@ _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stop RUN | flush | token | data | data-state | data-fetcher | "
-    "leave [WHY] | poweroff | idle | end-if-idle"
+    "notify RUN end|cost|head-lost | leave [WHY] | poweroff | idle | end-if-idle"
 )
 
 
@@ -100,6 +100,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if verb == "data":
             return fetcher.take(_request(verb))
         return fetcher.show() if verb == "data-state" else fetcher.main()
+    if verb == "notify":
+        from hvdcloud.node.notify import tell
+
+        return tell.main(*_two(verb, rest))
     if verb == "poweroff":
         from hvdcloud.node.vms import poweroff
 
@@ -138,6 +142,12 @@ def _one(verb: str, rest: list[str]) -> str:
     if len(rest) != 1:
         raise UsageError(f"hvdcloud-node {verb} needs exactly one run", hint=_USAGE)
     return rest[0]
+
+
+def _two(verb: str, rest: list[str]) -> tuple[str, str]:
+    if len(rest) != 2:
+        raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
+    return rest[0], rest[1]
 
 
 def _request(verb: str) -> dict[str, Any]:

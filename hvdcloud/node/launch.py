@@ -14,6 +14,7 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import Lock
+from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
@@ -148,6 +149,7 @@ def _supervise(request: Request, current: RunState) -> None:
         current.state, current.result, current.ended = "done", "lost", time.time()
         current.reason = f"the run's supervisor failed: {type(error).__name__}: {error}"
         state.write(current)
+        tell.start(request.run, tell.END)
         sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
         raise
 

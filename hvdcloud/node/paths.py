@@ -103,6 +103,11 @@ def credentials_file(run: str) -> Path:
     return secret_dir(run) / "credentials.json"
 
 
+def notify_file(run: str) -> Path:
+    """Where a person is told of a run (runs/notice.py), by secret addresses; mode 0600; gone when that is done."""
+    return secret_dir(run) / "notify.json"
+
+
 def agent_socket(run: str) -> Path:
     """Where a run's agent listens to the ranks of its node."""
     return secret_dir(run) / "agent.sock"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hvdcloud.node.data.sets import DataRequest
+from hvdcloud.runs.notice import Settings
 from tests.support.harness import PATIENCE, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -204,6 +205,7 @@ class NodeCluster:
         credentials: str | None = None,
         elastic: bool = False,
         data: DataRequest | None = None,
+        notify: Settings | None = None,
     ) -> list[dict[str, Any]]:
         """`prepare` on every node; the closing lines."""
         self.data = data
@@ -225,13 +227,16 @@ class NodeCluster:
                 "resume": resume,
                 "credentials": credentials,
                 "elastic": elastic,
+                **({"notify": notify.to_json()} if notify else {}),
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
             }
             answers.append(send_code(process, header, contents))
         return answers
 
-    def launch(self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0) -> dict[str, Any]:
+    def launch(
+        self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0, about: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """`launch` on the head."""
         ranks = slots * len(self.names)
         hosts = ",".join(f"{name}:{slots}" for name in self.names)
@@ -244,15 +249,16 @@ class NodeCluster:
             "gloo_timeout": gloo_timeout,
             "controller": "gloo",
             "down_when_done": False,
+            "about": dict(about or {}),
             **({"data": replace(self.data, count=len(self.names)).to_json()} if self.data else {}),
         }
         return self.verb(self.head, "launch", run, payload=request)
 
-    def start_run(self, script: str, **options: Any) -> None:
+    def start_run(self, script: str, *, about: Mapping[str, Any] | None = None, **options: Any) -> None:
         """Prepare and launch a Python script on every rank."""
         answers = self.prepare([sys.executable, "-c", script], **options)
         assert all(answer.get("ok") for answer in answers), answers
-        assert self.launch() == {"ok": True}
+        assert self.launch(about=about) == {"ok": True}
 
     def state(self, *, run: str = RUN) -> dict[str, Any]:
         """The run's state as the head reports it."""

@@ -328,7 +328,7 @@ def test_the_schema_describes_every_key() -> None:
     schema = config_schema()
     assert schema["$schema"].endswith("2020-12/schema")
     assert set(schema["properties"]) == {
-        "name", "provider", "nodes", "image", "run", "checkpoints", "data", "limits", "local", "gce",
+        "name", "provider", "nodes", "image", "run", "checkpoints", "data", "limits", "notify", "local", "gce",
     }  # fmt: skip
     assert schema["additionalProperties"] is False
     for section in schema["$defs"].values():

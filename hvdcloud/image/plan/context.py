@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
-_RUNS = ("runs/__init__.py", "runs/replacement.py", "runs/state.py")
-NODE_PROGRAM = ("__init__.py", "errors.py", "json_values.py", *_RUNS, "storage", "checkpoints", "node")
+_RUNS = ("runs/__init__.py", "runs/notice.py", "runs/replacement.py", "runs/state.py")
+_TEXT = ("json_values.py", "units.py", "visible.py")
+NODE_PROGRAM = ("__init__.py", "errors.py", *_TEXT, *_RUNS, "storage", "checkpoints", "node")
 BUILDER_DOCKERFILE = "builder.Dockerfile"
 BASE_DOCKERFILE = "base.Dockerfile"
 PROJECT_DOCKERFILE = "project.Dockerfile"

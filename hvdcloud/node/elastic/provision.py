@@ -20,7 +20,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import read_credentials, read_environment
+from hvdcloud.node.records.secrets_file import read_credentials, read_environment, read_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import check_wanted
 
@@ -57,6 +57,7 @@ class RunBundle(NamedTuple):
             # What the run resumed from is in the memory of the nodes that train.
             "resume": None,
             "credentials": read_credentials(run),
+            **({"notify": notify.to_json()} if (notify := read_notify(run)) is not None else {}),
             "elastic": True,
             "interface": interface,
             "data": None if data is None else data.to_json(),

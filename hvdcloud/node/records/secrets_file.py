@@ -1,4 +1,5 @@
-"""What only this node's root may read: the ranks' environment with its secrets, and Google credentials."""
+"""What only this node's root may read: the ranks' environment with its secrets, Google credentials, and addresses that
+notices of the run are sent to."""
 
 from __future__ import annotations
 
@@ -9,23 +10,29 @@ from hvdcloud.errors import UsageError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
+from hvdcloud.runs.notice import Settings
 from hvdcloud.storage.token_file import token_expiry
 
 METADATA = "metadata"
 """Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
 
 
-def write_private(run: str, *, environment: dict[str, str], credentials: str | None) -> None:
-    """Put both where the ranks and the agent of a run find them. Raises UsageError: the credentials are not JSON.
+def write_private(
+    run: str, *, environment: dict[str, str], credentials: str | None, notify: Settings | None = None
+) -> None:
+    """Put them where the ranks and the agent of a run find them. Raises UsageError: the credentials are not JSON.
 
     Args:
         credentials: JSON text of a token or a Google credentials file, for the agent alone; METADATA: those of the
             VM's service account; None: none.
+        notify: where a person is told of the run.
     """
     folder = paths.secret_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_json(paths.env_file(run), environment, mode=0o600)
+    if notify is not None:
+        write_json(paths.notify_file(run), notify.to_json(), mode=0o600)
     target = paths.credentials_file(run)
     if credentials is None:
         target.unlink(missing_ok=True)
@@ -69,6 +76,19 @@ def read_credentials(run: str) -> str | None:
     if found is None:
         return None
     return METADATA if found == {"type": METADATA} else json.dumps(found)
+
+
+def read_notify(run: str) -> Settings | None:
+    """Where a person is told of a run; None: nowhere, or that is done."""
+    found = read_json(paths.notify_file(run))
+    return None if found is None else Settings.from_json(found)
+
+
+def forget_notify(run: str) -> None:
+    """Delete where a person is told of a run."""
+    paths.notify_file(run).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        paths.secret_dir(run).rmdir()
 
 
 def forget(run: str, *, keep_credentials: bool) -> None:

@@ -31,8 +31,9 @@ from hvdcloud.node.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
+from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
-from hvdcloud.node.records.secrets_file import forget
+from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.uploads import drain
@@ -81,6 +82,7 @@ class Agent:
         self._needs_token = False
         self._ending = False
         self._orphaned = ""
+        self._lost_head = False
         self._finished: UploadReport | None = None
         self._drain: drain.Drain | None = None
         self._askers: list[_Peer] = []
@@ -116,6 +118,7 @@ class Agent:
                 self._say_token()
                 beat_at = now + BEAT_SECONDS
             if not self._ending and now - self._heard > self._silence:
+                self._lost_head = True
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
         self._say_goodbye(self._finished)
 
@@ -163,6 +166,7 @@ class Agent:
         if self._lease.closed:
             self._told_to_finish.set()
             self._selector.unregister(self._lease.read_fd)
+            self._lost_head |= not self._ending
             self._end("the connection to the head is gone")
 
     def _accept(self) -> None:
@@ -356,8 +360,16 @@ class Agent:
             select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
             self._lease.receive()
             self._lease.flush()
-        if self._orphaned and self._spec.node == 0:
+        if self._spec.node:
+            self._tell_of_lost_head()
+        elif self._orphaned:
             self._record_orphaned_end(report)
+
+    def _tell_of_lost_head(self) -> None:
+        if self._lost_head:
+            tell.start(self._spec.run, tell.HEAD_LOST)
+        else:
+            forget_notify(self._spec.run)
 
     def _record_orphaned_end(self, report: UploadReport) -> None:
         """Write down how the run ended, as far as this node knows: it is the head, and the supervisor is dead."""
@@ -373,6 +385,7 @@ class Agent:
         # The other nodes' agents finish by themselves and were not heard.
         current.checkpoints = replace(report, complete=report.complete and len(current.nodes) == 1)
         state.write(current)
+        tell.start(self._spec.run, tell.END)
 
 
 def main(run: str, *, probe: bool = False) -> int:

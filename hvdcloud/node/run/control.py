@@ -13,6 +13,7 @@ from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.data import fetcher
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import lock_holder, read_json
+from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget, renew_token
 from hvdcloud.node.records.spec import Spec
@@ -136,10 +137,12 @@ def _flush_without_agent(run: str) -> UploadReport:
 
 
 def _wait_for_logs() -> None:
-    """On the head, wait until the logs of runs that have ended are in the bucket: this node is about to be deleted."""
+    """On the head, wait until the logs of runs that have ended are in the bucket, and their ends are told: this node is
+    about to be deleted."""
     for ended in state.read_all():
         if ended.done and ended.ended:
             archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())
+            tell.wait_told(ended.run, seconds=ended.ended + tell.WAIT_SECONDS - time.time())
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""After a run, on the head and without the laptop: its log goes to the bucket; with `--down-when-done` the nodes go.
+"""After a run, on the head and without the laptop: its log goes to the bucket, and who wants to know is told; with
+`--down-when-done` the nodes go.
 
 They go only once every checkpoint is in the bucket; until then they hold what exists nowhere else.
 """
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
@@ -39,10 +41,13 @@ def not_uploaded(reports: Mapping[str, UploadReport]) -> list[str]:
 def after(ended: RunState) -> None:
     """Do what is left to do after a run that is done."""
     until = time.monotonic() + GRACE_SECONDS
+    told_by = time.monotonic() + tell.WAIT_SECONDS
+    tell.start(ended.run, tell.END)
     keep_log(ended)
     if not _nodes_go(ended):
         return
     time.sleep(max(0.0, until - time.monotonic()))
+    tell.wait_told(ended.run, seconds=told_by - time.monotonic())
     if state.active_run() is not None:
         return
     poweroff.write_line(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")

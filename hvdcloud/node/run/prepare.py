@@ -18,6 +18,7 @@ from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
+from hvdcloud.runs.notice import Settings
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""
@@ -63,7 +64,8 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     except BaseException:
         sync.abandon()
         raise
-    write_private(spec.run, environment=environment, credentials=header.get("credentials"))
+    notify = Settings.from_json(header["notify"]) if header.get("notify") is not None else None
+    write_private(spec.run, environment=environment, credentials=header.get("credentials"), notify=notify)
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     restored = _restore(spec, checkpoints) if spec.resume else 0
@@ -76,6 +78,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     known: dict[str, Any] = {"user": spec.user} if user else {}
     # Nor would one fetch data.
     known |= {"data": True} if spec.data is not None else {}
+    known |= {"notify": True} if notify is not None else {}
     return {"ok": True, "restored": restored, **known}
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, turn
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
+from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements, not_uploaded
@@ -87,6 +88,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._data = {each.node: each for each in current.data}
         self._data_changed = False
+        self._cost_at = tell.cost_at(current)
 
     def run(self) -> None:
         """Run to the end; never raises for what happens to the run."""
@@ -95,6 +97,9 @@ class Supervisor:
         self._begin()
         while not self._is_over():
             self._turn(BEAT_SECONDS)
+            if time.time() >= self._cost_at:
+                self._cost_at = float("inf")
+                tell.start(self._request.run, tell.COST)
         self._finish()
 
     def _begin(self) -> None:

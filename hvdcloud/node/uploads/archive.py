@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths
@@ -14,6 +15,9 @@ from hvdcloud.node.files import write_json
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import METADATA
 from hvdcloud.node.records.spec import Spec
+
+if TYPE_CHECKING:
+    from hvdcloud.storage.base import Bucket
 
 KEEP_SECONDS = 120.0
 _POLL_SECONDS = 0.05
@@ -55,19 +59,37 @@ def _done_file(run: str) -> Path:
 def _keep(run: str) -> None:
     from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
     from hvdcloud.storage.checksum import crc32c_of_file
-    from hvdcloud.storage.open import open_bucket
 
     spec = Spec.load(run)
-    if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
-        # Containers on the user's machine: the credentials that were lent to them are gone, and the nodes stay.
+    bucket = open_bucket_of(spec)
+    if bucket is None:
         return
-    bucket = open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=_credentials(run))
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
     if (happened := state.events_file(run)).exists():
         bucket.write(events_name(spec.cluster, run), happened.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
+
+
+def open_bucket_of(spec: Spec, *, retry_seconds: float | None = None) -> Bucket | None:
+    """The bucket of a run that has ended, as long as this node can write to it; None: it no longer can.
+
+    Args:
+        retry_seconds: how long each request is retried; None: as usual.
+
+    Raises:
+        HvdcloudError, OSError: it cannot be opened.
+    """
+    from hvdcloud.storage.base import RETRY_SECONDS
+    from hvdcloud.storage.open import open_bucket
+
+    if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
+        # Containers on the user's machine: the credentials that were lent to them are gone, and the nodes stay.
+        return None
+    seconds = RETRY_SECONDS if retry_seconds is None else retry_seconds
+    credentials = _credentials(spec.run)
+    return open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=credentials, retry_seconds=seconds)
 
 
 def _credentials(run: str) -> Path | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import ssl
 import threading
 import time
 import urllib.error
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from hvdcloud.node import machine
+from hvdcloud.node.tls import tls_context
 
 ENDPOINT = "https://compute.googleapis.com"
 DELETE_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Compute:
         self._token = ""
         self._place = ""
         # Neither the metadata server nor a private endpoint is behind the proxy that an image may name.
-        https = urllib.request.HTTPSHandler(context=_tls())
+        https = urllib.request.HTTPSHandler(context=tls_context())
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
 
     def call(
@@ -185,13 +185,3 @@ def _explained(body: bytes) -> tuple[str, str]:
         error: dict[str, Any] = json.loads(body)["error"]
         return str(error["message"]), str(error["errors"][0]["reason"])
     return body.decode(errors="replace").strip()[:200], ""
-
-
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    # A custom image may have no CA certificates; the bucket's client brings some.
-    with contextlib.suppress(ImportError, OSError):
-        import certifi
-
-        context.load_verify_locations(certifi.where())
-    return context

@@ -1,0 +1,95 @@
+"""Who is told of a run: the addresses that its nodes get, a test of them, and the end that only a client sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.checks import Finding, failed, fine
+from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.runs.notice import Notice, Settings, address_problem
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
+    from hvdcloud.config.model import Config
+    from hvdcloud.lifecycle.context import Context
+
+SEND_SECONDS, TEST_SECONDS = 15.0, 8.0
+
+
+def settings(config: Config, *, bucket: str) -> Settings | None:
+    """What a run's nodes need to tell a person; None: nobody is told.
+
+    Raises UsageError: a variable is not set, or its value is no address.
+    """
+    addresses = {}
+    for kind, variable in config.notify.variables.items():
+        value = os.environ.get(variable)
+        if value is None:
+            raise UsageError(
+                f"notify.{kind} names {variable}, which is not set here", hint=f"export {variable}=https://…"
+            )
+        if problem := address_problem(value):
+            raise UsageError(f"notify.{kind}: the value of {variable} {problem}", hint=f"export {variable}=https://…")
+        addresses[kind] = value
+    if not addresses:
+        return None
+    return Settings(addresses=addresses, on=config.notify.on, max_cost=config.limits.max_cost, bucket=bucket)
+
+
+def header(config: Config, *, bucket: str) -> dict[str, Any]:
+    """The part of what a node is sent when it is prepared. Raises as `settings`."""
+    found = settings(config, bucket=bucket)
+    return {} if found is None else {"notify": found.to_json()}
+
+
+def tell_lost_head(context: Context, cluster: Cluster, run_id: str, why: str, *, last_lines: Sequence[str]) -> None:
+    """Tell that a run was lost with its head, unless it was told already. Whatever fails is a warning."""
+    from hvdcloud.checkpoints.manifest import told_name
+    from hvdcloud.node.notify.post import send
+    from hvdcloud.storage.base import PreconditionError
+
+    if "lost" not in context.config.notify.on or not context.config.notify.variables:
+        return
+    try:
+        wanted = settings(context.config, bucket=cluster.bucket)
+        mark = json.dumps({"by": "client", "at": time.time()}).encode()
+        context.bucket(cluster).write(told_name(cluster.name, run_id, "end"), mark, if_generation=0)
+    except PreconditionError:
+        return  # Another one was first.
+    except HvdcloudError as error:
+        context.console.warn(f"nobody is told that run {run_id} is lost: {error.message}")
+        return
+    assert wanted is not None
+    notice = Notice(
+        event="lost",
+        cluster=cluster.name,
+        run=run_id,
+        result="lost",
+        reason=why,
+        dollars=cluster.dollars_so_far or None,
+        last_lines=last_lines,
+        bucket=wanted.bucket,
+    )
+    for kind, problem in send(notice, wanted.addresses, within=SEND_SECONDS).items():
+        if problem:
+            context.console.warn(f"notify.{kind}: {problem}; nobody was told that run {run_id} is lost")
+
+
+def test(config: Config) -> Finding:
+    """Send a message to every address, from this machine."""
+    from hvdcloud.node.notify.post import send
+
+    wanted = settings(config, bucket="")
+    if wanted is None:
+        return failed("notify names no address", hint="notify: {webhook: NAME} in hvdcloud.yaml", error=UsageError)
+    outcome = send(Notice(event="test", cluster=config.name, run=""), wanted.addresses, within=TEST_SECONDS)
+    for kind, problem in outcome.items():
+        if problem:
+            variable = config.notify.variables[kind]
+            hint = f"look at the address in {variable}"
+            return failed(f"notify.{kind}: no message was taken: {problem}", hint=hint, error=UsageError)
+    return fine(f"{' and '.join(outcome)} took a message")
