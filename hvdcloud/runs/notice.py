@@ -16,7 +16,7 @@ from hvdcloud.runs.state import About, RunState, number
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible, words
 
-EVENTS = ("end", "failed", "stuck", "lost", "cost")
+EVENTS = ("end", "failed", "lost", "cost")
 """What `notify.on` may name."""
 TEST = "test"
 """The event of a notice that only tries whether notices arrive."""
@@ -169,7 +169,6 @@ class Notice:
         said = {
             "end": f"{self.result or 'has ended'}{after}",
             "failed": f"failed{after}{why}",
-            "stuck": f"was stuck and was ended{after}{why}",
             "lost": f"was lost{after}{why}",
             "cost": f"continues; its cluster has cost {dollars(self.dollars or 0.0)} of the "
             f"{dollars(self.max_cost or 0.0)} of limits.max_cost",

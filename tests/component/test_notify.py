@@ -350,7 +350,10 @@ def test_who_follows_a_run_tells_that_its_head_is_gone_unless_that_was_told(
     [
         (None, "notify.webhook names HOOK, which is not set here"),
         (SECRET, "notify.webhook: the value of HOOK is not an https:// address"),
-        (f"https://me:{SECRET}@example.com/", "notify.webhook: the value of HOOK has a user name or a password in it"),
+        (
+            f"https://me:{SECRET.replace('/', '')}@example.com/",
+            "notify.webhook: the value of HOOK has a user name or a password in it",
+        ),
     ],
 )
 def test_a_variable_that_a_strangers_file_names_is_neither_contacted_nor_shown(
@@ -366,7 +369,7 @@ def test_a_variable_that_a_strangers_file_names_is_neither_contacted_nor_shown(
     (check,) = (each for each in project_checks(config) if each.name == "notify")
     finding = check.run()
     assert finding.status is Status.FAILED
-    assert SECRET not in f"{finding}{raised.value}"
+    assert SECRET[:10] not in f"{finding}{raised.value}"
 
 
 def test_doctor_sends_a_test_if_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,6 @@ NOTICES = {
     "succeeded": notice("end", result="succeeded", exit_code=0, reason="", about={}),
     "stopped": notice("end", result="stopped", exit_code=None, reason="", checkpoints={}),
     "failed": notice("failed"),
-    "stuck": notice("stuck", reason="no rank made progress for 15 min"),
     "lost": notice("lost", result="lost", exit_code=None, checkpoints={"files": 3}),
     "cost": notice("cost", state="running", result="", exit_code=None, reason="", ended=None),
     "test": Notice(event=TEST, cluster="digits", run=""),
