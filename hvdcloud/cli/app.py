@@ -104,15 +104,15 @@ class Invocation:
             self.console.named_here = loaded.config.name
         return loaded
 
-    def context(self, flags: Mapping[str, object] | None = None) -> Context:
-        """The experiment that hvdcloud.yaml, the environment and these flags describe.
+    def context(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Context:
+        """The experiment that hvdcloud.yaml, the environment and these flags describe; arguments as for `load_config`.
 
         Raises UsageError: they are not valid.
         """
         from hvdcloud.lifecycle.context import Context
 
         given = [key for key, value in (flags or {}).items() if value is not None]
-        return Context(self.load_config(flags), self.console, flags=given)
+        return Context(self.load_config(flags, default_name=default_name), self.console, flags=given)
 
 
 def _version(wanted: bool) -> None:

@@ -123,6 +123,8 @@ def down(
 
 def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
     """What was deleted, and, unless that is shown elsewhere, what it cost."""
+    from hvdcloud.cluster.spending import spent_text
+
     if result.nothing_to_do:
         console.answer(f"there is no cluster {result.cluster}; nothing to delete")
         return
@@ -134,6 +136,8 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
     )
+    if cost and result.spent:
+        console.answer(f"  {spent_text(result.spent)}")
 
 
 def list_clusters(context: typer.Context, provider: Provider = None) -> None:

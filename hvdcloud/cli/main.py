@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push, data.data_app),
-    "Look": (cluster.status, top.top, runs.logs, runs.report, cluster.list_clusters, cluster.ssh, forward.forward),
+    "Look": (
+        cluster.status,
+        top.top,
+        runs.logs,
+        runs.report,
+        money.history,
+        cluster.list_clusters,
+        cluster.ssh,
+        forward.forward,
+    ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
     "Cloud": (setup.setup, money.offers, money.prices_app),
 }

@@ -1,4 +1,4 @@
-"""`offers` and `prices`: their arguments, and how their results look."""
+"""`offers`, `prices` and `history`: their arguments, and how their results look."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Invocation, Provider
-from hvdcloud.units import counted
+from hvdcloud.cli.app import Bucket, Invocation, Provider
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
+    from hvdcloud.lifecycle.history import HistoryResult, PastRun
     from hvdcloud.providers.pricing import Offer, OffersResult, PricesResult, RefreshResult, Row
 
 SHOWN = 20
@@ -109,6 +110,30 @@ def refresh(
     render_refresh(invocation.console, result)
 
 
+def history(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show this many runs at most.")] = 20,
+    bucket: Bucket = None,
+) -> None:
+    """List past runs with result, accuracy, time and cost.
+
+    They are read from the bucket, newest first, so that it works from any machine when the nodes are gone. All clusters
+    of the bucket are shown, or with --name one. A run's cost is that of its nodes from its start to its end.
+
+    \b
+    Example:
+      $ hvdcloud history
+      $ hvdcloud history --bucket gs://my-bucket/digits --limit 200 --json
+    """
+    from hvdcloud.lifecycle.history import history as read_history
+
+    invocation: Invocation = context.obj
+    flags = {"checkpoints.bucket": bucket}
+    with invocation.context(flags, default_name="any" if bucket else None) as experiment:
+        invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
+    show_history(invocation.console, result)
+
+
 # --- how it looks -----------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +171,40 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
         console.answer("gce.subnetwork is not in every region; all regions: hvdcloud offers --all")
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: hvdcloud offers --all")
+
+
+def show_history(console: Console, result: HistoryResult) -> None:
+    """A line for each run, and what the month has cost."""
+    rows = [
+        [
+            run.run,
+            run.cluster,
+            (run.result or "unknown") + (f" ({run.exit_code})" if run.exit_code else ""),
+            _metric(run),
+            "-" if run.seconds is None else seconds(run.seconds),
+            "-" if run.dollars is None else dollars(run.dollars),
+            "-" if run.nodes is None else str(run.nodes),
+            f"{run.began:%Y-%m-%d %H:%M}Z",
+        ]
+        for run in result.runs
+    ]
+    if rows:
+        console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES", "WHEN"], rows)
+    else:
+        console.answer(f"{result.bucket} knows of no run")
+    if result.more:
+        console.answer(f"{result.more} older: hvdcloud history --limit {len(result.runs) + result.more}")
+    if (month := result.month) is not None:
+        clusters = counted(month.clusters, "cluster")
+        console.answer(
+            f"{month.month}: {clusters} cost {dollars(month.dollars)} (an estimate, with time without a run)"
+        )
+
+
+def _metric(run: PastRun) -> str:
+    """`accuracy 0.992`: what a run is known for."""
+    name = next((name for name in ("accuracy", "loss") if name in run.metrics), None)
+    return "-" if name is None else f"{name} {run.metrics[name]:.3g}"
 
 
 def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:

@@ -84,6 +84,7 @@ def run(
     """
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle import run as lifecycle
+    from hvdcloud.lifecycle.spending import cost_so_far
 
     invocation: Invocation = context.obj
     options = lifecycle.RunOptions(
@@ -103,8 +104,10 @@ def run(
             console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
             return
         if not down_when_done:
+            cost = cost_so_far(experiment, meter, result.times)
+            invocation.result = result = replace(result, cost=cost)
             result.raise_for_failure()
-            money = price(experiment.platform, meter.read(), since="so far")
+            money = price(experiment.platform, cost, since="so far")
             console.result(result_parts(result, seconds(result.seconds), money, result.checkpoints), progress=True)
             return
         from hvdcloud.lifecycle.launch import finish
@@ -189,7 +192,8 @@ def show_end(
         show_pull(console, replace(pulled, runs=others))
     show_down(console, deleted, with_cost=False)
     if result.cost is not None:
-        console.answer(result.cost.summary)
+        for line in result.cost.lines:
+            console.answer(line)
     result.raise_for_failure(hint=hint, pulled=True)
     files = counted(own.files, "checkpoint") if own and own.files else "no checkpoints"
     money = price(platform, result.cost)

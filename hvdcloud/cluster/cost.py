@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.spending import NodeTimes, RunTimes, Segment, divide, merged, node_times, spent_text
 from hvdcloud.units import dollars, seconds, size, small_dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster
+    from hvdcloud.cluster.model import Billed, Cluster
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.storage.base import Bucket
 
 CLOUD_BUCKET = "gs://"
@@ -33,6 +35,13 @@ class Cost:
     bucket_bytes: int | None = None
     """Of the cluster's runs; None: there is no bucket that costs, or it was not read."""
     bucket_dollars_per_month: float | None = None
+    spent: Sequence[Segment] = ()
+    """Where the dollars went; empty: the provider does not say what was billed."""
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it, for people."""
+        return [self.summary, *([f"  {spent_text(self.spent)}"] if self.spent else [])]
 
     @property
     def summary(self) -> str:
@@ -56,11 +65,22 @@ class Meter:
         self._now = now
         """Seconds since the epoch."""
         self._seen: Cluster | None = None
+        self._billed: tuple[Billed, ...] = ()
+        self._nodes: list[NodeTimes] = []
         self._at = 0.0
 
-    def observe(self, cluster: Cluster) -> None:
-        """The cluster as its provider has just described it."""
-        self._seen, self._at = cluster, self._now()
+    def observe(self, cluster: Cluster, record: ClusterRecord | None = None) -> None:
+        """The cluster as its provider has just described it, and what this machine remembers of it."""
+        # Nodes end themselves when a run is done; what they all cost was seen before.
+        if self._seen is None or len(cluster.nodes) >= len(self._seen.nodes):
+            self._seen, self._at = cluster, self._now()
+        self._billed = merged(self._billed, cluster.billed)
+        self._nodes += node_times(record)
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster with the most nodes that were seen; None: none was."""
+        return self._seen
 
     def read(
         self,
@@ -69,14 +89,27 @@ class Meter:
         steps: int | None = None,
         bucket_bytes: int | None = None,
         bucket_dollars_per_month: float | None = None,
+        runs: Sequence[RunTimes] = (),
+        all_runs: bool = False,
+        teardown: float | None = None,
+        now: float | None = None,
     ) -> Cost | None:
-        """What it has cost until now, and what was done for that; None if nothing is known, or it costs nothing."""
+        """What it has cost until now, and what was done for that; None if nothing is known, or it costs nothing.
+
+        Args:
+            runs: those that the cluster has had.
+            all_runs: it has had no others.
+            teardown: when its nodes began to be deleted, in seconds since the epoch; None: they were not.
+            now: when it was gone; None: it is not.
+        """
         cluster = self._seen
         if cluster is None or not cluster.dollars_per_hour:
             return None
-        now = self._now()
+        now = self._now() if now is None else now
         paid_until = max(self._at, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
         total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
+        if self._billed:
+            total = sum(part.dollars(now) for part in self._billed)
         return Cost(
             dollars=total,
             dollars_per_hour=cluster.dollars_per_hour,
@@ -88,6 +121,7 @@ class Meter:
             steps=steps,
             bucket_bytes=bucket_bytes,
             bucket_dollars_per_month=bucket_dollars_per_month,
+            spent=divide(self._billed, now=now, nodes=self._nodes, runs=runs, all_runs=all_runs, teardown=teardown),
         )
 
 

@@ -12,6 +12,8 @@ from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.monthly import close_bill, close_bills_of_gone
+from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import NodeProgress
@@ -22,6 +24,7 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.verified_files import Unverified
     from hvdcloud.cluster.record import ClusterRecord
+    from hvdcloud.cluster.spending import Segment
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.unsaved import Unsaved
     from hvdcloud.runs.state import RunState
@@ -44,13 +47,18 @@ class DownResult:
     """What the cluster had cost, by the price table; None: nothing, or it is not known."""
     nodes_gone: int = 0
     """Nodes that were gone before, which are not counted."""
+    spent: Sequence[Segment] = ()
+    """Where the dollars went."""
+    deleted_since: float | None = None
+    """When it began to delete, in seconds since the epoch; None: there was nothing."""
 
 
-def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
+def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), with_cost: bool = True) -> DownResult:
     """Delete the cluster.
 
     Args:
         force: also while checkpoints are not verified on this disk.
+        with_cost: find out where the money went, and write it down in the bucket; False: the caller does.
         checked: runs that the caller itself has just seen end completely on every node, so that nodes need not be
             asked again; the disk is checked all the same.
 
@@ -67,16 +75,31 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
-        meter = Meter()
+        meter, began = Meter(), time.time()
         if cluster is not None:
-            meter.observe(cluster)
+            meter.observe(cluster, context.state.record_of(cluster.id))
         deleted = []
         while found is not None:
             deleted += _delete(context, found)
             found = _late_arrival(context, cut_off, until=late)
         end_renewals(context.state)
         context.state.forget()
-    cost = meter.read()
+    gone = time.time()
+    # Not before: a bucket that does not answer must not let machines cost money.
+    runs = runs_of(context, cluster if with_cost else None)
+    cost = meter.read(runs=runs.times, all_runs=runs.complete, teardown=began, now=gone)
+    if cluster is None and with_cost:
+        close_bills_of_gone(context)
+    elif cluster is not None and with_cost:
+        # What nodes had cost that were gone before, nobody has counted.
+        counts = cost is not None and len(cluster.nodes) >= cluster.expected_nodes
+        close_bill(
+            context,
+            cluster,
+            dollars=cost.dollars if cost is not None and counts else None,
+            spent=cost.spent if cost is not None and counts else (),
+            ended=gone,
+        )
     return DownResult(
         cluster=context.name,
         deleted=deleted,
@@ -84,6 +107,8 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         seconds=time.monotonic() - started,
         dollars=cost.dollars if cost else None,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
+        spent=cost.spent if cost else (),
+        deleted_since=began if cluster is not None else None,
     )
 
 

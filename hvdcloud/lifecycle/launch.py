@@ -17,13 +17,15 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
+from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
+from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone, up
 
 if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.runs.progress import Progress
     from hvdcloud.storage.base import Bucket
 
 
@@ -105,6 +107,8 @@ def finish(
 
     try:
         cluster = context.provider.cluster(context.name)
+        if cluster is not None:
+            meter.observe(cluster, context.state.record_of(cluster.id))
         bucket = context.bucket(cluster)
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
@@ -114,12 +118,21 @@ def finish(
         if cluster is not None and cluster.head is not None and not lent:
             with context.console.waiting(context.name, "waiting for the run's log"):
                 archive.wait(bucket, cluster=context.name, run_id=result.run)
-        deleted = down(context, checked=[result.run] if result.checkpoints_complete else ())
+        checked = [result.run] if result.checkpoints_complete else ()
+        deleted = down(context, checked=checked, with_cost=False)
+        gone = time.time()
     except KeyboardInterrupt:
         raise _interrupted_after(context.name, result) from None
     # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
     kept = runs if any(entry.files for entry in pulled.runs) else ()
-    return pulled, deleted, _cost(context, meter, bucket=bucket, runs=kept, done=result.progress)
+    # Its nodes end themselves as soon as it has ended, unless they hold what is not in the bucket.
+    ended = result.times.ended if result.times is not None and result.checkpoints_complete else None
+    teardown = min(filter(None, (ended, deleted.deleted_since)), default=None)
+    return (
+        pulled,
+        deleted,
+        _cost(context, meter, bucket=bucket, kept=kept, result=result, cluster=cluster, teardown=teardown, gone=gone),
+    )
 
 
 def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
@@ -142,15 +155,39 @@ def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:
 
 
 def _cost(
-    context: Context, meter: Meter, *, bucket: Bucket, runs: Sequence[str], done: Progress | None = None
+    context: Context,
+    meter: Meter,
+    *,
+    bucket: Bucket,
+    kept: Sequence[str],
+    cluster: Cluster | None,
+    result: RunResult | None = None,
+    teardown: float | None,
+    gone: float,
 ) -> Cost | None:
-    kept = bytes_kept(bucket, cluster=context.name, runs=runs) if runs else None
-    return meter.read(
+    """What the cluster has cost.
+
+    Args:
+        kept: the runs whose objects stay in the bucket.
+        result: of the run that was followed.
+        teardown: when its nodes began to end; `gone`: when the last had. Seconds since the epoch.
+    """
+    done = result.progress if result is not None else None
+    size = bytes_kept(bucket, cluster=context.name, runs=kept) if kept else None
+    runs = runs_of(context, cluster, followed=result.times if result is not None else None)
+    cost = meter.read(
         epochs=done.count if done and done.unit == "epoch" else None,
         steps=done.count if done and done.unit == "step" else None,
-        bucket_bytes=kept,
-        bucket_dollars_per_month=None if kept is None else context.platform.bucket_dollars_per_month(kept),
+        bucket_bytes=size,
+        bucket_dollars_per_month=None if size is None else context.platform.bucket_dollars_per_month(size),
+        runs=runs.times,
+        all_runs=runs.complete,
+        teardown=teardown,
+        now=gone,
     )
+    if cost is not None and meter.cluster is not None:
+        close_bill(context, meter.cluster, dollars=cost.dollars, spent=cost.spent, ended=gone)
+    return cost
 
 
 def _give_up(context: Context) -> None:
@@ -183,9 +220,11 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         bucket = context.bucket(cluster)
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)
-        down(context)
-        if cost := _cost(context, meter, bucket=bucket, runs=runs):
-            context.console.say(cost.summary)
+        deleted = down(context, with_cost=False)
+        since, gone = deleted.deleted_since, time.time()
+        if cost := _cost(context, meter, bucket=bucket, kept=runs, cluster=cluster, teardown=since, gone=gone):
+            for line in cost.lines:
+                context.console.say(line)
     except HvdcloudError as second:
         error.add_details(second.message, second.details)
         error.hint = second.hint

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hvdcloud.cluster.spending import Segment
     from hvdcloud.lifecycle.context import Context
 
 
@@ -27,6 +30,8 @@ class ReportResult:
     nodes_sampled: int
     samples: int
     checkpoint_files: int
+    spent: Sequence[Segment] = ()
+    """What its nodes did meanwhile, and what that has cost."""
 
 
 def report(context: Context, *, run_id: str | None, target: Path | None) -> ReportResult:
@@ -41,7 +46,7 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         CheckpointError: the bucket cannot be reached, or a manifest in it is not valid.
     """
     from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.report.page import outcome, page
+    from hvdcloud.report.page import outcome, page, spent_by
     from hvdcloud.report.record import read_record
 
     bucket = context.bucket()
@@ -65,6 +70,7 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         nodes_sampled=len(record.samples),
         samples=sum(len(rows) for rows in record.samples.values()),
         checkpoint_files=len(record.checkpoints),
+        spent=spent_by(record),
     )
 
 

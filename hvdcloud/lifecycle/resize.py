@@ -19,6 +19,7 @@ from hvdcloud.errors import (
 )
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.monthly import check_month, grow_bill
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
@@ -184,8 +185,10 @@ def _grow(
 ) -> None:
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
     plan = context.provider.plan_growth(spec, change.make)
+    check_month(context, plan)
     ask_above = context.config.limits.ask_above
     consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
+    grow_bill(context, cluster, plan)
     stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.spending import RunTimes, run_times
 from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
@@ -97,6 +98,8 @@ class RunResult:
     """The nodes of an elastic run."""
     data: RunData | None = None
     """Its data sets; None: it has none."""
+    times: RunTimes | None = None
+    """When what happened; None: its head does not say when it began."""
 
     @property
     def summary(self) -> str:
@@ -168,7 +171,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
                 raise UsageError(changes.summary, hint=f"{changes.command} applies it")
             context.console.warn(f"{changes.summary}; {changes.command} applies it")
         if meter is not None:
-            meter.observe(cluster)
+            meter.observe(cluster, context.state.record_of(cluster.id))
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
@@ -205,6 +208,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         restarts=state.restarts,
         members=state.members,
         data=RunData.of(state),
+        times=run_times(state),
     )
 
 

@@ -14,6 +14,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import __version__
+from hvdcloud.cluster.model import Billed
+from hvdcloud.cluster.spending import UNACCOUNTED, Segment, divide, run_times
 from hvdcloud.report import changes
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.plot import Plot, plot
@@ -22,7 +24,7 @@ from hvdcloud.runs import data
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import number
+from hvdcloud.runs.state import Event, RunState, number
 from hvdcloud.units import counted, dollars, seconds, size
 from hvdcloud.visible import as_left
 
@@ -153,6 +155,10 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
         rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
+    if spent := spent_by(record):
+        whole = sum(part.seconds for part in spent)
+        parts = (f"{part.category} {seconds(part.seconds)} ({part.seconds / whole:.0%})" for part in spent)
+        rows.append(("Time of all nodes", ", ".join(parts)))
     if fetched := data.summary(state):
         rows.append(("Data", fetched))
     rows += _costs(record)
@@ -160,6 +166,32 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
     where = "" if record.complete else "; more may be on the nodes"
     rows.append(("Checkpoints", f"{counted(len(record.checkpoints), 'file')}, {size(total)}{where}"))
     return rows
+
+
+def spent_by(record: RunRecord) -> tuple[Segment, ...]:
+    """What the nodes did from the run's start to its end, or to its last sign of life."""
+    rate = record.about.dollars_per_hour
+    return spent_by_nodes(record.state, rate=rate, events=record.events, last=record.last_seen)
+
+
+def spent_by_nodes(
+    state: RunState, *, rate: float | None, events: Iterable[Event] = (), last: float | None = None
+) -> tuple[Segment, ...]:
+    """What the nodes of a run did; empty where nothing is known of it. Each node counts for the whole run: of one that
+    came later or ended before, its state does not say from when to when it was billed.
+
+    Args:
+        rate: dollars per hour of all nodes together.
+        last: the last sign of life, in seconds since the epoch; None: the run's end.
+    """
+    times, until = run_times(state, events), last if last is not None else state.ended
+    nodes = state.nodes
+    if times is None or until is None or not nodes:
+        return ()
+    each = (rate or 0.0) / len(nodes)
+    billed = [Billed(node=node, since=times.started, until=until, dollars_per_hour=each) for node in nodes]
+    spent = divide(billed, now=until, runs=[times])
+    return spent if any(part.category != UNACCOUNTED for part in spent) else ()
 
 
 def _costs(record: RunRecord) -> list[tuple[str, object]]:
@@ -172,6 +204,8 @@ def _costs(record: RunRecord) -> list[tuple[str, object]]:
     if record.started and record.last_seen:
         spent = rate * (record.last_seen - record.started) / 3600
         rows.append(("Cost of this run", f"{dollars(spent)} at {dollars(rate)}/h"))
+        if parts := spent_by(record):
+            rows.append(("Of it", ", ".join(f"{part.category} {dollars(part.dollars)}" for part in parts)))
         if total := _total_before(record):
             rows.append(("Cost of the cluster until then", dollars(total + spent)))
     if worst := record.about.worst_case_dollars:

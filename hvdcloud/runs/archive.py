@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hvdcloud.runs.state import RunState
+from hvdcloud.runs.state import Event, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
@@ -37,11 +37,11 @@ def read(
     from hvdcloud.checkpoints.manifest import list_runs, log_name
 
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
-        if run_id in (None, run) and (state := _state(bucket, cluster, run)) is not None:
+        if run_id in (None, run) and (found := state(bucket, cluster, run)) is not None:
             name = log_name(cluster, run)
             if (info := bucket.stat(name)) is not None:
                 first = start if most is None else max(start, info.size - most)
-                return state, bucket.pieces(name, start=first)
+                return found, bucket.pieces(name, start=first)
     return None
 
 
@@ -51,7 +51,7 @@ def wait(bucket: Bucket, *, cluster: str, run_id: str) -> None:
     It is not a checkpoint: after KEEP_SECONDS the nodes go without it.
     """
     deadline = time.monotonic() + KEEP_SECONDS
-    while _state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
+    while state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
@@ -59,16 +59,28 @@ def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
     """The last state of every run of a cluster that has ended, newest last."""
     from hvdcloud.checkpoints.manifest import list_runs
 
-    found = (_state(bucket, cluster, run) for run in list_runs(bucket, cluster, suffix=cluster_id))
-    return [state for state in found if state is not None]
+    found = (state(bucket, cluster, run) for run in list_runs(bucket, cluster, suffix=cluster_id))
+    return [each for each in found if each is not None]
 
 
-def _state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
+def events(bucket: Bucket, cluster: str, run: str) -> list[Event]:
+    """What happened to a run, as far as the bucket has it."""
+    from hvdcloud.checkpoints.manifest import events_name
+    from hvdcloud.storage.base import ObjectMissingError
+
+    try:
+        return Event.parse_lines(bucket.read(events_name(cluster, run)))
+    except ObjectMissingError:
+        return []
+
+
+def state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
+    """The last state of a run; None: the bucket has none that says which run it is."""
     from hvdcloud.checkpoints.manifest import state_name
     from hvdcloud.storage.base import ObjectMissingError
 
     try:
-        state = RunState.parse(bucket.read(state_name(cluster, run)))
+        found = RunState.parse(bucket.read(state_name(cluster, run)))
     except ObjectMissingError:
         return None
-    return state if state.run else None
+    return found if found.run else None

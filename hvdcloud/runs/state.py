@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from hvdcloud.json_values import mapping, mappings, parse_object
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_LONGEST_METRIC = 40
+_MOST_METRICS = 20
 _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
@@ -62,6 +64,17 @@ def _texts(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else []
 
 
+def _numbers(value: object) -> dict[str, float]:
+    found = {
+        plain: known
+        for name, each in mapping(value).items()
+        if (known := number(each)) is not None
+        for plain in [str(name)]
+        if len(plain) <= _LONGEST_METRIC
+    }
+    return dict(sorted(found.items())[:_MOST_METRICS])
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": _text,
     "Name": plain_name,
@@ -71,6 +84,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "float | None": number,
     "Instant | None": instant,
     "Sequence[str]": _texts,
+    "Mapping[str, float]": _numbers,
 }
 """How a field is read, by its type as it is written."""
 _T = TypeVar("_T")
@@ -384,6 +398,14 @@ class RunState:
     """How far the nodes' data sets are; empty: the run has none."""
     data_seconds: float | None = None
     """For how long its start waited for them; None: it has none, or waits still."""
+    launched: Instant | None = None
+    """When horovodrun was started first; None, as below: not yet, or an earlier version does not say."""
+    training_since: Instant | None = None
+    """When every rank had started; of an elastic run, the first."""
+    training_until: Instant | None = None
+    """When the run began to end: from then on, ranks are ended and checkpoints uploaded."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest of each number that the end of its log names, once it has ended: `loss`, `accuracy`."""
 
     @property
     def waits_for_data(self) -> bool:
@@ -440,6 +462,8 @@ class RunState:
         absent |= {key for key in ("making", "not_deleted", "supervisor_dead", "needs_token") if not found[key]}
         absent |= {"data", "data_seconds"} if not self.data else set()
         absent |= {"left_behind"} if self.left_behind is None else set()
+        moments = ("launched", "training_since", "training_until")
+        absent |= {key for key in moments if found[key] is None} | ({"metrics"} if not self.metrics else set())
         return {key: value for key, value in found.items() if key not in absent}
 
 

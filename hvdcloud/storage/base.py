@@ -226,3 +226,21 @@ def disk_error(error: OSError, *, path: Path, doing: str) -> HvdcloudError:
     return CheckpointError(
         f"{doing} {path} failed: {error.strerror or error}", hint="make the path usable and type the command again"
     )
+
+
+def read_small(bucket: Bucket, name: str, *, most: int) -> bytes:
+    """The bytes of an object that should be small, of which anybody may have made a large one.
+
+    Raises:
+        ObjectMissingError: there is no such object.
+        CheckpointError: it has more than `most` bytes, which are not read.
+    """
+    found = bytearray()
+    for piece in bucket.pieces(name):
+        found += piece
+        if len(found) > most:
+            raise CheckpointError(
+                f"{bucket.url}/{name} has more than {most} bytes, which no record of hvdcloud's has",
+                hint="look at who wrote it, and delete it",
+            )
+    return bytes(found)

@@ -62,6 +62,15 @@ def test_a_run_that_succeeds_leaves_its_log_its_checkpoints_and_nothing_else(clu
         assert not (cluster.root(name) / "run/hvdcloud" / RUN).exists()
 
 
+def test_the_state_says_when_it_trained_and_what_the_log_ends_with(cluster: NodeCluster) -> None:
+    said = "epoch 1/2: loss 0.5, accuracy 0.9\nepoch 2/2: loss 0.25"
+    cluster.start_run(f"import os\nif os.environ['HOROVOD_RANK'] == '0':\n    print({said!r})\n")
+    state = cluster.wait_done()
+    moments = [state[key] for key in ("started", "launched", "training_since", "training_until", "ended")]
+    assert moments == sorted(moments)
+    assert state["metrics"] == {"accuracy": 0.9, "loss": 0.25}
+
+
 def test_the_log_names_what_is_no_checkpoint(cluster: NodeCluster) -> None:
     script = """
         folder = pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'])

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,13 +95,16 @@ def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: 
         steps = (r"pulling [1-9]\d* %(, driver)?", "ready")
         assert_in_order(ended.err, "push: done", *(f"{node}: {step}" for step in steps), "VM us-central1-b/.*: deleted")
     assert re.search(r"^\$\d\.\d\d/h, at worst \$\d+\.\d\d$", ended.err, flags=re.MULTILINE)
-    *_, gone, cost, last = ended.out.splitlines()
+    *_, gone, cost, spent, last = ended.out.splitlines()
     assert gone.startswith("t-gce-launch is gone: 4 objects deleted in ")
     assert re.fullmatch(
         r"cost: (\$0\.\d\d|less than \$0\.01) for 2 nodes, .* at \$0\.\d\d/h; "
         r"checkpoints: 6\.\d MB in the bucket, less than \$0\.01 a month",
         cost,
     )
+    parts = ("boot", "image", "start", "training", "upload", "teardown")
+    assert_in_order(spent, "  of it: ", *(rf"{part} (\$0\.\d\d|less than \$0\.01) \(" for part in parts))
+    sys.stdout.write(f"{cost}\n{spent}\n")
     assert re.match(r"✓ .* · (\$0\.\d\d|less than \$0\.01) · 3 checkpoints → ", last)
     (folder,) = (path for path in (project.folder / "checkpoints").iterdir() if path.is_dir())
     for number in range(3):

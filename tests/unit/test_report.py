@@ -93,6 +93,16 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord(**{**values, "log": [values["log"]], "state": state, "events": events})
 
 
+def test_the_page_says_what_the_nodes_did_and_what_that_has_cost() -> None:
+    state = record().state.to_json()
+    assert "unaccounted" not in page(record())
+    state |= {"launched": BEGAN + 20, "training_since": BEGAN + 30, "training_until": BEGAN + 570}
+    html = page(record(state=state))
+    # Of two nodes for 600 s at $2.18/h together: 2.18 x 30 / 3600 = 0.018, x 540 = 0.327, x 30 = 0.018
+    assert "start $0.02, training $0.33, upload $0.02" in html
+    assert "start 1 min 00 s (5%), training 18 min 00 s (90%), upload 1 min 00 s (5%)" in html
+
+
 def read_metrics(log: bytes, *, samples: list[dict[str, Any]], elastic: bool = False) -> Metrics:
     """The numbers in a log that comes in small pieces."""
     reader = MetricsReader(samples=samples, started=BEGAN, elastic=elastic)

@@ -254,7 +254,7 @@ class ElasticSupervisor(Supervisor):
             self._workers.processes[node, int(message["pid"])] = process
             if self._state.state == "starting":
                 self._state.state = "running"
-                state.write(self._state)
+                self._note_training()
         elif kind == "ended":
             self._worker_ended(member, message)
         elif kind == "connected":

@@ -76,7 +76,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     remember_nodes([host.name for host in hosts], found)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
-    return {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
+    answer = {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
+    return {**answer, "boot": machine.facts().get("boot") or {}}
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:

@@ -28,6 +28,7 @@ from hvdcloud.node.run.finish import announcements, not_uploaded
 from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
+from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
@@ -166,6 +167,7 @@ class Supervisor:
             return
         finally:
             os.close(writer)
+        self._state.launched = self._state.launched or time.time()
         self._output_open = True
         self._output_fd = reader
         self._selector.register(reader, selectors.EVENT_READ, self._read_output)
@@ -258,6 +260,8 @@ class Supervisor:
             self._note_running()
         elif kind == "rank":
             self._started[int(message["rank"])] = lease.node
+            if len(self._started) >= self._request.np:
+                self._note_training()
         elif kind == "ended":
             self._note_end(message)
         elif kind == "reaped":
@@ -327,6 +331,12 @@ class Supervisor:
             state.write(self._state)
             state.record_event(self._request.run, "every node is ready")
 
+    def _note_training(self) -> None:
+        """Every rank has started: from now on the run trains."""
+        if self._state.training_since is None:
+            self._state.training_since = time.time()
+            state.write(self._state)
+
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
         node = lease.node
@@ -389,7 +399,7 @@ class Supervisor:
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher_code
-        self._state.state = "finishing"
+        self._state.state, self._state.training_until = "finishing", time.time()
         self._write_data()
         for lease in self._leases.values():
             lease.finish()
@@ -418,6 +428,7 @@ class Supervisor:
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
         self._log.close()
+        self._state.metrics = newest_numbers(state.log_file(self._request.run), elastic=self._state.elastic is not None)
         self._state.state, self._state.ended = "done", time.time()
         self._state.result, self._state.exit_code, self._state.reason = outcome
         self._state.ranks = self._rank_records()

@@ -110,6 +110,7 @@ class ResourceMapper:
             ends=money.ends,
             costs_since=money.since,
             cost_notes=money.notes,
+            billed=money.billed,
             unseen=inventory.unseen,
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from hvdcloud.cluster.model import Billed
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.money import catalog, prices
@@ -45,27 +46,23 @@ class Costs:
     """When the first of the VMs was made."""
     notes: tuple[str, ...]
     """Why nothing ends it; what is not counted; which prices are of another region."""
+    billed: tuple[Billed, ...] = ()
+    """What `so_far` is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
     """One VM or loose disk: what is over, and what continues as it is."""
 
-    per_hour: float
-    since: datetime
-    """From when on it has cost that much."""
-    before: float = 0.0
-    """Dollars until then."""
-    minimum: float = 0.0
-    """Seconds that are billed at least."""
+    now: Billed
+    before: tuple[Billed, ...] = ()
     ends: datetime | None
     endless: str = ""
     """Why nothing ends it; empty if something does."""
 
     def dollars(self, until: datetime) -> float:
         """All that it has cost at a moment."""
-        seconds = max(self.minimum, (until - self.since).total_seconds())
-        return self.before + self.per_hour * seconds / 3600
+        return sum(each.dollars(until.timestamp()) for each in (*self.before, self.now))
 
 
 def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
@@ -75,13 +72,14 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     ends = [item.ends for item in items if item.ends is not None]
     late = timedelta(seconds=LATE_SECONDS)
     return Costs(
-        dollars_per_hour=sum(item.per_hour for item in items),
+        dollars_per_hour=sum(item.now.dollars_per_hour for item in items),
         so_far=sum(item.dollars(now) for item in items),
-        paid_until=min((item.since + timedelta(seconds=item.minimum) for item in items), default=now),
+        paid_until=min((_moment(item.now.since + item.now.least) for item in items), default=now),
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("creationTimestamp")) for vm in instances)), default=None),
         notes=(*endless, *_unpriced(instances), *_foreign([*instances, *loose_disks])),
+        billed=tuple(each for item in items for each in (*item.before, item.now)),
     )
 
 
@@ -92,20 +90,31 @@ def _vm(vm: Resource, now: datetime) -> _Item:
     whole = disk if whole is None else whole
     created, started, stopped = (moment(vm.get(f"{which}Timestamp")) for which in ("creation", "lastStart", "lastStop"))
     created = created or now
+
+    def ran(since: datetime, until: datetime | None) -> Billed:
+        end = None if until is None else until.timestamp()
+        per_hour, least = whole, MINIMUM_SECONDS
+        return Billed(node=name, since=since.timestamp(), until=end, dollars_per_hour=per_hour, least=least)
+
+    def lay(since: datetime, until: datetime | None) -> Billed:
+        end = None if until is None else until.timestamp()
+        return Billed(node=name, since=since.timestamp(), until=end, dollars_per_hour=disk, off=True)
+
     if vm.get("status") in OFF:
         # An earlier stop than the last, of which the API says nothing, counts as if it had not been.
         until = stopped or now
-        ran = _Item(per_hour=whole, since=created, minimum=MINIMUM_SECONDS, ends=None)
         why = f"{name} is off, and its disk still costs"
-        return _Item(per_hour=disk, since=until, before=ran.dollars(until), ends=None, endless=why)
-    since, before = created, 0.0
+        return _Item(now=lay(until, None), before=(ran(created, until),), ends=None, endless=why)
+    since, before = created, tuple[Billed, ...]()
     if started and stopped and created < stopped < started:
         # Switched off, and on again.
-        ran = _Item(per_hour=whole, since=created, minimum=MINIMUM_SECONDS, ends=None)
-        lay = _Item(per_hour=disk, since=stopped, before=ran.dollars(stopped), ends=None)
-        since, before = started, lay.dollars(started)
+        since, before = started, (ran(created, stopped), lay(stopped, started))
     ends, endless = _end(vm, started=started, now=now)
-    return _Item(per_hour=whole, since=since, before=before, minimum=MINIMUM_SECONDS, ends=ends, endless=endless)
+    return _Item(now=ran(since, None), before=before, ends=ends, endless=endless)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[datetime | None, str]:
@@ -126,9 +135,10 @@ def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[date
 
 
 def _disk(disk: Resource, now: datetime) -> _Item:
+    since = moment(disk.get("creationTimestamp")) or now
+    per_hour = prices.disk_dollars_per_hour(disk_gb=_number(disk.get("sizeGb")), region=_region(disk))
     return _Item(
-        per_hour=prices.disk_dollars_per_hour(disk_gb=_number(disk.get("sizeGb")), region=_region(disk)),
-        since=moment(disk.get("creationTimestamp")) or now,
+        now=Billed(node="", since=since.timestamp(), dollars_per_hour=per_hour),
         ends=None,
         endless=f"disk {disk['name']} belongs to no existing VM",
     )

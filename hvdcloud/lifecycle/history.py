@@ -1,0 +1,271 @@
+"""`hvdcloud history`: the runs that a bucket knows, newest first; from any machine, also when their nodes are gone.
+
+Run ids begin with their time, so that only the newest are read: one small object each, many at a time, and no log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from hvdcloud.cluster.spending import Segment
+from hvdcloud.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.bills import Bill, EarlierRun, Month
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.runs.state import RunState
+    from hvdcloud.storage.base import Bucket
+
+LARGEST = 16 << 20
+"""Bytes of a run's state that are read: room for the ends of 100,000 ranks."""
+_RUN_TIME = "%Y%m%d-%H%M%S"
+_CLOCKS = timedelta(days=1)
+"""A run that begins later than this from now is none of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """One run."""
+
+    cluster: str
+    run: str
+    began: datetime
+    result: str | None
+    """succeeded | failed | stopped | lost; None: it has not ended, or its end did not reach the bucket."""
+    exit_code: int | None = None
+    seconds: float | None = None
+    dollars: float | None = None
+    """Of all nodes from its start to its end; None: not known."""
+    nodes: int | None = None
+    ranks: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest of each number that its log ends with."""
+    command: str = ""
+    spent: Sequence[Segment] = ()
+    """What its nodes did, and what that has cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryResult:
+    """What a bucket knows of runs."""
+
+    bucket: str
+    runs: Sequence[PastRun]
+    """Newest first."""
+    more: int
+    """How many older ones were not read."""
+    month: Month | None = None
+    """What the clusters of this month have cost by their records; None: it has none."""
+
+
+def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResult:
+    """The newest runs; what is damaged is left out, with a warning.
+
+    Args:
+        cluster: of clusters with this name only.
+
+    Raises:
+        HvdcloudError: the bucket cannot be read.
+    """
+    from hvdcloud.parallel import side_by_side
+
+    bucket = context.bucket()
+    now = datetime.now(timezone.utc)
+    with context.console.waiting("history", f"reading {bucket.url}"):
+        found = run_names(bucket, cluster=cluster, warn=context.console.warn, now=now)
+        read = side_by_side(lambda each: _past_run(bucket, *each), found[:limit], only_reads=True)
+        bills = bills_of_month(bucket, now=now, warn=context.console.warn)
+    runs: list[PastRun] = []
+    for each in read:
+        if isinstance(each, PastRun):
+            runs.append(each)
+        else:
+            context.console.warn(f"{each.message}; it is left out")
+    month = None
+    if bills:
+        from hvdcloud.cluster.bills import month_sum
+
+        month = month_sum(bills, now=now)
+    return HistoryResult(bucket=bucket.url, runs=runs, more=max(0, len(found) - limit), month=month)
+
+
+def run_names(
+    bucket: Bucket, *, cluster: str | None, warn: Callable[[str], object], now: datetime
+) -> list[tuple[str, str]]:
+    """Cluster and id of each run in the bucket, newest first.
+
+    Raises:
+        HvdcloudError: the bucket cannot be listed.
+    """
+    from hvdcloud.checkpoints.manifest import FOLDER, list_runs, run_prefix
+    from hvdcloud.parallel import side_by_side
+
+    clusters = [cluster] if cluster else []
+    for name in bucket.prefixes("") if not cluster else ():
+        # Others may keep what they like in the bucket.
+        with contextlib.suppress(CheckpointError):
+            if name != f"{FOLDER}/":
+                run_prefix(name[:-1], "run")
+                clusters.append(name[:-1])
+    listed = side_by_side(lambda each: [(each, run) for run in list_runs(bucket, each)], clusters, only_reads=True)
+    found: list[tuple[str, str]] = []
+    for name, run in (each for runs in listed for each in runs):
+        at = began(run)
+        if at is None or at > now + _CLOCKS:
+            warn(f"{bucket.url}/{name}/{run} is no run of a time that was; it is left out")
+        else:
+            found.append((name, run))
+    return sorted(found, key=lambda each: (each[1], each[0]), reverse=True)
+
+
+def began(run: str) -> datetime | None:
+    """When a run began, by its id; None: no calendar has that time."""
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(run.rpartition("-")[0], _RUN_TIME).replace(tzinfo=timezone.utc)
+    return None
+
+
+def read_state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
+    """The last state of a run, as far as it can be used; None: the bucket has none.
+
+    Raises:
+        CheckpointError: it is damaged, or another run's.
+    """
+    from hvdcloud.checkpoints.manifest import state_name
+    from hvdcloud.runs.state import RunState
+    from hvdcloud.storage.base import ObjectMissingError, read_small
+
+    name = state_name(cluster, run)
+    try:
+        state = RunState.parse(read_small(bucket, name, most=LARGEST))
+    except ObjectMissingError:
+        return None
+    if state.run != run or state.cluster not in ("", cluster):
+        raise CheckpointError(
+            f"{bucket.url}/{name} is not the state of run {run}", hint="hvdcloud pull fetches its files"
+        )
+    return state
+
+
+def _usable_state(bucket: Bucket, cluster: str, run: str) -> RunState | CheckpointError | None:
+    """As `read_state`, with what is wrong with it; raises HvdcloudError: the bucket cannot be read."""
+    from hvdcloud.storage.base import BucketUnreachableError
+
+    try:
+        return read_state(bucket, cluster, run)
+    except BucketUnreachableError:
+        raise
+    except CheckpointError as error:
+        return error
+
+
+def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointError:
+    from hvdcloud.report.page import spent_by_nodes
+
+    state = _usable_state(bucket, cluster, run)
+    if isinstance(state, CheckpointError):
+        return state
+    at = began(run)
+    assert at is not None
+    if state is None:
+        return PastRun(cluster=cluster, run=run, began=at, result=None)
+    from hvdcloud.runs.state import About
+
+    about = About.from_json(state.about)
+    seconds = state.ended - state.started if state.started is not None and state.ended is not None else None
+    seconds = seconds if seconds is not None and seconds >= 0 else None
+    rate = about.dollars_per_hour
+    dollars = rate * seconds / 3600 if seconds is not None and rate is not None and rate >= 0 else None
+    return PastRun(
+        cluster=cluster,
+        run=run,
+        began=at,
+        result=state.result or None,
+        exit_code=state.exit_code,
+        seconds=seconds,
+        dollars=dollars,
+        nodes=len(state.nodes) or None,
+        ranks=state.np or None,
+        metrics=state.metrics,
+        command=about.command,
+        spent=spent_by_nodes(state, rate=rate) if dollars is not None else (),
+    )
+
+
+def bills_of_month(bucket: Bucket, *, now: datetime, warn: Callable[[str], object] | None = None) -> list[Bill]:
+    """The records of the clusters that may have cost something this month: those of this month and of the last.
+
+    Args:
+        warn: is told of those that cannot be used, which are left out; None: they are errors.
+
+    Raises:
+        BadBillError: one cannot be used.  HvdcloudError: the bucket cannot be read.
+    """
+    from hvdcloud.cluster.bills import bill_names, month_bounds, read_bill
+    from hvdcloud.parallel import side_by_side
+    from hvdcloud.storage.base import BucketUnreachableError
+
+    def read(name: str) -> Bill | CheckpointError | None:
+        try:
+            return read_bill(bucket, name)
+        except BucketUnreachableError:
+            raise
+        except CheckpointError as error:
+            if warn is None:
+                raise
+            return error
+
+    last, _ = month_bounds(month_bounds(now)[0] - timedelta(days=1))
+    found: list[Bill] = []
+    for each in side_by_side(read, bill_names(bucket, since=last), only_reads=True):
+        if isinstance(each, CheckpointError):
+            if warn is not None:
+                warn(f"{each.message}; it is left out")
+        elif each is not None:
+            found.append(each)
+    return found
+
+
+def newest_runs(bucket: Bucket, *, now: datetime, warn: Callable[[str], object]) -> list[EarlierRun]:
+    """The newest run of each cluster that had one this month and cost something, by their states.
+
+    Raises:
+        HvdcloudError: the bucket cannot be read.
+    """
+    from hvdcloud.cluster.bills import EarlierRun, month_bounds
+    from hvdcloud.parallel import side_by_side
+    from hvdcloud.runs.state import About
+
+    first, _ = month_bounds(now)
+    newest: dict[str, tuple[str, str]] = {}
+    for cluster, run in run_names(bucket, cluster=None, warn=warn, now=now):
+        # A run of last month may have ended in this one.
+        if run >= f"{first - timedelta(days=31):{_RUN_TIME}}":
+            newest.setdefault(run.rpartition("-")[2], (cluster, run))
+    found: list[EarlierRun] = []
+    states = side_by_side(lambda each: _usable_state(bucket, *each), list(newest.values()), only_reads=True)
+    for (cluster_id, (cluster, _)), state in zip(newest.items(), states, strict=True):
+        if isinstance(state, CheckpointError):
+            warn(f"{state.message}; it does not count")
+        if state is None or isinstance(state, CheckpointError):
+            continue
+        about, ended = About.from_json(state.about), state.ended
+        rate = about.dollars_per_hour
+        if not rate or rate < 0 or ended is None or state.started is None:
+            continue
+        seen = about.seen if about.seen is not None else state.started
+        found.append(
+            EarlierRun(
+                cluster=cluster,
+                id=cluster_id,
+                began=about.costs_since if about.costs_since is not None else state.started,
+                ended=ended,
+                dollars=max(0.0, about.dollars_before or 0.0) + rate * max(0.0, ended - seen) / 3600,
+                nodes_ended=state.down_when_done and state.checkpoints.complete and not state.not_deleted,
+            )
+        )
+    return found
