@@ -15,7 +15,7 @@ import random
 import socket
 import sys
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import google_crc32c
 
@@ -34,6 +34,7 @@ class Objects:
         block = random.Random(7).randbytes(_BLOCK)
         self._twice = memoryview(block + block)
         self.size = size
+        self.url = ""
         self.names = [f"set/{i // 1000:04}/object-{i:07}" for i in range(count)]
         self._number = {name: i for i, name in enumerate(self.names)}
         self._crc = [""] * count
@@ -65,7 +66,9 @@ class Objects:
             "metageneration": "1",
         }
         kind = {"kind": "storage#object", "bucket": BUCKET, "contentType": "application/octet-stream"}
-        return {**kind, "id": f"{BUCKET}/{name}/{_GENERATION}", **few, **times}
+        # gcloud downloads from here.
+        link = f"/download/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}?generation={_GENERATION}&alt=media"
+        return {**kind, "id": f"{BUCKET}/{name}/{_GENERATION}", **few, **times, "mediaLink": self.url + link}
 
     def page(self, query: dict[str, str]) -> bytes:
         key = json.dumps(query, sort_keys=True)
@@ -187,6 +190,7 @@ def main() -> int:
     objects = Objects(options.count, options.size)
     held = _socket(0)
     port = held.getsockname()[1]
+    objects.url = f"http://127.0.0.1:{port}"
     sockets = [_socket(port) for _ in range(os.cpu_count() or 1)]
     held.close()
     children = []
@@ -196,7 +200,7 @@ def main() -> int:
             server = Server(objects, latency=options.latency, rate=options.rate)
             asyncio.run(_serve(server, each))
         children.append(pid)
-    sys.stdout.write(f"http://127.0.0.1:{port}\n")
+    sys.stdout.write(f"{objects.url}\n")
     sys.stdout.flush()
     sys.stdin.read()
     for pid in children:

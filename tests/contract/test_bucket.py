@@ -31,6 +31,9 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
 from tests.support.forged import same_crc32c
 
+# An error in a thread of a test is the test's.
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
 BACKENDS = ("folder", "folder-of-another-user", "strict", "strict-with-prefix", "emulator")
 
 

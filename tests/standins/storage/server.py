@@ -360,13 +360,15 @@ def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> N
 def _get(owner: StorageServer, request: Request, bucket: str, name: str) -> None:
     owner.permit(request, "get", bucket, name)
     request.allow("generation", "projection", *CONDITIONS)
-    version = owner.store.find(bucket, name, generation=request.number("generation"))
-    conditions_of(request).check(version, reading=True)
+    generation = request.number("generation")
     if request.query.get("alt") != "media":
+        version = owner.store.find(bucket, name, generation=generation)
+        conditions_of(request).check(version, reading=True)
         request.answer(object_resource(request, bucket, version))
         return
-    descriptor = owner.store.open(bucket, version)
+    version, descriptor = owner.store.open(bucket, name, generation=generation)
     try:
+        conditions_of(request).check(version, reading=True)
         headers = {
             "x-goog-hash": f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else ""),
             "x-goog-generation": str(version.generation),
@@ -414,20 +416,20 @@ def _compose(owner: StorageServer, request: Request, bucket: str, name: str) -> 
     if set(body) - {"sourceObjects", "destination", "kind"} or not 1 <= len(body.get("sourceObjects", [])) <= 32:
         raise invalid("compose takes 1 to 32 sourceObjects and a destination")
     sources: list[Version] = []
-    for source in body["sourceObjects"]:
-        if set(source) - {"name", "generation", "objectPreconditions"}:
-            raise invalid(f"not a source: {source}")
-        generation = source.get("generation")
-        found = owner.store.find(bucket, source["name"], generation=int(generation) if generation else None)
-        wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
-        if wanted is not None and int(wanted) != found.generation:
-            raise ApiError(412, "conditionNotMet", f"{found.name} is at generation {found.generation}")
-        sources.append(found)
     incoming = owner.store.incoming()
     try:
-        for source in sources:
-            descriptor = owner.store.open(bucket, source)
+        for source in body["sourceObjects"]:
+            if set(source) - {"name", "generation", "objectPreconditions"}:
+                raise invalid(f"not a source: {source}")
+            generation = source.get("generation")
+            found, descriptor = owner.store.open(
+                bucket, source["name"], generation=int(generation) if generation else None
+            )
             with os.fdopen(descriptor, "rb") as file:
+                wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
+                if wanted is not None and int(wanted) != found.generation:
+                    raise ApiError(412, "conditionNotMet", f"{found.name} is at generation {found.generation}")
+                sources.append(found)
                 while data := file.read(CHUNK):
                     incoming.add(data)
     except BaseException:

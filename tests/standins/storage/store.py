@@ -267,13 +267,13 @@ class Store:
             raise not_found(f"object {bucket_name}/{name}" + (f"#{generation}" if generation is not None else ""))
         return version
 
-    def open(self, bucket_name: str, version: Version) -> int:
-        """A descriptor of the bytes; it stays good when the object is replaced."""
+    def open(self, bucket_name: str, name: str, *, generation: int | None) -> tuple[Version, int]:
+        """A version and a descriptor of its bytes, which stays good when the object is replaced. Found and opened in one
+        step: Cloud Storage is strongly consistent, so a read beside an overwrite gets the one or the other.
+        """
         with self._lock:
-            try:
-                return os.open(self._bucket(bucket_name).folder / version.file, os.O_RDONLY)
-            except FileNotFoundError:
-                raise not_found(f"object {bucket_name}/{version.name}#{version.generation}") from None
+            version = self._find(bucket_name, name, generation=generation)
+            return version, os.open(self._bucket(bucket_name).folder / version.file, os.O_RDONLY)
 
     def delete(self, bucket_name: str, name: str, *, generation: int | None, conditions: Conditions) -> None:
         with self._lock:
