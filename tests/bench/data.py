@@ -1,15 +1,18 @@
 """`python -m tests.bench.data`: a data set onto a node, against Google's own tools, in the same run.
 
 A bucket on this machine with a latency per request and a rate per connection (object_server.py); the clock runs until
-the bytes are on the disk (`sync`). Beside it `gcloud storage cp -r`, the transfer_manager of google-cloud-storage, and
-what the disk writes. Each may use as many connections as it likes.
+the bytes are on the disk (`sync`). Beside it `gcloud storage cp -r`, the transfer_manager of google-cloud-storage, what
+the disk writes, and what a client takes that throws the bytes away (object_client.py). Each may use as many connections
+as it likes. Medians of a few rounds, with all of them in each.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,15 +23,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvdcloud.node.data.sets import READY
+from tests.bench.object_client import receive_all
+from tests.bench.object_server import names_of
 from tests.bench.publish import publish, say
 from tests.support.data_node import PREFIX, DataNode
 
-SHAPES = ((1, 4_000_000_000), (1000, 4_000_000), (100_000, 20_000))
+SHAPES = ((1, 4_000_000_000), (1000, 4_000_000), (10_000, 20_000), (100_000, 20_000))
 """Objects, and bytes of each."""
+MANY = 1000
+"""Shapes of more objects take minutes, and get one round."""
 SMALLER = 10
 LIMIT_SECONDS = 1800.0
-_DISK_PIECE = bytes(1 << 20)
-_POLL_SECONDS = 0.05
+_DISK_PIECE = random.Random(3).randbytes(1 << 20)
+_POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.5
 _TRANSFER_MANAGER = """
 import os, sys
 from google.auth.credentials import AnonymousCredentials
@@ -48,81 +55,97 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one shape; seconds."""
+    """Of one shape, medians; seconds. None: it did not run.
+
+    Attributes:
+        nothing_kept: of a client that throws the bytes away.
+        again: of a second fetch with nothing changed, as the node says it.
+        memory: bytes at most.
+    """
 
     count: int
     size: int
+    rounds: int
+    nothing_kept: float
     disk: float
     hvdcloud: float
-    gcloud: float | None
-    transfer_manager: float
     again: float
     memory: int
+    gcloud: float | None = None
+    transfer_manager: float | None = None
 
     @property
-    def better(self) -> float:
+    def better(self) -> float | None:
         """Of the two others."""
-        return min(each for each in (self.gcloud, self.transfer_manager) if each is not None)
+        return min((each for each in (self.gcloud, self.transfer_manager) if each is not None), default=None)
 
 
 def main(arguments: list[str]) -> int:
     """Run and publish; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.data", description=__doc__)
     parser.add_argument("--small", action="store_true", help=f"shapes of a {SMALLER}th, for a quick run")
+    parser.add_argument("--rounds", type=int, default=3, help=f"of shapes with up to {MANY} objects")
+    parser.add_argument("--peers-up-to", type=int, default=SHAPES[-1][0], help="objects that the others fetch at most")
     parser.add_argument("--latency", type=float, default=0.01, help="seconds before each answer")
     parser.add_argument("--rate", type=float, default=100e6, help="bytes per second and connection")
+    parser.add_argument("--disk", type=Path, help="folder to write to, on a disk of its own if there is one")
     parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(arguments)
     results = []
     for count, size in SHAPES:
         shape = (1, size // SMALLER) if count == 1 else (count // SMALLER, size)
-        with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-data-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-data-", dir=options.disk) as folder:
             results.append(_measure(*(shape if options.small else (count, size)), Path(folder), options))
     document = {"latency": options.latency, "rate": options.rate, "small": options.small}
     rows = {**document, "shapes": [asdict(each) for each in results]}
-    publish("data", rows, _tables(results, options), folder=options.out, complete=True)
+    publish("data", rows, _tables(results, options), folder=options.out, complete=not options.small)
     return 0
 
 
 def _measure(count: int, size: int, folder: Path, options: argparse.Namespace) -> Result:
     say(f"{count} x {size} bytes")
+    peers = count <= options.peers_up_to
+    memory: list[int] = []
+    rounds = []
     with _server(count, size, options) as url:
-        disk = _timed(lambda: _write(count, size, folder / "disk"))
-        shutil.rmtree(folder / "disk")
-        node = DataNode(folder / "node", url)
-        most = 0
+        for _ in range(1 if count > MANY else options.rounds):
+            rounds.append(_round(count, size, folder, url, memory=memory, peers=peers))
+            say("  " + ", ".join(f"{name} {value:.2f}" for name, value in rounds[-1].items()))
+    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    return Result(count=count, size=size, rounds=len(rounds), memory=max(memory), **medians)
 
-        def fetch() -> None:
-            nonlocal most
-            node.start(train=PREFIX)
-            while node.at_work():
-                most = max(most, node.memory())
-                time.sleep(_POLL_SECONDS)
-            [state] = node.states()
-            if state.phase != READY or state.files != count:
-                raise RuntimeError(f"{state}")
 
-        ours = _timed(fetch)
-        again = _timed(fetch)
-        seconds = node.states()[0].seconds
-        shutil.rmtree(folder / "node")
-        manager = _timed(lambda: _transfer_manager(url, folder / "manager"))
+def _round(count: int, size: int, folder: Path, url: str, *, memory: list[int], peers: bool) -> dict[str, float]:
+    """Seconds of each, by its name in Result."""
+    found = {"nothing_kept": _timed(folder, lambda: receive_all(url, names_of(count), size))}
+    found["disk"] = _timed(folder, lambda: _write(count, size, folder / "disk"))
+    shutil.rmtree(folder / "disk")
+    node = DataNode(folder / "node", url)
+    found["hvdcloud"] = _timed(folder, lambda: _hvdcloud(node, count, memory))
+    _hvdcloud(node, count, memory)
+    found["again"] = node.states()[0].seconds
+    shutil.rmtree(folder / "node")
+    if peers:
+        found["transfer_manager"] = _timed(folder, lambda: _transfer_manager(url, folder / "manager"))
         shutil.rmtree(folder / "manager")
-        gcloud = _timed(lambda: _gcloud(url, folder)) if shutil.which("gcloud") else None
-    say(
-        f"  disk {disk:.1f}, hvdcloud {ours:.1f}, again {again:.2f} ({seconds:.2f}), transfer_manager {manager:.1f}, "
-        f"gcloud {gcloud}"
-    )
-    return Result(
-        count=count,
-        size=size,
-        disk=disk,
-        hvdcloud=ours,
-        gcloud=gcloud,
-        transfer_manager=manager,
-        again=seconds,
-        memory=most,
-    )
+    if peers and shutil.which("gcloud"):
+        found["gcloud"] = _timed(folder, lambda: _gcloud(url, folder))
+        shutil.rmtree(folder / "gcloud")
+    return found
+
+
+def _hvdcloud(node: DataNode, count: int, memory: list[int]) -> None:
+    node.start(train=PREFIX)
+    look_at = 0.0
+    while node.at_work():
+        # To read it takes time from what is measured.
+        if time.monotonic() >= look_at:
+            memory.append(node.memory())
+            look_at = time.monotonic() + _LOOK_SECONDS
+        time.sleep(_POLL_SECONDS)
+    [state] = node.states()
+    if state.phase != READY or state.files != count:
+        raise RuntimeError(f"{state}")
 
 
 @contextmanager
@@ -136,12 +159,17 @@ def _server(count: int, size: int, options: argparse.Namespace) -> Iterator[str]
         server.stdin.close()
 
 
-def _timed(work: Callable[[], object]) -> float:
-    os.sync()
+def _timed(folder: Path, work: Callable[[], object]) -> float:
+    _sync(folder)
     began = time.monotonic()
     work()
-    os.sync()
+    _sync(folder)
     return time.monotonic() - began
+
+
+def _sync(folder: Path) -> None:
+    """Write out what this disk has to: not what other programs have written to others."""
+    subprocess.run(["sync", "--file-system", folder], check=True)
 
 
 def _write(count: int, size: int, folder: Path) -> None:
@@ -180,24 +208,34 @@ def _gcloud(url: str, folder: Path) -> None:
 def _tables(results: list[Result], options: argparse.Namespace) -> str:
     rate = f"{options.rate / 1e6:.0f} MB/s per connection, {options.latency * 1000:.0f} ms per request"
     scale = f", all shapes a {SMALLER}th of their size (`--small`)" if options.small else ""
+    columns = ["objects", "nothing kept", "disk", "hvdcloud", "gcloud storage cp", "transfer_manager"]
+    columns += ["x better peer", "of the disk", "memory", "unchanged"]
     lines = [
         "# A data set onto a node",
         "",
         f"`make bench-data` on {os.cpu_count()} cores, server and client together; {rate}{scale}. Seconds until",
-        "the bytes are on the disk. *disk* writes as many files of zeros and syncs; *unchanged* is a second fetch.",
+        f"the bytes are on the disk, medians of {options.rounds} (one round above {MANY:,}). *nothing kept*: a client that throws the bytes away.",
+        "*disk*: as many files are written and synced, nothing fetched. *unchanged*: a second fetch.",
         "",
-        "| objects | disk | hvdcloud | gcloud storage cp | transfer_manager | x better peer | of the disk | memory |"
-        " unchanged |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(columns)} |",
+        f"| --- {'| ---: ' * (len(columns) - 1)}|",
     ]
     for each in results:
-        gcloud = "not installed" if each.gcloud is None else f"{each.gcloud:.1f}"
-        lines.append(
-            f"| {each.count:,} x {each.size / 1e6:g} MB | {each.disk:.1f} | {each.hvdcloud:.1f} | {gcloud} "
-            f"| {each.transfer_manager:.1f} | {each.better / each.hvdcloud:.2f} | {each.disk / each.hvdcloud:.2f} "
-            f"| {each.memory / 1e6:.0f} MB | {each.again:.2f} |"
-        )
+        cells = [f"{each.count:,} x {_size(each.size)}", f"{each.nothing_kept:.1f}", f"{each.disk:.1f}"]
+        cells += [f"{each.hvdcloud:.1f}", _seconds(each.gcloud), _seconds(each.transfer_manager)]
+        cells += [f"{each.better / each.hvdcloud:.1f}" if each.better else "", f"{each.disk / each.hvdcloud:.2f}"]
+        cells += [f"{each.memory / 1e6:.0f} MB", f"{each.again:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _size(size: int) -> str:
+    unit, name = next((each for each in ((1e9, "GB"), (1e6, "MB")) if size >= each[0]), (1e3, "kB"))
+    return f"{size / unit:g} {name}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from hvdcloud.storage.gcs_reader import LocalWriteError
 from hvdcloud.storage.reader import Reader, open_reader
 
 THREADS = 16
-MOST_PROCESSES = 8
+LEAST_PROCESSES, MOST_PROCESSES = 4, 8
+"""Small objects wait for the bucket's answers, not for a processor: 64 connections where there are two cores, too."""
 MESSAGE = 128 << 10
 """Bytes of a message at most: a batch of the longest names."""
 _PR_SET_PDEATHSIG = 1
@@ -82,7 +83,7 @@ class Workers:
         self._skipped = mmap.mmap(-1, max(1, len(request.sets)))
         self._pids: list[int] = []
         parent = os.getpid()
-        for _ in range(processes or max(2, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))):
+        for _ in range(processes or max(LEAST_PROCESSES, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))):
             pid = os.fork()
             if pid == 0:
                 code = 1
