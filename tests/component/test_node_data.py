@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.lifecycle.run import result_of
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.runs.state import RunState
+from hvdcloud.storage.token_file import token_text
 from tests.standins.storage import StorageServer, running_server
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
@@ -58,6 +61,11 @@ class Bucket:
             open_bucket("gs://bucket", endpoint=self.server.url).write(f"{prefix}/{name}", content)
         self.server.requests.clear()
 
+    def claim(self, name: str, size: int) -> None:
+        """Say of an object that it has this many bytes."""
+        live = self.server.store.buckets["bucket"].live
+        live[f"train/{name}"] = replace(live[f"train/{name}"], size=size)
+
     def close(self) -> None:
         self._open.clear()
 
@@ -69,6 +77,10 @@ class Bucket:
         return [
             path for _, path, status, _ in list(self.server.requests) if "alt=media" in path and status in (200, 206)
         ]
+
+    def refused(self) -> int:
+        """How many requests were refused for their token."""
+        return [status for _, _, status, _ in list(self.server.requests)].count(401)
 
     def request(self, *, source: str = "gs://bucket/train", per_node: str = "all") -> DataRequest:
         wanted = DataSet(name="train", source=source, per_node=per_node)
@@ -108,6 +120,11 @@ def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
     """Until each node's fetcher waits for the bucket, and its agent has said so."""
     bucket.wait_for_callers(len(cluster.names))
     until(lambda: phases(cluster) <= {"listing", "fetching"}, seconds=30, what="agents that wait for data")
+
+
+def fetcher_of(cluster: NodeCluster, name: str) -> int:
+    """Process id of a node's fetcher."""
+    return int(json.loads((cluster.root(name) / "run/hvdcloud/data.fetcher").read_text())["pid"])
 
 
 def failure_of(cluster: NodeCluster) -> HvdcloudError:
@@ -177,6 +194,46 @@ def test_data_that_a_node_cannot_have_end_the_run_before_any_rank(cluster: NodeC
     assert error.hint
 
 
+def test_a_disk_that_is_too_small_ends_the_run_with_exit_code_4_before_any_byte(
+    cluster: NodeCluster, bucket: Bucket
+) -> None:
+    bucket.claim("part-0", 1 << 60)
+    cluster.start_run(READS, data=bucket.request())
+    assert cluster.wait_done()["result"] == "failed"
+    error = failure_of(cluster)
+    assert (error.code, int(error.code)) == (ExitCode.CAPACITY, 4)
+    assert "data set train needs 1152921504.61 GB more, and the disk has " in error.message
+    assert "gce.disk_gb" in (error.hint or "")
+    assert bucket.fetched() == []
+    assert not has_begun(cluster)
+
+
+def test_a_token_that_ends_while_data_are_fetched_is_renewed_and_the_fetch_continues(
+    cluster: NodeCluster, bucket: Bucket
+) -> None:
+    valid = {"first"}
+    bucket.server.authorize = valid.__contains__
+    bucket.close()
+    ends = time.time() + 3600
+    cluster.start_run(READS, data=bucket.request(), credentials=token_text("first", expiry=ends))
+    wait_until_fetching(cluster, bucket)
+    fetchers = [fetcher_of(cluster, name) for name in cluster.names]
+    # The list is still allowed; what comes after it needs another token.
+    valid.clear()
+    bucket.open()
+    until(lambda: bucket.refused() >= 2, seconds=60, what="the first token to be refused")
+    valid.add("second")
+    for name in cluster.names:
+        answer = cluster.verb(name, "token", payload={"tokens": {RUN: token_text("second", expiry=ends)}})
+        assert answer["runs"][RUN] == int(ends)
+    assert [fetcher_of(cluster, name) for name in cluster.names] == fetchers
+
+    assert cluster.wait_done(seconds=90)["result"] == "succeeded"
+
+    assert set_of(cluster, "n0") == set_of(cluster, "n1") == FILES
+    assert bucket.server.tokens["second"] >= 2 * len(FILES)
+
+
 def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucket) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
@@ -235,8 +292,7 @@ def test_a_fetcher_that_is_killed_is_started_again(cluster: NodeCluster, bucket:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
     wait_until_fetching(cluster, bucket)
-    holder = json.loads((cluster.root("n1") / "run/hvdcloud/data.fetcher").read_text())
-    os.kill(int(holder["pid"]), signal.SIGKILL)
+    os.kill(fetcher_of(cluster, "n1"), signal.SIGKILL)
     bucket.wait_for_callers(3)
     bucket.open()
     assert cluster.wait_done()["result"] == "succeeded"

@@ -93,10 +93,18 @@ class StorageServer:
         return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
 
     def fault(
-        self, *, path: str, action: dict[str, Any], method: str | None = None, times: int = 1, skip: int = 0
+        self,
+        *,
+        path: str,
+        action: dict[str, Any],
+        method: str | None = None,
+        times: int = 1,
+        skip: int = 0,
+        every: int = 1,
     ) -> None:
         """See faults.py."""
-        self.faults.add({"path": path, "action": action, "method": method, "times": times, "skip": skip})
+        fault = {"path": path, "action": action, "method": method, "times": times, "skip": skip, "every": every}
+        self.faults.add(fault)
 
     def permit(self, request: Request, verb: str, bucket: str, name: str | None = None) -> None:
         """Raises ApiError: whose request it is may not do that."""

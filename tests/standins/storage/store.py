@@ -268,8 +268,10 @@ class Store:
         return version
 
     def open(self, bucket_name: str, name: str, *, generation: int | None) -> tuple[Version, int]:
-        """A version and a descriptor of its bytes, which stays good when the object is replaced. Found and opened in one
-        step: Cloud Storage is strongly consistent, so a read beside an overwrite gets the one or the other.
+        """A version and a descriptor of its bytes, which stays good when the object is replaced.
+
+        Found and opened in one step: Cloud Storage is strongly consistent, so a read beside an overwrite gets the one
+        or the other.
         """
         with self._lock:
             version = self._find(bucket_name, name, generation=generation)
