@@ -124,6 +124,7 @@ def show_compared(console: Console, result: ComparedResult) -> None:
         ("not in the bucket", result.missing),
         ("other bytes in the bucket", result.different),
         ("only in the bucket", result.extra),
+        ("not sent without --private, since it looks like credentials", result.private),
     )
     for what, names in groups:
         for name in names[:_SHOWN]:

@@ -14,6 +14,7 @@ from hvdcloud.datasets.push import Progress, compare, identical
 from hvdcloud.datasets.scan import links_out, scan
 from hvdcloud.errors import ExitCode, HvdcloudError, UsageError
 from hvdcloud.lifecycle.data_source import data_source, objects_of, opened_source
+from hvdcloud.private_files import private_part
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class ComparedResult:
         missing: names that only the folder has.
         different: names of which the bytes differ.
         extra: names that only the bucket has.
+        private: names that only the folder has, and that `data push` does not send, since they look like credentials.
     """
 
     folder: Path
@@ -85,6 +87,7 @@ class ComparedResult:
     missing: Sequence[str]
     different: Sequence[str]
     extra: Sequence[str]
+    private: Sequence[str]
 
     @property
     def exit_code(self) -> ExitCode:
@@ -141,7 +144,9 @@ def compare_folder(console: Console, folder: Path, url: str) -> ComparedResult:
             progress=progress,
         )
         steps.drop(key)
-    missing = [file.name for file in comparison.send if file.name not in objects]
+    only_here = [file.name for file in comparison.send if file.name not in objects]
+    private = [name for name in only_here if private_part(name, folder / name) is not None]
+    missing = sorted({*only_here} - {*private})
     return ComparedResult(
         folder=folder,
         url=bucket.url,
@@ -152,6 +157,7 @@ def compare_folder(console: Console, folder: Path, url: str) -> ComparedResult:
             [file.name for file in other] + [file.name for file in comparison.send if file.name in objects]
         ),
         extra=comparison.extra,
+        private=private,
     )
 
 

@@ -298,9 +298,11 @@ def test_check_without_the_right_to_read_is_an_error_of_that_set(project: Projec
 
 
 def test_check_compares_a_folder_with_a_bucket(project: Project) -> None:
-    train = fill(project.folder / "train", some(6))
+    train = fill(project.folder / "train", {**some(6), ".env": b"TOKEN=x"})
     project.hvdcloud("data", "push", "train", "gs://bucket/train")
-    assert "hold the same · 6 files" in project.hvdcloud("data", "check", "train", "gs://bucket/train").out
+    same = project.hvdcloud("data", "check", "train", "gs://bucket/train").out
+    assert "hold the same · 6 files" in same
+    assert "not sent without --private, since it looks like credentials: .env" in same
     (train / "0/000.bin").write_bytes(b"y" * 100)
     (train / "1/001.bin").unlink()
     (train / "new").write_bytes(b"")
