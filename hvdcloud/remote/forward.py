@@ -180,7 +180,7 @@ class Forwarder:
                 session = self._connected()
                 name = session.node.name
                 try:
-                    channel = session.dial(ports.remote)
+                    channel = session.dial(ports.remote, within=ANSWER_SECONDS)
                     break
                 except NothingListensError:
                     raise

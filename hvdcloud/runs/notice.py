@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -54,7 +54,7 @@ def address_problem(address: str) -> str:
 class Settings:
     """Where the notices of a run go, and of which events. Holds secrets."""
 
-    addresses: Mapping[str, str]
+    addresses: Mapping[str, str] = field(repr=False)
     """By their kind."""
     on: Sequence[str]
     max_cost: float | None = None

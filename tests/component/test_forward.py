@@ -22,7 +22,7 @@ from tests.support.http_server import Reply, answering
 from tests.support.vanishing import Laptop, Machines, NewVm, Vm
 
 PAGE = b"<title>TensorBoard</title>" * 10_000
-SECONDS = 60.0
+SECONDS = 30.0
 
 
 @pytest.fixture

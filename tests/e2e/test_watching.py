@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import subprocess
@@ -86,6 +87,59 @@ def test_a_nodes_port_is_forwarded_and_nothing_else(project: Project, engine: An
         refused = subprocess.run([*ssh, *way], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         assert refused.returncode != 0
         assert re.search("administratively prohibited|remote port forwarding failed", refused.stderr), refused.stderr
+
+
+def test_the_head_tells_of_a_run_that_nobody_watches(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    head = engine.containers.get("t-watching-0")
+    # A receiver on the head itself, the only one that is reached without TLS.
+    receiver = """
+import http.server, pathlib
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        pathlib.Path("/tmp/new").write_bytes(body)
+        pathlib.Path("/tmp/new").rename("/tmp/told" + self.path.replace("/", "-"))
+        self.send_response(204)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", 8099), Receiver).serve_forever()
+"""
+    head.exec_run(["python", "-c", receiver], detach=True)
+    often = {"keep_every": 0.2}
+    project.configure(checkpoints=often, notify={"webhook": "RUNS_HOOK", "slack": "SLACK_HOOK", "on": ["failed"]})
+    assert "RUNS_HOOK is not set" in project.hvdcloud("run", "--", "true", expect=2).err
+    token = "t0p-s3cret"
+    project.environ = {f"{name}_HOOK": f"http://127.0.0.1:8099/{name}/{token}" for name in ("RUNS", "SLACK")}
+    command = ["sh", "-c", "echo the last words; exit 3"]
+    run = project.hvdcloud("run", "--detach", "--json", "--", *command).json["result"]["run"]
+    project.environ = {}
+
+    def told(name: str) -> dict[str, Any] | None:
+        code, output = head.exec_run(["cat", f"/tmp/told-{name}-{token}"])
+        return json.loads(output) if code == 0 else None
+
+    message = until(lambda: told("RUNS"), seconds=90, what="a message to the webhook")
+    assert (message["event"], message["run"], message["exit_code"]) == ("failed", run, 3)
+    assert any(line.endswith("the last words") for line in message["last_lines"])
+    slack = until(lambda: told("SLACK"), seconds=90, what="a message to Slack")
+    assert slack["text"].startswith(f"*t-watching: run {run} failed after ")
+    for node in ("t-watching-0", "t-watching-1"):
+        container = engine.containers.get(node)
+        assert token not in str(container.attrs)
+        searched = container.exec_run(
+            ["grep", "-rlF", token, "/var/lib/hvdcloud", "/run/hvdcloud", "/workspace", "/root"]
+        )
+        assert searched.output == b""
+    kept = [path for path in (project.state / project.name).rglob("*") if path.is_file()]
+    assert [path for path in kept if token.encode() in path.read_bytes()] == []
+    assert "told" in [event["event"] for event in events(project, run)]
+    project.configure(checkpoints=often)
+
+
+def events(project: Project, run: str) -> list[dict[str, Any]]:
+    """Of a run that has ended, as the bucket has them."""
+    file = project.state / project.name / "bucket" / project.name / run / ".hvdcloud" / "events.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) -> None:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from hvdcloud.node.tls import tls_context
@@ -46,7 +46,8 @@ def send(notice: Notice, addresses: Mapping[str, str], *, within: float) -> dict
     found = dict.fromkeys(addresses, f"no answer in {within:.0f} s")
 
     def work(kind: str, address: str) -> None:
-        found[kind] = _deliver(address, notice.id, json.dumps(notice.body(kind)).encode(), deadline=deadline)
+        for problem in _attempts(address, notice.id, json.dumps(notice.body(kind)).encode(), deadline=deadline):
+            found[kind] = problem
 
     threads = [threading.Thread(target=work, args=each, daemon=True) for each in addresses.items()]
     for thread in threads:
@@ -56,16 +57,19 @@ def send(notice: Notice, addresses: Mapping[str, str], *, within: float) -> dict
     return dict(found)
 
 
-def _deliver(address: str, key: str, body: bytes, *, deadline: float) -> str:
+def _attempts(address: str, key: str, body: bytes, *, deadline: float) -> Iterator[str]:
+    """Why each attempt to send it failed; "" of the one that did not."""
     pause = FIRST_PAUSE
     while True:
         try:
             _post(address, key, body)
         except _NotTakenError as error:
+            yield str(error)
             if not error.passes or time.monotonic() + pause >= deadline:
-                return str(error)
+                return
         else:
-            return ""
+            yield ""
+            return
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -95,7 +99,7 @@ def _post(address: str, key: str, body: bytes) -> None:
     except TimeoutError:
         # It has the message, and may only be slow: it would get it twice.
         raise _NotTakenError("it does not answer in time", passes=not sent) from None
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # The latter of a name that no name server can be asked for.
         raise _NotTakenError("its name cannot be resolved", passes=True) from None
     except ssl.SSLError:
         raise _NotTakenError("no TLS connection can be made", passes=True) from None
