@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hvdcloud.json_values import mapping, text
+from hvdcloud.runs.log_lines import rank_and_text
+from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import About, RunState, number
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible, words
@@ -100,10 +102,16 @@ def cost_instant(about: About, *, max_cost: float | None) -> float | None:
 
 
 def last_lines(log: bytes) -> list[str]:
-    """The last lines of a log that say something, as they are shown: nothing in them acts on a terminal."""
-    found = [as_left(line).rstrip() for line in log.decode(errors="replace").split("\n")]
-    shown = [visible(line, lines=False) for line in found if line][-SHOWN_LINES:]
-    return [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in shown]
+    """The last lines that ranks printed; without any, those of the whole log."""
+    lines = [line for line in log.split(b"\n") if line.strip()]
+    ranks = [line for line in lines if rank_and_text(line) is not None]
+    return shown([as_left(line.decode(errors="replace")) for line in (ranks or lines)[-SHOWN_LINES:]])
+
+
+def shown(lines: Sequence[str]) -> list[str]:
+    """A job's lines as they are sent: nothing in them acts on a terminal."""
+    seen = [visible(line.rstrip(), lines=False) for line in lines]
+    return [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in seen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,10 @@ class Notice:
     max_cost: float | None = None
     checkpoint_files: int | None = None
     checkpoints_complete: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest of each number that it printed: `loss`, `accuracy`."""
     last_lines: Sequence[str] = ()
+    """Of a run that failed, those of the first rank to fail."""
     bucket: str = ""
 
     @classmethod
@@ -134,19 +145,25 @@ class Notice:
             now: seconds since the epoch.
         """
         until = state.ended or now
+        reader = LogReader(elastic=state.elastic is not None)
+        reader.feed(log)
+        failure = reader.failure(state)
+        # Of a rank's end, its log says more: the exception and its lines.
+        known = failure is not None and any(record.text == state.reason for record in state.ranks)
         return cls(
             event=event,
             cluster=state.cluster,
             run=state.run,
             result=state.result,
             exit_code=state.exit_code,
-            reason=visible(words(state.reason)),
+            reason=visible(words(failure.reason if failure is not None and known else state.reason)),
             seconds=until - state.started if state.started else None,
             dollars=cost_so_far(About.from_json(state.about), now=now),
             max_cost=settings.max_cost,
             checkpoint_files=state.checkpoints.files if state.done else None,
             checkpoints_complete=state.checkpoints.complete,
-            last_lines=last_lines(log),
+            metrics=reader.metrics,
+            last_lines=shown(failure.lines) if failure is not None and failure.lines else last_lines(log),
             bucket=settings.bucket,
         )
 
@@ -174,6 +191,8 @@ class Notice:
             f"{dollars(self.max_cost or 0.0)} of limits.max_cost",
         }[self.event]
         parts = [f"{self.cluster}: run {self.run} {said}"]
+        if self.metrics and self.event in ("end", "cost"):
+            parts.append(", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items()))
         if self.event != "cost" and self.dollars is not None:
             parts.append(dollars(self.dollars))
         if self.checkpoint_files is not None:
@@ -229,8 +248,7 @@ class Notice:
         """https://docs.slack.dev/messaging/formatting-message-text: three characters are escaped."""
         lines = [f"*{_for_slack(self.headline)}*"]
         if self.last_lines:
-            # A backtick could end the block.
-            block = "\n".join(self.last_lines).replace("`", "'")
+            block = "\n".join(self.last_lines)
             lines.append(f"```{_for_slack(block)}```")
         if page := self.objects.get("page"):
             lines.append(f"<{page}|{_for_slack(f'{self.cluster}/{self.run}')}> in the bucket")
@@ -238,4 +256,5 @@ class Notice:
 
 
 def _for_slack(said: str) -> str:
-    return said.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # A backtick could begin or end a block.
+    return said.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")

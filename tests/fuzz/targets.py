@@ -36,6 +36,7 @@ from hvdcloud.remote.ssh import Answer, Session
 from hvdcloud.report.page import page
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.log_lines import JobLines, RankLines
+from hvdcloud.runs.notice import EVENTS, KINDS, Notice, Settings
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import About, Event, RankRecord, RunState, UploadReport, instant, json_lines
 from hvdcloud.visible import visible
@@ -134,6 +135,18 @@ def state(data: bytes) -> None:
     assert again.run == found.run
     _sayable(found.reason, found.most_ranks, *(record.text for record in found.ranks))
     _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
+    _notice(found, _LOG)
+
+
+def _notice(found: RunState, log: bytes) -> None:
+    """What a person is told of it: text that acts on nothing."""
+    settings = Settings(addresses={}, on=EVENTS, bucket="gs://bucket")
+    for event in EVENTS:
+        sent = Notice.of(found, event=event, settings=settings, log=log, now=1795000010.0)
+        assert all(visible(line, lines=False) == line for line in (sent.headline, *sent.last_lines))
+        for kind in KINDS:
+            json.dumps(sent.body(kind), allow_nan=False).encode()
+        assert "<!" not in str(sent.body("slack"))
 
 
 def report(data: bytes) -> None:
@@ -175,6 +188,7 @@ def log(data: bytes) -> None:
         assert len(shown) <= 2 * len(text)
         failure = reader.failure(failed)
         _sayable(reader.last_line, reader.position, reader.progress, reader.metrics, failure)
+    _notice(failed, text)
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ def notice(event: str, **changes: Any) -> Notice:
         "result": "failed",
         "exit_code": 3,
         "reason": "rank 1 on digits-1 exited with 3",
+        "ranks": [{"rank": 1, "node": "digits-1", "exit_code": 3, "signal": None, "terminated": False}],
         "started": 1_000_000.0,
         "ended": 1_000_720.0,
         "checkpoints": {"files": 12, "complete": True},
@@ -77,6 +78,24 @@ def test_only_the_last_lines_that_say_something_are_sent() -> None:
     assert lines == [f"line {number}" for number in range(85, 100)]
     assert last_lines(b"") == []
     assert last_lines(b"x" * 5000) == ["x" * 300 + "…"]
+
+
+def test_a_failure_is_told_as_run_shows_it_not_as_horovod_does() -> None:
+    log = (
+        b"[0] epoch 3/9: loss 0.25, accuracy 0.5\n[1] Traceback (most recent call last):\n"
+        b'[1]   File "/workspace/train.py", line 12, in step\n[1]     raise ValueError("my bug")\n'
+        b"[1] ValueError: my bug\n" + b"[launcher] Traceback, line of horovodrun\n" * 30
+    )
+    ended = {"rank": 1, "node": "digits-1", "exit_code": 1, "signal": None, "terminated": False}
+    reason = "rank 1 on digits-1 exited with 1"
+    found = {"run": RUN, "cluster": "digits", "state": "done", "result": "failed", "reason": reason, "ranks": [ended]}
+    settings = Settings(addresses={}, on=EVENTS)
+    told = Notice.of(RunState.from_json(found), event="failed", settings=settings, log=log, now=0.0)
+    assert told.reason == "rank 1 (digits-1) raised ValueError: my bug (train.py:12)"
+    assert told.last_lines[-1] == "ValueError: my bug"
+    assert told.metrics == {"loss": 0.25, "accuracy": 0.5}
+    assert last_lines(log)[-1] == "[1] ValueError: my bug"
+    assert last_lines(b"[launcher] no rank said anything\n") == ["[launcher] no rank said anything"]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ HEAD_SECONDS = 30.0
 _LIMIT_SECONDS = 600
 """After which the process ends, whatever it does then."""
 _POLL_SECONDS = 0.05
-_LOG_BYTES = 1 << 16
+_LOG_BYTES = 1 << 20
+"""Of the log's end: more than a traceback has."""
 
 
 class _Claim(NamedTuple):
