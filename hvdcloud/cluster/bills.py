@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,6 @@ class Bill:
         """What it has cost if it was gone by then: never more than at worst."""
         spent = self.dollars_per_hour * max(0.0, end - self.created) / 3600
         return min(self.worst_case_dollars, spent)
-
-    def closed(self, *, ended: float, dollars: float | None) -> Bill:
-        """The same of a cluster that is gone; `dollars` None: as if all of its nodes had run until then."""
-        return replace(self, ended=ended, dollars=self.dollars_until(ended) if dollars is None else dollars)
 
     def to_json(self, spent: Sequence[Segment] = ()) -> bytes:
         """The record's bytes; `spent`: where the dollars went."""
@@ -201,7 +197,7 @@ def month_sum(
     parts: dict[str, float] = {}
     for bill in bills:
         if bill.id not in exist:
-            end, dollars = _end_of(bill, newest.get(bill.id), now=moment)
+            end, dollars = end_of(bill, newest.get(bill.id), now=moment)
             parts[bill.id] = dollars * _share(bill.created, end, first, following)
     known = {bill.id for bill in bills}
     for run in runs:
@@ -217,8 +213,12 @@ def month_sum(
     )
 
 
-def _end_of(bill: Bill, last: EarlierRun | None, *, now: float) -> tuple[float, float]:
-    """When a cluster that is not known to exist was gone, and what it had cost."""
+def end_of(bill: Bill, last: EarlierRun | None, *, now: float) -> tuple[float, float]:
+    """When a cluster that is not known to exist was gone, and what it had cost then at most.
+
+    Args:
+        last: its newest run.
+    """
     if bill.ended is not None and bill.dollars is not None:
         return bill.ended, bill.dollars
     end = now if bill.ends is None else min(now, bill.ends)

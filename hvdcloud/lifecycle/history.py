@@ -236,9 +236,8 @@ def newest_runs(bucket: Bucket, *, now: datetime, warn: Callable[[str], object])
     Raises:
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.cluster.bills import EarlierRun, month_bounds
+    from hvdcloud.cluster.bills import month_bounds
     from hvdcloud.parallel import side_by_side
-    from hvdcloud.runs.state import About
 
     first, _ = month_bounds(now)
     newest: dict[str, tuple[str, str]] = {}
@@ -246,26 +245,45 @@ def newest_runs(bucket: Bucket, *, now: datetime, warn: Callable[[str], object])
         # A run of last month may have ended in this one.
         if run >= f"{first - timedelta(days=31):{_RUN_TIME}}":
             newest.setdefault(run.rpartition("-")[2], (cluster, run))
-    found: list[EarlierRun] = []
-    states = side_by_side(lambda each: _usable_state(bucket, *each), list(newest.values()), only_reads=True)
-    for (cluster_id, (cluster, _)), state in zip(newest.items(), states, strict=True):
-        if isinstance(state, CheckpointError):
-            warn(f"{state.message}; it does not count")
-        if state is None or isinstance(state, CheckpointError):
-            continue
-        about, ended = About.from_json(state.about), state.ended
-        rate = about.dollars_per_hour
-        if not rate or rate < 0 or ended is None or state.started is None:
-            continue
-        seen = about.seen if about.seen is not None else state.started
-        found.append(
-            EarlierRun(
-                cluster=cluster,
-                id=cluster_id,
-                began=about.costs_since if about.costs_since is not None else state.started,
-                ended=ended,
-                dollars=max(0.0, about.dollars_before or 0.0) + rate * max(0.0, ended - seen) / 3600,
-                nodes_ended=state.down_when_done and state.checkpoints.complete and not state.not_deleted,
-            )
-        )
-    return found
+    runs = [(cluster_id, *names) for cluster_id, names in newest.items()]
+    found = side_by_side(lambda each: _earlier_run(bucket, *each, warn=warn), runs, only_reads=True)
+    return [each for each in found if each is not None]
+
+
+def last_run(bucket: Bucket, cluster: str, cluster_id: str, *, warn: Callable[[str], object]) -> EarlierRun | None:
+    """The newest run of a cluster, if it had one, and its state can be used.
+
+    Raises:
+        HvdcloudError: the bucket cannot be read.
+    """
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    runs = list_runs(bucket, cluster, suffix=cluster_id)
+    return _earlier_run(bucket, cluster_id, cluster, runs[-1], warn=warn) if runs else None
+
+
+def _earlier_run(
+    bucket: Bucket, cluster_id: str, cluster: str, run: str, *, warn: Callable[[str], object]
+) -> EarlierRun | None:
+    from hvdcloud.cluster.bills import EarlierRun
+    from hvdcloud.runs.state import About
+
+    state = _usable_state(bucket, cluster, run)
+    if isinstance(state, CheckpointError):
+        warn(f"{state.message}; it does not count")
+        return None
+    if state is None:
+        return None
+    about, ended = About.from_json(state.about), state.ended
+    rate = about.dollars_per_hour
+    if not rate or rate < 0 or ended is None or state.started is None:
+        return None
+    seen = about.seen if about.seen is not None else state.started
+    return EarlierRun(
+        cluster=cluster,
+        id=cluster_id,
+        began=about.costs_since if about.costs_since is not None else state.started,
+        ended=ended,
+        dollars=max(0.0, about.dollars_before or 0.0) + rate * max(0.0, ended - seen) / 3600,
+        nodes_ended=state.down_when_done and state.checkpoints.complete and not state.not_deleted,
+    )

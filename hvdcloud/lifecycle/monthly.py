@@ -164,7 +164,8 @@ def close_bills_of_gone(context: Context) -> None:
 def _close(
     context: Context, url: str, names: Sequence[str], dollars: float | None, spent: Sequence[Segment], *, ended: float
 ) -> None:
-    from hvdcloud.cluster.bills import read_bill
+    from hvdcloud.cluster.bills import end_of, read_bill
+    from hvdcloud.lifecycle.history import last_run
     from hvdcloud.lifecycle.spending import RETRY_SECONDS
     from hvdcloud.storage.open import open_bucket
 
@@ -173,8 +174,10 @@ def _close(
         for name in names:
             bill = read_bill(bucket, name)
             if bill is not None and bill.ended is None:
-                # Where nobody saw it, its provider had deleted it by then.
-                until = min(ended, bill.ends) if dollars is None and bill.ends is not None else ended
-                bucket.write(name, bill.closed(ended=until, dollars=dollars).to_json(spent))
+                end, cost = ended, dollars
+                if cost is None:
+                    last = last_run(bucket, bill.cluster, bill.id, warn=context.console.warn)
+                    end, cost = end_of(bill, last, now=ended)
+                bucket.write(name, replace(bill, ended=end, dollars=cost).to_json(spent))
     except HvdcloudError as error:
         context.console.warn(f"what {context.name} has cost is not recorded: {error.message}")

@@ -302,3 +302,18 @@ def test_a_cluster_whose_nodes_ended_themselves_is_closed_when_nothing_of_its_na
     assert own.dollars is not None
     assert 0 <= own.dollars < 3.0
     assert other.dollars is None
+
+
+def test_its_last_run_tells_when_the_nodes_of_such_a_cluster_ended(place: Place) -> None:
+    context = experiment(place, 100.0)
+    began = datetime(2024, 11, 1, tzinfo=timezone.utc)
+    open_bill(context, replace(plan(), spec=replace(spec(), created=began)))
+    name = bill_name(replace(spec(), created=began))
+    done = {"down_when_done": True, "checkpoints": {"complete": True}}
+    keep(place, run_id(1, "000001"), **done)
+    gone = replace(existing(1), name="digits", bucket=place.bucket.url, created=began)
+    close_bill(context, gone, dollars=None)
+    closed = read_bill(place.bucket, name)
+    assert closed is not None
+    # It ended ten minutes past one; two minutes later its nodes were gone: 72 min at $1.50/h
+    assert (closed.ended, closed.dollars) == (began.timestamp() + 72 * 60, 1.8)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.bills import BadBillError, Bill, EarlierRun, month_bounds, month_sum, parse_bill
+from hvdcloud.cluster.bills import BadBillError, Bill, EarlierRun, end_of, month_bounds, month_sum, parse_bill
 from hvdcloud.cluster.model import Cluster
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=timezone.utc)
@@ -114,9 +114,10 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 def test_a_cluster_that_is_gone_never_costs_more_than_at_worst() -> None:
     open_bill = bill(ended=None, dollars=None)
-    assert open_bill.closed(ended=at(10, 2), dollars=None).dollars == 4.0
-    assert open_bill.closed(ended=at(20), dollars=None).dollars == 20.0
-    assert open_bill.closed(ended=at(10, 2), dollars=3.5).dollars == 3.5
+    assert end_of(open_bill, None, now=at(10, 2)) == (at(10, 2), 4.0)
+    assert end_of(open_bill, None, now=at(20)) == (at(10, 10), 20.0)
+    assert end_of(replace(open_bill, ends=None), None, now=at(20)) == (at(20), 20.0)
+    assert end_of(bill(), None, now=at(20)) == (at(10, 3), 6.0)
 
 
 @pytest.mark.parametrize(
