@@ -53,7 +53,13 @@ def up(
     from hvdcloud.lifecycle import up as lifecycle
 
     invocation: Invocation = context.obj
-    flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket, "local.share": share}
+    flags = {
+        "nodes": nodes,
+        "provider": provider,
+        "checkpoints.bucket": bucket,
+        "local.share": share,
+        "ssh.share": share,
+    }
     with invocation.context(flags) as experiment:
         if dry_run:
             invocation.result = plan = lifecycle.plan_up(experiment)

@@ -24,7 +24,7 @@ def templates() -> list[str]:
 
 def providers() -> list[str]:
     """The values of `--provider`."""
-    return ["local", "gce"]
+    return ["local", "ssh", "gce"]
 
 
 def controllers() -> list[str]:

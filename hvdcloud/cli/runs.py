@@ -149,6 +149,7 @@ def launch(
         "checkpoints.bucket": bucket,
         "run.controller": controller,
         "local.share": share,
+        "ssh.share": share,
     }
     with invocation.context(flags) as experiment:
         options = RunOptions(

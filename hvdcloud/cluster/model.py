@@ -85,6 +85,10 @@ class Node:
     """The container's public host key, from where only it and the provider can write; known once ready."""
     internal_address: str | None = None
     """Where the other nodes reach it; None: its name is enough."""
+    internal_port: int = SSH_PORT
+    """Where its sshd answers the other nodes."""
+    host: str = ""
+    """The machine of the user's that it is on; empty where its provider makes the machine."""
     made: str = ""
     """When, as its provider writes it: tells it from its successor of the same name; empty: it has no such."""
     proxy_command: str | None = None
@@ -94,6 +98,8 @@ class Node:
 class ObjectKind(str, Enum):
     """What carries a cluster's labels beside its nodes."""
 
+    CONTAINER = "container"
+    """Of a node in whose place there is another one."""
     DISK = "disk"
     FIREWALL = "firewall"
     NETWORK = "network"

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from hvdcloud.config.data import refused_data
 from hvdcloud.config.model import Config, duration_text, is_duration
-from hvdcloud.config.trust import ENV_PREFIX, refused
+from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 
@@ -168,6 +168,9 @@ def load(
     if problems:
         raise _usage_error(problems, file=file)
     config._project_dir = file.resolve().parent
+    hosts = places.get(HOSTS)
+    # YAML's merge keys bring in values that are written elsewhere, and have no place.
+    config._hosts_are_the_files = bool(config.ssh.hosts) and (hosts is None or hosts.source == "file")
     image = config.image
     if "requirements" not in image.model_fields_set and not (config.project_dir / str(image.requirements)).is_file():
         config = config.model_copy(update={"image": image.model_copy(update={"requirements": None})})

@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.section import EnvName, Section
+from hvdcloud.config.ssh import SshMachinesConfig
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_USER = 2**32 - 1
@@ -371,10 +372,14 @@ class Config(Section):
     """One experiment, as hvdcloud.yaml describes it."""
 
     name: ClusterName = Field(description="the cluster's name: RFC 1035, at most 40 characters")
-    provider: Literal["local", "gce"] = Field(
-        "local", description="who makes nodes: local (containers on this machine) or gce (Compute Engine VMs)"
+    provider: Literal["local", "ssh", "gce"] = Field(
+        "local",
+        description="who makes nodes: local (containers on this machine), ssh (containers on machines that you reach "
+        "by SSH) or gce (Compute Engine VMs)",
     )
-    nodes: int = Field(default=2, ge=1, le=1000, description="how many nodes")
+    nodes: int = Field(
+        default=2, ge=1, le=1000, description="how many nodes; default with provider ssh: one on each of ssh.hosts"
+    )
     image: ImageConfig = Field(default_factory=lambda: ImageConfig())
     run: RunConfig = Field(default_factory=lambda: RunConfig())
     checkpoints: CheckpointsConfig = Field(default_factory=lambda: CheckpointsConfig())
@@ -386,9 +391,28 @@ class Config(Section):
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig())
     notify: NotifyConfig = Field(default_factory=lambda: NotifyConfig())
     local: LocalConfig = Field(default_factory=lambda: LocalConfig())
+    ssh: SshMachinesConfig = Field(default_factory=lambda: SshMachinesConfig())
     gce: GceConfig = Field(default_factory=lambda: GceConfig())
 
     _project_dir: Path = PrivateAttr(default_factory=Path.cwd)
+    _hosts_are_the_files: bool = PrivateAttr(default=False)
+
+    @model_validator(mode="after")
+    def _each_node_has_a_host(self) -> Config:
+        if self.provider != "ssh":
+            return self
+        hosts = self.ssh.hosts
+        if not hosts:
+            raise ValueError("provider ssh needs ssh.hosts: the machines, as `ssh` reaches them")
+        if "nodes" not in self.model_fields_set:
+            object.__setattr__(self, "nodes", len(hosts))
+        if self.nodes > len(hosts):
+            raise ValueError(f"nodes is {self.nodes}, and ssh.hosts names {len(hosts)}: each host has one node")
+        if self.image.device == "cuda":
+            given = [host if host.gpus is not None else host.model_copy(update={"gpus": "all"}) for host in hosts]
+            # A provider sees this section only.
+            object.__setattr__(self, "ssh", self.ssh.model_copy(update={"hosts": given}))
+        return self
 
     @model_validator(mode="after")
     def _secrets_are_not_in_the_file(self) -> Config:
@@ -472,6 +496,11 @@ class Config(Section):
         """How many nodes a run may grow to."""
         elastic = self.run.elastic
         return self.nodes if elastic is None or elastic.max is None else elastic.max
+
+    @property
+    def hosts_are_the_files(self) -> bool:
+        """Whether hvdcloud.yaml names the machines of `ssh.hosts`, and not the user's environment."""
+        return self._hosts_are_the_files
 
     @property
     def project_dir(self) -> Path:

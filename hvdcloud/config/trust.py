@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ENV_PREFIX = "HVDCLOUD_"
 SERVERS = (("gce", "endpoint"), ("image", "remote", "endpoint"))
 """The keys that name a server to which Google credentials are sent."""
+HOSTS = ("ssh", "hosts")
+"""Machines on which nodes are made: a file may name them, and the user is asked once (cluster/confirm_hosts.py)."""
 BUCKET = ("checkpoints", "bucket")
 BUCKET_MARKS = (".hvdcloud-tmp", ".hvdcloud")
 """Folders that only a bucket of ours has: in it (storage/folder.py), and in each run's folder."""

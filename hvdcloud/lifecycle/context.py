@@ -53,6 +53,8 @@ class Context:
     def __exit__(self, *_: object) -> None:
         if self._fleet is not None:
             self._fleet.close()
+        if "provider" in vars(self):
+            self.provider.close()
 
     @cached_property
     def platform(self) -> Platform:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
 from hvdcloud.errors import (
     CheckpointError,
@@ -85,6 +86,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     """
     started = time.monotonic()
     consent = consent or Consent()
+    confirm_hosts(context.config, console=context.console, given=consent.given)
     with context.state.lock("resize"):
         cluster = context.cluster()
         record = context.record(cluster)

@@ -254,10 +254,18 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     ranks = options.ranks or horovod_args.default_ranks(hosts)
     gloo_timeout = _gloo_timeout(config)
     interface = record.nodes[0].interface
+    ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
+    if config.run.controller == "mpi":
+        _check_interfaces(record)
     run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
     if elastic:
         argv = horovod_args.elastic_argv(
-            hosts=hosts, least=elastic["min"], most=elastic["max"], interface=interface, gloo_timeout=gloo_timeout
+            hosts=hosts,
+            least=elastic["min"],
+            most=elastic["max"],
+            interface=interface,
+            gloo_timeout=gloo_timeout,
+            ssh_port=ssh_port,
         )
     else:
         argv = horovod_args.horovodrun_argv(
@@ -267,6 +275,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             controller=config.run.controller,
             mpi_args=config.run.mpi_args,
             gloo_timeout=gloo_timeout,
+            ssh_port=ssh_port,
             timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
             autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
         )
@@ -424,6 +433,17 @@ def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
         Host(name=head.name, slots=0 if drives else head.slots(slots)),
         *(Host(name=node.name, slots=node.slots(slots)) for node in others),
     ]
+
+
+def _check_interfaces(record: ClusterRecord) -> None:
+    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
+    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
+    if len(names) > 1:
+        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
+        raise UsageError(
+            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
+            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
+        )
 
 
 def _elastic(config: Config) -> dict[str, Any] | None:

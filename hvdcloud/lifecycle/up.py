@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -95,9 +96,10 @@ def confirm_before_build(context: Context, consent: Consent) -> None:
     """
     from hvdcloud.lifecycle.build import image_to_be
 
-    # Where nothing costs money, it is the GPUs that may be missing.
+    # Where nothing costs money, it is the GPUs that may be missing, or the machines.
     costs_money, for_gpus = context.platform.costs_money, context.config.image.device == "cuda"
-    if not (costs_money or for_gpus) or context.find() is not None:
+    confirm_hosts(context.config, console=context.console, given=consent.given)
+    if not (costs_money or for_gpus or context.platform.machines()) or context.find() is not None:
         return
     spec = make_spec(context, image=image_to_be(context))
     if costs_money:
@@ -193,7 +195,8 @@ def _check(context: Context, spec: ClusterSpec, consent: Consent, *, built: bool
 
 
 def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Plan:
-    """The plan of a cluster that the provider can make, once the user has agreed to what it costs."""
+    """The plan of a cluster that the provider can make, once the user has agreed to its machines and what it costs."""
+    confirm_hosts(context.config, console=context.console, given=consent.given)
     _check(context, spec, consent)
     plan = context.provider.plan(spec)
     check_month(context, plan)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.node.files import read_json
-from hvdcloud.node.paths import node_file
+from hvdcloud.node.paths import SSH_PORT, node_file
 
 _ROUTE_UP = 0x1
 _LOOPBACK = "lo"
@@ -28,6 +28,11 @@ def facts() -> dict[str, Any]:
 def name() -> str:
     """This node's name."""
     return str(facts().get("name") or socket.gethostname())
+
+
+def ssh_port() -> int:
+    """Where this node's sshd answers: what the provider said, where nodes share their machine's ports with others."""
+    return int(facts().get("ssh_port") or SSH_PORT)
 
 
 def image_environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ ROOT_VARIABLE = "HVDCLOUD_NODE_ROOT"
 RUN_VARIABLE = "HVDCLOUD_RUN"
 """In the environment of every process of a run: how its processes are found, regardless of their parent."""
 SSH_PORT = 2222
+"""Where a node's sshd answers, unless its provider chose another port (machine.py)."""
 SSH_SOCKETS = "ssh-"
 """How the sockets of shared ssh connections begin, in `volatile_dir`."""
 

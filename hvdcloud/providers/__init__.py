@@ -1,4 +1,5 @@
-"""The registry of providers: `local` (containers on this machine's Docker engine) and `gce` (Compute Engine VMs)."""
+"""The registry of providers: `local` (containers on this machine's Docker engine), `ssh` (containers on machines that
+the user reaches by SSH) and `gce` (Compute Engine VMs)."""
 
 from __future__ import annotations
 
@@ -30,6 +31,10 @@ def platform(config: Config) -> Platform:
         from hvdcloud.providers.local.platform import LocalPlatform
 
         return LocalPlatform(config)
+    if config.provider == "ssh":
+        from hvdcloud.providers.ssh.platform import SshPlatform
+
+        return SshPlatform(config)
     from hvdcloud.providers.gce.platform import GcePlatform
 
     return GcePlatform(config)

@@ -119,12 +119,14 @@ class Platform(Protocol):
     place: str
     """Where the nodes are, in words: `on this machine`."""
     costs_money: bool
-    needs_registry: bool
-    """Nodes pull their image from a registry; False: they run it from this machine's engine."""
     processor: str | None
     """The nodes', as in wheel names; None: this machine's."""
     lends_credentials: bool
     """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
+
+    @property
+    def needs_registry(self) -> bool:
+        """Nodes pull their image from a registry; False: they run that of this machine's engine."""
 
     def connect(self, *, on_retry: Callable[[str], None]) -> Provider:
         """The provider, ready to use.
@@ -281,6 +283,9 @@ class Provider(Protocol):
 
     def console(self, node: Node) -> str:
         """The node's boot log."""
+
+    def close(self) -> None:
+        """End its connections."""
 
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import SSH_PORT, Cluster, ClusterSpec, Node, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
-from hvdcloud.errors import HvdcloudError, first_of
+from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import mapping
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet
 from hvdcloud.runs.state import instant
+from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.state import ClusterState
@@ -121,6 +122,7 @@ def join(
             answers[node.name] = outcome
         elif needed is None or node.name in needed:
             failed.append(outcome)
+    failed += _unreached(nodes, answers)
     if failed:
         raise first_of(failed)
     _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
@@ -137,10 +139,36 @@ def _pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, st
 def _payload(nodes: Sequence[Node], *, mesh: KeyPair) -> dict[str, Any]:
     """What `join` of the node program reads (node/mesh/join.py)."""
     hosts = [
-        {"name": node.name, "address": node.internal_address or node.name, "port": SSH_PORT, "host_key": node.host_key}
+        {
+            "name": node.name,
+            "address": node.internal_address or node.name,
+            "port": node.internal_port,
+            "host_key": node.host_key,
+        }
         for node in nodes
     ]
-    return {"private_key": mesh.private, "public_key": mesh.public, "hosts": hosts}
+    # Between machines of the user's there may be firewalls that nothing here knows of.
+    check = {"check": True} if any(node.host for node in nodes) else {}
+    return {"private_key": mesh.private, "public_key": mesh.public, "hosts": hosts, **check}
+
+
+def _unreached(nodes: Sequence[Node], answers: Mapping[str, Mapping[str, Any]]) -> list[HvdcloudError]:
+    """An error for each two nodes that this machine reaches, and that do not reach each other."""
+    there = {node.name: node for node in nodes}
+    errors: list[HvdcloudError] = []
+    for name, answer in answers.items():
+        for other, why in (answer.get("unreached") or {}).items():
+            if other in answers:
+                peer = there[other]
+                errors.append(
+                    NodeError(
+                        f"{there[name].host} does not reach {peer.host} at {peer.internal_address}:"
+                        f"{peer.internal_port}: {says(f'node {name}', why)}",
+                        hint="let the hosts reach each other on all TCP ports above 1023; or name the address that "
+                        f"leads there: ssh.hosts: {{host: {peer.host}, address: …}}",
+                    )
+                )
+    return errors
 
 
 def _remember(

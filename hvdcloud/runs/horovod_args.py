@@ -53,7 +53,15 @@ def elastic_gloo_timeout(longest_step: float) -> int:
     return math.ceil(longest_step) + STARTING_SECONDS
 
 
-def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str, gloo_timeout: int) -> list[str]:
+def elastic_argv(
+    *,
+    hosts: Sequence[Host],
+    least: int,
+    most: int,
+    interface: str,
+    gloo_timeout: int,
+    ssh_port: int | None = SSH_PORT,
+) -> list[str]:
     """horovodrun's command line for a run whose nodes may leave and join, without the program that every rank runs.
 
     The node program adds the script that tells Horovod its hosts. No cool-down range: a host whose cool-down ends while
@@ -66,6 +74,7 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
         most: nodes at most, with the head.
         interface: the one network interface that connects the hosts.
         gloo_timeout: seconds after which the others continue without a node that does not answer.
+        ssh_port: of every host's sshd; None: each has its own, which ssh's configuration knows.
 
     Raises:
         UsageError: there are fewer nodes than `least`.
@@ -81,9 +90,14 @@ def elastic_argv(*, hosts: Sequence[Host], least: int, most: int, interface: str
     slots = max(host.slots for host in taking)
     argv = ["horovodrun", "--gloo", "-np", str(fewest), "--min-np", str(fewest)]
     argv += ["--max-np", str(slots * max(1, most - driving))]
-    argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
+    argv += _reach(ssh_port, interface)
     argv += ["--gloo-timeout-seconds", str(gloo_timeout)]
     return [*argv, "--elastic-timeout", str(ELASTIC_TIMEOUT_SECONDS)]
+
+
+def _reach(ssh_port: int | None, interface: str) -> list[str]:
+    port = [] if ssh_port is None else ["-p", str(ssh_port)]
+    return [*port, "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
 
 
 def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
@@ -104,6 +118,7 @@ def horovodrun_argv(
     controller: str = "gloo",
     mpi_args: str = "",
     gloo_timeout: int = GLOO_TIMEOUT_SECONDS,
+    ssh_port: int | None = SSH_PORT,
     timeline: str | None = None,
     autotune: str | None = None,
 ) -> list[str]:
@@ -116,6 +131,7 @@ def horovodrun_argv(
         controller: `gloo` or `mpi`.
         mpi_args: more arguments for mpirun; with `mpi` only.
         gloo_timeout: seconds, with `gloo` only.
+        ssh_port: as for `elastic_argv`.
         timeline: the file on rank 0's node into which Horovod writes what it does and when; None: it does not.
         autotune: the file for what its search for better parameters finds; None: it does not search.
 
@@ -134,7 +150,7 @@ def horovodrun_argv(
         interface = "lo"
     argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
     argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in taken)]
-    argv += ["-p", str(SSH_PORT), "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
+    argv += _reach(ssh_port, interface)
     argv += ["--timeline-filename", timeline] if timeline else []
     argv += ["--autotune", "--autotune-log-file", autotune] if autotune else []
     if controller == "gloo":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
@@ -18,15 +19,29 @@ from hvdcloud.cluster.model import ClusterSpec, NodeState
 from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
-from tests.support.provider_backends import GceWorkshop, LocalWorkshop, Workshop
+from tests.support.provider_backends import GceWorkshop, LocalWorkshop, SshWorkshop, Workshop
+from tests.support.ssh_hosts import SshHosts, hosts_with_image
 
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(params=["local", "gce"])
-def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:
+@pytest.fixture(scope="module")
+def own_hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Four machines that are reached by SSH and have the image."""
+    with hosts_with_image(tmp_path_factory.mktemp("user"), image, "gpu0", "gpu1", "gpu2", "gpu3") as hosts:
+        yield hosts
+
+
+@pytest.fixture(params=["local", "ssh", "gce"])
+def workshop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     if request.param == "local":
         yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("image"), tmp_path)
+        return
+    if request.param == "ssh":
+        hosts = request.getfixturevalue("own_hosts")
+        monkeypatch.setenv("PATH", hosts.path)
+        with contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("image"))) as found:
+            yield found
         return
     with Emulator() as emulator:
         yield GceWorkshop(emulator)

@@ -14,14 +14,17 @@ from typing import Any, Protocol
 
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.ssh import SshMachinesConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import Provider
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.local.provider import LocalProvider
+from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.support.harness import labelled
+from tests.support.ssh_hosts import SshHost, SshHosts
 
 ZONE = "us-central1-a"
 
@@ -99,12 +102,12 @@ class LocalWorkshop:
 
     @contextmanager
     def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        with self._image_that_runs("sh", "-c", f"echo {says} >&2; exit 3") as image:
+        with image_that_runs(self._engine, spec.image, "sh", "-c", f"echo {says} >&2; exit 3") as image:
             yield dataclasses.replace(spec, image=image)
 
     @contextmanager
     def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        with self._image_that_runs("sleep", "1000") as image:
+        with image_that_runs(self._engine, spec.image, "sleep", "1000") as image:
             yield dataclasses.replace(spec, image=image)
 
     def stop(self, name: str) -> None:
@@ -113,20 +116,79 @@ class LocalWorkshop:
     def lose(self, name: str) -> None:
         self._engine.containers.get(name).remove(force=True)
 
+
+@contextmanager
+def image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
+    """The image with another program in the node program's place."""
+    container = engine.containers.create(image)
+    try:
+        changed = container.commit(
+            repository="hvdcloud-test", tag=secrets.token_hex(4), changes=f"ENTRYPOINT {json.dumps(argv)}"
+        )
+    finally:
+        container.remove()
+    try:
+        yield changed.tags[0]
+    finally:
+        engine.images.remove(changed.id, force=True)
+
+
+class SshWorkshop:
+    """Containers on machines that are reached by SSH; the second one through the first."""
+
+    def __init__(self, hosts: SshHosts, image: str) -> None:
+        self._hosts = hosts
+        self._image = image
+        self._providers: list[SshProvider] = []
+        self.provider: Provider = self.another_provider()
+
+    def close(self) -> None:
+        """End the connections of its providers."""
+        for provider in self._providers:
+            provider.close()
+
+    def another_provider(self) -> Provider:
+        first, second, *others = (host.name for host in self._hosts.hosts)
+        named = [first, {"host": second, "jump": first}, *others]
+        made = SshProvider(SshMachinesConfig.model_validate({"hosts": named}))
+        self._providers.append(made)
+        return made
+
+    def spec(self) -> ClusterSpec:
+        return _spec(image=self._image, bucket="gs://bucket/t")
+
+    def left(self, cluster: str) -> list[str]:
+        return self._hosts.left(cluster)
+
     @contextmanager
-    def _image_that_runs(self, *argv: str) -> Iterator[str]:
-        """The image with another program in the node program's place."""
-        container = self._engine.containers.create(self._image)
+    def stranger(self, name: str) -> Iterator[None]:
+        host = self._host_of(name)
+        host.docker("create", "--name", name, "--entrypoint", "true", self._image)
         try:
-            changed = container.commit(
-                repository="hvdcloud-test", tag=secrets.token_hex(4), changes=f"ENTRYPOINT {json.dumps(argv)}"
-            )
+            yield
+            assert name in host.containers()
         finally:
-            container.remove()
-        try:
-            yield changed.tags[0]
-        finally:
-            self._engine.images.remove(changed.id, force=True)
+            host.docker("rm", "-f", name)
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        with image_that_runs(self._hosts.engine, spec.image, "sh", "-c", f"echo {says} >&2; exit 3") as image:
+            yield dataclasses.replace(spec, image=image)
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        with image_that_runs(self._hosts.engine, spec.image, "sleep", "1000") as image:
+            yield dataclasses.replace(spec, image=image)
+
+    def stop(self, name: str) -> None:
+        self._host_of(name).docker("kill", name)
+
+    def lose(self, name: str) -> None:
+        self._host_of(name).docker("rm", "-f", name)
+
+    def _host_of(self, node: str) -> SshHost:
+        """Nodes are on the hosts in their order."""
+        return self._hosts.hosts[int(node.rpartition("-")[2])]
 
 
 class GceWorkshop:

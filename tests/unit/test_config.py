@@ -90,7 +90,7 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
         ("checkpoints: {keep_every: null}", "checkpoints.keep_every: write a duration: 60s, 30m or 12h (got null)"),
         ("gce: {disk_gb: 100000}", "gce.disk_gb: write 65536 or less (got 100000)"),
-        ("provider: aws", "provider: write local or gce (got aws)"),
+        ("provider: aws", "provider: write local, ssh or gce (got aws)"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(file: Path, line: str, said: str) -> None:
@@ -328,7 +328,7 @@ def test_the_schema_describes_every_key() -> None:
     schema = config_schema()
     assert schema["$schema"].endswith("2020-12/schema")
     assert set(schema["properties"]) == {
-        "name", "provider", "nodes", "image", "run", "checkpoints", "data", "limits", "notify", "local", "gce",
+        "name", "provider", "nodes", "image", "run", "checkpoints", "data", "limits", "notify", "local", "ssh", "gce",
     }  # fmt: skip
     assert schema["additionalProperties"] is False
     for section in schema["$defs"].values():

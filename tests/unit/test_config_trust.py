@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
-from hvdcloud.config.trust import SERVERS, google_server, unfit_folder, variable
+from hvdcloud.config.trust import HOSTS, SERVERS, google_server, unfit_folder, variable
 from hvdcloud.errors import UsageError
 
 EVIL = "http://203.0.113.7:8080"
@@ -131,7 +131,7 @@ def test_every_key_that_names_a_server_is_looked_at() -> None:
             elif any(word in name for word in ("endpoint", "url", "server", "host", "proxy", "index")):
                 yield (*above, name)
 
-    assert set(keys(Config)) == set(SERVERS)
+    assert set(keys(Config)) == {*SERVERS, HOSTS}
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(

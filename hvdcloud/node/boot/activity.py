@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.data import fetcher
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.mesh import tcp
@@ -44,6 +44,6 @@ def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
         return f"the agent of run {min(agents)}"
     if fetcher.is_at_work():
         return "data sets that are fetched"
-    callers = tcp.callers_on(paths.SSH_PORT, tcp.read(tables))
+    callers = tcp.callers_on(machine.ssh_port(), tcp.read(tables))
     strangers = callers - set(node_addresses()) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None

@@ -40,6 +40,8 @@ DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
 BOOT_VARIABLE = "HVDCLOUD_BOOT"
 """When each step of the VM's startup script began: `host 1764000000.1 pull 1764000020.5`."""
 ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
+PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
+"""Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long requests to a metadata server that does not answer are repeated."""
@@ -69,6 +71,7 @@ def main() -> int:
         _step("left-overs", _forget_dead_runs)
         _step("GPU driver", _find_driver)
         host_key = _step("host key", _host_key)
+        _step("port", _check_port)
         sshd = _step("sshd", _start_sshd)
         _step("data", _fetch_data)
         if not _wait_until_ready(sshd):
@@ -201,6 +204,7 @@ def _write_node_file() -> None:
     facts = {
         "name": os.environ.get("HVDCLOUD_NODE") or socket.gethostname(),
         "cores": int(cores) if cores else None,
+        "ssh_port": _ssh_port(),
         "environment": {name: value for name, value in _without_our_own().items() if name not in _NOT_THE_IMAGES},
         "metadata": os.environ.get(METADATA_VARIABLE),
         "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
@@ -250,10 +254,33 @@ def _call(*program: str) -> None:
         raise OSError(f"{program[0]} failed")
 
 
+def _ssh_port() -> int:
+    return int(os.environ.get(PORT_VARIABLE) or paths.SSH_PORT)
+
+
+def _addresses() -> list[str]:
+    """Where sshd listens; empty: everywhere."""
+    address = os.environ.get(ADDRESS_VARIABLE)
+    return ["127.0.0.1", address] if address else []
+
+
+def _check_port() -> None:
+    """Raises OSError: another program of the machine has sshd's port. sshd itself would only say so in its log."""
+    for address in _addresses():
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As sshd does: connections that have ended hold no port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, _ssh_port()))
+            except OSError as error:
+                raise OSError(error.errno, f"{address}:{_ssh_port()}: {error.strerror}") from error
+
+
 def _start_sshd() -> int:
     Path("/run/sshd").mkdir(parents=True, exist_ok=True)
     # The key in this environment is public, but sessions have no use for it.
-    command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG)]
+    command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG), "-p", str(_ssh_port())]
+    command += [f"-oListenAddress={address}" for address in _addresses()]
     return os.posix_spawn(SSHD, command, _without_our_own(), setsigmask=(), setsigdef=[signal.SIGPIPE])
 
 
@@ -285,14 +312,14 @@ def _wait_until_ready(sshd: int) -> bool:
         if sshd in _reap():
             raise _StepError("sshd", "sshd ended at once; its reason is on standard error")
         if time.monotonic() >= deadline:
-            raise _StepError("sshd", f"no banner on port {paths.SSH_PORT} within {READY_SECONDS:.0f} s")
+            raise _StepError("sshd", f"no banner on port {_ssh_port()} within {READY_SECONDS:.0f} s")
         if signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS) is not None:
             return False
     return True
 
 
 def _answers() -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", paths.SSH_PORT), timeout=1) as connection:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", _ssh_port()), timeout=1) as connection:
         return connection.recv(4).startswith(b"SSH-")
     return False
 

@@ -19,6 +19,8 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import ssh
+from hvdcloud.node.mesh.nodes import peer_ports
+from hvdcloud.node.paths import SSH_PORT
 
 RESOLVE_SECONDS = 20.0
 """How long names of a cluster that has just started may be unknown to the name service."""
@@ -84,4 +86,8 @@ def write_aliases(names: Mapping[str, str]) -> None:
         with contextlib.suppress(socket.gaierror):
             found[alias] = socket.gethostbyname(name)
     write(found, block=_ALIASES)
-    replace(ssh.aliases_file(), "".join(f"Host {alias}\n    HostName {name}\n" for alias, name in names.items()))
+    ports = peer_ports()
+    blocks = (
+        f"Host {alias}\n    HostName {name}\n    Port {ports.get(name, SSH_PORT)}\n" for alias, name in names.items()
+    )
+    replace(ssh.aliases_file(), "".join(blocks))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +39,12 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Write the mesh's key, peers and ssh configuration; may be repeated with other peers.
 
     Args:
-        request: `private_key` and `public_key` of the mesh, and `hosts`, the head first.
+        request: `private_key` and `public_key` of the mesh, and `hosts`, the head first; `check`: whether to try to
+            reach them.
 
     Returns:
-        what this node has: `cores`, `gpus`, and the `interface` that leads to the others.
+        what this node has: `cores`, `gpus`, and the `interface` that leads to the others; with `check`, `unreached`:
+        why, by name of each node whose sshd does not answer it.
 
     Raises:
         UsageError: the request lacks something.
@@ -70,14 +73,37 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     if public_key not in lines:
         replace(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), mode=0o600)
     replace(ssh.known_hosts_file(), "".join(_pin(host) for host in hosts), mode=0o600)
-    replace(key.with_name("config"), ssh.config(), mode=0o600)
+    replace(key.with_name("config"), ssh.config({host.name: host.port for host in hosts}), mode=0o600)
     resolved = [host._replace(address=found.get(host.name, host.address)) for host in hosts]
     write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
     remember_nodes([host.name for host in hosts], found)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
     answer = {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
-    return {**answer, "boot": machine.facts().get("boot") or {}}
+    answer["boot"] = machine.facts().get("boot") or {}
+    if not request.get("check"):
+        return answer
+    return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}
+
+
+def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
+    """Why, by name, those whose sshd does not answer this node do not."""
+    found: dict[str, str] = {}
+
+    def reach(peer: Peer) -> None:
+        try:
+            with socket.create_connection((peer.address, peer.port), timeout=CONNECT_SECONDS) as connection:
+                if not connection.recv(4).startswith(b"SSH-"):
+                    found[peer.name] = "another program answers"
+        except OSError as error:
+            found[peer.name] = error.strerror or str(error)
+
+    threads = [threading.Thread(target=reach, args=(peer,), daemon=True) for peer in peers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:

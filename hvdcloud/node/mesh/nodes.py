@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.files import read_json, write_json
 
 
@@ -18,6 +18,17 @@ def node_names() -> list[str]:
 def node_addresses() -> list[str]:
     """Their IPv4 addresses, as far as they were known."""
     return _noted("addresses")
+
+
+def peer_ports() -> dict[str, int]:
+    """By name, where the sshd of each of the cluster's nodes answers; empty before `join`."""
+    hosts = (read_json(paths.peers_file()) or {}).get("hosts") or ()
+    return {str(host["name"]): int(host["port"]) for host in hosts}
+
+
+def mesh_interface() -> str:
+    """The interface of this node that leads to the other ones; `lo` for a node that is alone. No name is looked up."""
+    return machine.mesh_interface(node_addresses() if len(node_names()) > 1 else [])
 
 
 def remember_nodes(nodes: Sequence[str], addresses: Mapping[str, str]) -> None:

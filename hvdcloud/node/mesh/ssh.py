@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
@@ -19,7 +20,7 @@ FAILED = 255
 # socket: while a run is active, and without a handshake of some 100 ms for each call.
 _CONFIG = """\
 Include {aliases}
-Host *
+{ports}Host *
     Port {port}
     User root
     IdentityFile {key}
@@ -61,10 +62,12 @@ def aliases_file() -> Path:
     return ssh_dir() / "aliases"
 
 
-def config() -> str:
-    """The text of ssh's configuration file."""
+def config(ports: Mapping[str, int]) -> str:
+    """The text of ssh's configuration file; `ports`: of each node's sshd, by the node's name."""
+    others = {name: port for name, port in ports.items() if port != SSH_PORT}
+    blocks = "".join(f"Host {name}\n    Port {port}\n" for name, port in others.items())
     files = {"key": key_file(), "known_hosts": known_hosts_file(), "aliases": aliases_file()}
-    return _CONFIG.format(port=SSH_PORT, sockets=volatile_dir() / SSH_SOCKETS, **files)
+    return _CONFIG.format(port=SSH_PORT, ports=blocks, sockets=volatile_dir() / SSH_SOCKETS, **files)
 
 
 def node_command(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths, processes, rank_user
 from hvdcloud.node.channel import Channel
+from hvdcloud.node.mesh.nodes import mesh_interface
 from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
@@ -34,6 +35,9 @@ TERM_DELAY_SECONDS = 0.5
 """The launcher sends SIGTERM as soon as one rank fails, which may be but a consequence: a rank that is about to exit
 with a code of its own gets this long. What really ends the run signals the command itself (processes.reap)."""
 _RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_INTERFACES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+"""Where Gloo and NCCL are told the interface to the other nodes (horovod/runner/gloo_run.py)."""
+_LOOPBACK = "lo"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _RECORD_BYTES = 1024
 NOT_FOUND = 127
@@ -105,12 +109,21 @@ def main(run: str) -> int:
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
     image = machine.image_environment()
-    full = environment_of_rank(spec, user=environment, launcher=os.environ, image=image, account=account)
+    launcher = with_own_interface(os.environ)
+    full = environment_of_rank(spec, user=environment, launcher=launcher, image=image, account=account)
     end = _run(spec, full, account=account, agent=agent, wakeup=wakeup)
     agent.send({"type": "ended", **record.ended(end)})
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
     processes.end_descendants()
     return end.exit_code
+
+
+def with_own_interface(launcher: Mapping[str, str]) -> dict[str, str]:
+    """Horovod's environment with this node's network interface: it gives all ranks the name that the head's has."""
+    own = mesh_interface()
+    given = launcher.get(_INTERFACES[0], _LOOPBACK)
+    changed = {} if _LOOPBACK in (own, given) else dict.fromkeys(_INTERFACES, own)
+    return {**launcher, **changed}
 
 
 def environment_of_rank(

@@ -10,7 +10,7 @@ from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.engine import view
-from hvdcloud.providers.engine.gpu_lock import claim_gpus
+from hvdcloud.providers.engine.gpu_lock import claim
 
 START_ATTEMPTS = 5
 
@@ -46,13 +46,13 @@ class Maker:
         Args:
             share: also where another container holds a GPU of theirs.
 
-        Raises GpuTakenError: one does, and none of these is started. Else as `create` and `start`.
+        Raises TakenError: one does, and none of these is started. Else as `create` and `start`.
         """
         if share or not any("device_requests" in request.body for request in requests):
             return side_by_side(self.container, requests)
         made = side_by_side(self.create, requests)
         ids = [each.id for each in made]
-        claim_gpus(self._api, ids)
+        claim(self._api, ids)
         side_by_side(self.start, made)
         return ids
 

@@ -1,4 +1,4 @@
-"""Two clusters never get the same GPU: the labels of their containers are the lock.
+"""Two clusters never get the same GPU or the same port of a host: the labels of their containers are the lock.
 
 A container says by a label which GPUs it has, from the moment when it is created, and gets them when it is started. Who
 wants GPUs creates the containers, then lists all, and starts its own only if no other container holds one of them. Of
@@ -16,7 +16,6 @@ from typing import Any
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
 from hvdcloud.providers.engine.gpus import (
-    LABEL_GPUS,
     Gpus,
     GpuShare,
     Holder,
@@ -30,15 +29,15 @@ from hvdcloud.providers.engine.gpus import (
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""
 _POLL_SECONDS = 0.05
-_ASKED = {"label": [LABEL_GPUS, f"{LABEL_MANAGED_BY}={MANAGED_BY}"]}
+_ASKED = {"label": f"{LABEL_MANAGED_BY}={MANAGED_BY}"}
 
 
-class GpuTakenError(CapacityError):
-    """Another cluster has taken one of the GPUs meanwhile."""
+class TakenError(CapacityError):
+    """Another cluster has taken one of the GPUs, or the port, meanwhile."""
 
 
 def list_holders(api: Any) -> tuple[Holder, ...]:
-    """The containers of ours on the engine of docker-py's `api` that have GPUs or will have them."""
+    """The containers of ours on the engine of docker-py's `api` that have GPUs or a port, or will have them."""
     return holders(api.containers(all=True, filters=_ASKED))
 
 
@@ -72,22 +71,25 @@ def assign_gpus(
     }
 
 
-def claim_gpus(api: Any, made: Collection[str], *, seconds: float = WITHDRAW_SECONDS) -> None:
-    """Make sure that no other container holds a GPU of these, which may be started then.
+def claim(api: Any, made: Collection[str], *, share: bool = False, seconds: float = WITHDRAW_SECONDS) -> None:
+    """Make sure that no other container holds a GPU or the port of these, which may be started then.
 
     Args:
-        made: ids of containers of one cluster, all that it wants to start; none is started yet.
+        made: ids of containers of one cluster, all that it wants to start on this engine; none is started yet.
+        share: GPUs that others hold will do.
         seconds: how long to wait for another that has to withdraw.
 
     Raises:
-        GpuTakenError: another one holds some. The caller deletes its containers, and chooses again.
+        TakenError: another one holds some. The caller deletes its containers, and chooses again.
     """
     deadline = time.monotonic() + seconds
     while True:
         found = list_holders(api)
         ours = [holder for holder in found if holder.container in made]
         rivals = [
-            holder for holder in found if holder.container not in made and any(holder.gpus & own.gpus for own in ours)
+            holder
+            for holder in found
+            if holder.container not in made and any(_contested(holder, own, share=share) for own in ours)
         ]
         if not rivals:
             return
@@ -95,8 +97,16 @@ def claim_gpus(api: Any, made: Collection[str], *, seconds: float = WITHDRAW_SEC
         winners = [holder for holder in rivals if holder.started or holder.rank <= first]
         if winners or time.monotonic() >= deadline:
             winner = (winners or rivals)[0]
-            raise GpuTakenError(
-                f"{winner} has taken GPUs that were free a moment ago (container {winner.node})",
+            what = next(what for own in ours if (what := _contested(winner, own, share=share)))
+            raise TakenError(
+                f"{winner} has taken {what} a moment ago (container {winner.node})",
                 hint="hvdcloud list shows it; up again, when it has ended",
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _contested(other: Holder, own: Holder, *, share: bool) -> str:
+    """What both want, in words; empty: nothing."""
+    if other.gpus & own.gpus and not share:
+        return "GPUs that were free"
+    return f"port {own.port}" if own.port and own.port == other.port else ""

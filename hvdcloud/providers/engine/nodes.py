@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Problem, Stage
 from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 
 DESTROY_SECONDS = 60.0
@@ -39,35 +39,36 @@ class EngineNodes:
     Args:
         provider: the name of the provider whose nodes they are.
         describe: a node, from its container as the engine lists it.
+        by_hand: what a user types to run a command on the engine's machine.
     """
 
-    def __init__(self, api: Any, *, provider: str, describe: Callable[[dict[str, Any]], Node] = view.node_of) -> None:
+    def __init__(
+        self,
+        api: Any,
+        *,
+        provider: str,
+        describe: Callable[[dict[str, Any]], Node] = view.node_of,
+        by_hand: Callable[[str], str] = str,
+    ) -> None:
         self._api = api
         self._provider = provider
         self._describe = describe
+        self._by_hand = by_hand
+        self._streams: set[Any] = set()
 
     def clusters(self, *labels: str) -> Sequence[Cluster]:
         """Those of all users, or those with these labels too."""
+        return view.describe_clusters(self.objects(*labels), provider=self._provider, describe=self._describe)
+
+    def objects(self, *labels: str) -> EngineObjects:
+        """What is ours on the engine, or what has these labels too."""
         ours = {"label": [*labels, OURS]}
-        containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
-        for container in self._api.containers(all=True, filters=ours):
-            containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
         found = [(ObjectKind.NETWORK, network) for network in self._api.networks(filters=ours)]
         found += [(ObjectKind.VOLUME, volume) for volume in self._api.volumes(filters=ours).get("Volumes") or []]
-        for kind, each in found:
-            described = (ClusterObject(kind, each["Name"]), each["Labels"])
-            others[each["Labels"].get(LABEL_CLUSTER, "")].append(described)
-        return [
-            view.describe_cluster(
-                name,
-                containers.get(name, []),
-                others.get(name, []),
-                provider=self._provider,
-                describe=self._describe,
-            )
-            for name in sorted({*containers, *others})
-        ]
+        return EngineObjects(
+            containers=tuple(self._api.containers(all=True, filters=ours)),
+            others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
+        )
 
     def cluster(self, name: str) -> Cluster | None:
         """The cluster of this name; None: no object carries its label."""
@@ -118,20 +119,20 @@ class EngineNodes:
         Raises:
             NodeError: a node stopped or the deadline passed.
         """
-        open_streams: set[Any] = set()
 
         def wait(node: Node) -> Node:
-            ready = with_address(node, self._follow_until_ready(node, deadline, open_streams))
+            ready = with_address(node, self._follow_until_ready(node, deadline))
             on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
             return ready
 
-        def hang_up_all() -> None:
-            for stream in tuple(open_streams):
-                _hang_up(stream)
+        return side_by_side(wait, nodes, on_abort=self.stop_waiting)
 
-        return side_by_side(wait, nodes, on_abort=hang_up_all)
+    def stop_waiting(self) -> None:
+        """Have `wait_ready` end now on every thread."""
+        for stream in tuple(self._streams):
+            _hang_up(stream)
 
-    def _follow_until_ready(self, node: Node, deadline: float, open_streams: set[Any]) -> str:
+    def _follow_until_ready(self, node: Node, deadline: float) -> str:
         from docker.errors import APIError
 
         said: list[str] = []
@@ -140,7 +141,7 @@ class EngineNodes:
         except APIError as error:
             raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
         # The read below has no time limit of its own; closing the stream from outside ends it.
-        open_streams.add(stream)
+        self._streams.add(stream)
         timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
         timer.daemon = True
         timer.start()
@@ -155,12 +156,12 @@ class EngineNodes:
                     said.append(f"{status.get('step')}: {status.get('error')}")
         finally:
             timer.cancel()
-            open_streams.discard(stream)
+            self._streams.discard(stream)
             _hang_up(stream)
         why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
         raise NodeError(
             f"node {node.name} {why}",
-            hint=f"docker logs {node.name} shows all of it; hvdcloud up tries again",
+            hint=f"{self._by_hand(f'docker logs {node.name}')} shows all of it; hvdcloud up tries again",
             details=log_of(f"node {node.name}", "\n".join(said[-20:])),
         )
 
@@ -226,7 +227,7 @@ class EngineNodes:
             reason = "gone, but still listed"
         except APIError as error:
             reason = str(error.explanation)
-        return Leftover(object=f"{kind} {name}", reason=reason, delete_with=f"{by_hand} {name}")
+        return Leftover(object=f"{kind} {name}", reason=reason, delete_with=self._by_hand(f"{by_hand} {name}"))
 
     def _detach_strangers(self, network_id: str) -> None:
         """A foreign container that is attached to our network would keep it from being deleted."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,6 +34,31 @@ LABEL_IMAGE = "hvdcloud-image"
 
 _STATES = {"created": NodeState.STARTING, "restarting": NodeState.STARTING, "running": NodeState.RUNNING}
 _STATES |= {"paused": NodeState.FROZEN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineObjects:
+    """What carries our labels on one engine, or on several: containers as the engine lists them, and the rest with its
+    labels."""
+
+    containers: tuple[dict[str, Any], ...] = ()
+    others: tuple[tuple[ClusterObject, dict[str, str]], ...] = ()
+
+
+def describe_clusters(
+    objects: EngineObjects, *, provider: str, describe: Callable[[dict[str, Any]], Node]
+) -> Sequence[Cluster]:
+    """The clusters of these objects, by name; arguments as for `describe_cluster`."""
+    containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
+    for container in objects.containers:
+        containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
+    for other, labels in objects.others:
+        others[labels.get(LABEL_CLUSTER, "")].append((other, labels))
+    return [
+        describe_cluster(name, containers.get(name, []), others.get(name, []), provider=provider, describe=describe)
+        for name in sorted({*containers, *others})
+    ]
 
 
 def describe_cluster(

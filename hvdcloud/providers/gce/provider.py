@@ -251,6 +251,9 @@ class GceProvider:
         # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
 
+    def close(self) -> None:
+        """Nothing: requests end by themselves."""
+
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
         zone, _, name = node.id.partition("/")

@@ -21,12 +21,13 @@ from hvdcloud.cluster.model import (
     NodeState,
     Plan,
 )
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, TeardownError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import Listing, NodeBucket, NodeProgress, OnProgress, Problem, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, ignore_progress
 from hvdcloud.providers.engine.containers import Maker
-from hvdcloud.providers.engine.gpu_lock import GpuTakenError, assign_gpus
+from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
+from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import node_index, with_gpus
 from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan
@@ -38,11 +39,8 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.gpus import GpuShare, Wish
 
-GPU_ATTEMPTS = 5
-"""How often GPUs are chosen while others take them away."""
 
-
-class LocalProvider:
+class LocalProvider(EngineProvider):
     """Containers on one Docker engine; the API of docker-py's `client` is used from several threads at once."""
 
     name = "local"
@@ -63,6 +61,7 @@ class LocalProvider:
             gpus: what the nodes get of this machine's; None: they get none.
             refusal: why the configuration alone rules nodes out.
         """
+        self._client = client
         self._api = client.api
         self._nodes = EngineNodes(client.api, provider=self.name)
         self._idle_seconds = idle_seconds
@@ -90,9 +89,9 @@ class LocalProvider:
         Raises:
             UsageError, CapacityError, NodeError: they cannot have the GPUs that they should.
         """
-        return self._with_gpus(plan.make_plan(spec, idle_seconds=self._idle_seconds))
+        return self._with_what_is_free(plan.make_plan(spec, idle_seconds=self._idle_seconds))
 
-    def _with_gpus(self, planned: Plan) -> Plan:
+    def _with_what_is_free(self, planned: Plan) -> Plan:
         """The plan with the GPUs that its nodes get as things are now."""
         indices = [index for request in planned.requests if (index := node_index(request)) is not None]
         found = self._device_requests(planned.spec, indices)
@@ -112,22 +111,8 @@ class LocalProvider:
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
-        """Network first, then all containers at once.
-
-        Where another cluster takes the same GPUs at the same moment, others are chosen, if there are any.
-        """
-        for _ in range(GPU_ATTEMPTS - 1):
-            try:
-                return self._create_once(plan, journal=journal, on_progress=on_progress)
-            except GpuTakenError as taken:
-                if taken.details:  # Something that this try made could not be deleted.
-                    raise
-                on_progress(NodeProgress(object=plan.spec.name, step=f"{taken.message}; looking for others"))
-                plan = self._with_gpus(plan)
-        return self._create_once(plan, journal=journal, on_progress=on_progress)
-
     def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+        """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
         networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
@@ -153,27 +138,11 @@ class LocalProvider:
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""
         requests = plan.container_requests(spec, indices, idle_seconds=self._idle_seconds)
-        return self._with_gpus(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
-
-    def grow(
-        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Node]:
-        """Stopped containers of the same names are deleted first, then all containers at once."""
-        cluster = self.cluster(spec.name)
-        stopped = [node.index for node in cluster.nodes if node.state is NodeState.STOPPED] if cluster else []
-        if left := self.shrink(spec.name, sorted({*stopped} & {*indices}), on_progress=on_progress):
-            raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
-        return self.create(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
-
-    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
-        """A container cannot make others."""
+        return self._with_what_is_free(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
         """As containers have printed them."""
         return self._nodes.host_keys(nodes)
-
-    def set_size(self, name: str, nodes: int) -> None:
-        """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -191,6 +160,10 @@ class LocalProvider:
             raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
         port = int(bindings[0]["HostPort"])
         return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
+
+    def close(self) -> None:
+        """End the connections to the engine."""
+        self._client.close()
 
     # --- looking --------------------------------------------------------------------------------------------------
 

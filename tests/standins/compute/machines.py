@@ -45,6 +45,7 @@ class Machines:
         layers: image layers that new machines have on their disks, save in `empty_disks`; default: none, as in the
             cloud.
         driver_seconds: what the installation of a GPU's driver takes.
+        ssh_key: a public key; the machines are not VMs of a cloud, but a user's own, which it opens.
 
     Attributes:
         network: name of the network of all machines.
@@ -63,6 +64,7 @@ class Machines:
         client: Any = None,
         layers: Layers | None = None,
         driver_seconds: float = 0.5,
+        ssh_key: str = "",
     ) -> None:
         import docker
 
@@ -89,6 +91,7 @@ class Machines:
             "METADATA_PORT": str(self._metadata.port),
             "LOOPBACK_PORTS": " ".join(str(port) for port in loopback_ports),
             "DRIVER_SECONDS": f"{driver_seconds:g}",
+            "SSH_KEY": ssh_key,
         }
         self._site = Site(self._client, image, self.network, labels, environment, layers)
 

@@ -1,0 +1,216 @@
+"""One SSH connection to a host, over which its Docker engine is asked and programs are run there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.ssh import openssh
+from hvdcloud.visible import words
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+    from hvdcloud.config.ssh import SshHostConfig
+
+OPEN_SECONDS = 45.0
+"""For a connection, also through another host, until the first command can be run."""
+ANSWER_SECONDS = 60
+"""For which one request to the engine may be silent."""
+COMMAND_SECONDS = 30.0
+RETRY_SECONDS = 20.0
+"""For so long a host that did not answer is not asked again."""
+ENGINE_SOCKET = "/var/run/docker.sock"
+_POLL_SECONDS = 0.02
+_LONGEST_FOLDER = 60
+"""Characters: the path of a socket may have 107, and ssh adds 17 to it while it makes one."""
+_SOCKET_STATE = f"""\
+if [ ! -S {ENGINE_SOCKET} ]; then echo missing
+elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
+else echo denied; fi
+id -un
+"""
+
+
+class Connection:
+    """A host, connected on first use, and again after the connection broke. Safe to use from several threads."""
+
+    def __init__(self, host: SshHostConfig) -> None:
+        self.host = host
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clients: dict[int, DockerClient] = {}
+        self._failed: tuple[float, HvdcloudError] | None = None
+
+    @property
+    def name(self) -> str:
+        """The host's, as the configuration has it."""
+        return self.host.host
+
+    def engine(self, *, silence: int = ANSWER_SECONDS) -> Any:
+        """docker-py's APIClient of the host's engine.
+
+        Args:
+            silence: seconds for which one request may be silent.
+
+        Raises:
+            CredentialsError: the host key is not known or another, or the host or its engine refuses this user.
+            NodeError: the host does not answer, or has no engine.
+        """
+        with self._lock:
+            self._open()
+            if silence not in self._clients:
+                self._clients[silence] = self._connect_engine(silence)
+            return self._clients[silence].api
+
+    def run(self, script: str, *, seconds: float = COMMAND_SECONDS) -> str:
+        """What a script for the host's `sh` prints. Raises as `engine`, and NodeError: it fails or takes too long."""
+        with self._lock:
+            self._open()
+        return self._run(script, seconds)
+
+    def close(self) -> None:
+        """End the connection, also one that is being made; nothing of it is left on either side."""
+        self._closing.set()
+        with self._lock:
+            self._end()
+
+    # --- all below has the lock ---------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._failed is not None and time.monotonic() - self._failed[0] < RETRY_SECONDS:
+            raise self._failed[1]
+        self._end()
+        try:
+            self._connect()
+        except HvdcloudError as error:
+            self._failed = (time.monotonic(), error)
+            self._end()
+            raise
+        self._failed = None
+
+    def _connect(self) -> None:
+        if shutil.which(openssh.PROGRAM) is None:
+            raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
+        self._folder = folder = _private_folder()
+        control = folder / "control"
+        with (folder / "said").open("wb") as said:
+            self._process = subprocess.Popen(
+                openssh.shared_connection(self.host, control),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=_environment(),
+                # Ctrl-C must not cut what is still needed to tidy up. Without a terminal it can ask nothing.
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + OPEN_SECONDS
+        # ssh makes the socket as soon as it has logged in.
+        while not control.exists():
+            if self._closing.is_set():
+                raise NodeError(f"the connection to {self.name} was given up", hint="the same command again")
+            if self._process.poll() is not None:
+                raise openssh.explain(self.host, (folder / "said").read_text(errors="replace"))
+            if time.monotonic() > deadline:
+                raise NodeError(
+                    f"{self.name} did not answer by SSH within {OPEN_SECONDS:.0f} s",
+                    hint=f"{openssh.by_hand(self.host)} shows where it waits",
+                )
+            time.sleep(_POLL_SECONDS)
+        self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
+
+    def _connect_engine(self, silence: int) -> DockerClient:
+        import docker
+        from docker.errors import DockerException
+
+        assert self._folder is not None
+        try:
+            return docker.DockerClient(base_url=f"unix://{self._folder / 'engine'}", timeout=silence)
+        except (DockerException, OSError) as error:
+            raise self._why_no_engine(error) from error
+
+    def _why_no_engine(self, error: Exception) -> HvdcloudError:
+        state, user, *_ = [*self._run(_SOCKET_STATE, COMMAND_SECONDS).split(), "", ""]
+        who = words(user) or "this user"
+        if state == "denied":
+            return CredentialsError(
+                f"{who} may not use the Docker engine of {self.name}: permission denied on {ENGINE_SOCKET}",
+                hint=openssh.by_hand(self.host, f"sudo usermod -aG docker {self.host.user or '$USER'}")
+                + ", then again with a new login",
+            )
+        why = f"{ENGINE_SOCKET} does not exist there" if state == "missing" else words(error)
+        return NodeError(
+            f"no Docker engine answers on {self.name}: {why}",
+            hint=openssh.by_hand(self.host, "sudo systemctl start docker") + " starts it, if it is installed there",
+        )
+
+    def _run(self, script: str, seconds: float) -> str:
+        assert self._folder is not None
+        return self._call(openssh.command(self.host, self._folder / "control", ["sh"]), stdin=script, seconds=seconds)
+
+    def _call(self, argv: Sequence[str], *, seconds: float, stdin: str = "") -> str:
+        try:
+            done = subprocess.run(
+                argv,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                env=_environment(),
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeError(
+                f"{self.name} did not answer within {seconds:.0f} s",
+                hint=f"{openssh.by_hand(self.host)} shows whether it is frozen",
+            ) from None
+        if done.returncode != 0:
+            raise openssh.explain(self.host, done.stderr or f"exit code {done.returncode}")
+        return done.stdout
+
+    def _end(self) -> None:
+        for client in self._clients.values():
+            with contextlib.suppress(OSError):
+                client.close()
+        self._clients = {}
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _private_folder() -> Path:
+    """For the sockets: only this user may look into it."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    short = base if len(base) < _LONGEST_FOLDER and os.access(base, os.W_OK) else "/tmp"
+    return Path(tempfile.mkdtemp(prefix="hvdcloud-", dir=short))
+
+
+def _environment() -> dict[str, str]:
+    """Without a program that asks for passwords in a window."""
+    return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}

@@ -1,0 +1,59 @@
+"""What `hvdcloud doctor` looks at on each host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvdcloud.checks import Check, Finding, failed, fine
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.providers.ssh import images
+from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
+from hvdcloud.providers.ssh.preflight import Examiner
+from hvdcloud.units import counted, size
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.model import ClusterSpec
+    from hvdcloud.config.model import Config
+
+
+def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
+    """One for each host that would have a node."""
+    hosts = Hosts(config.ssh.hosts[: spec.nodes])
+    examiner = Examiner(hosts, share=config.ssh.share, idle_seconds=None)
+
+    def check(host: Host) -> Check:
+        return Check(name=f"host {host.name}", run=lambda: _host(examiner, host, spec))
+
+    return [check(host) for host in hosts.all]
+
+
+def _host(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
+    """Whether it could have its node, and what it has."""
+    try:
+        found = settled(lambda asked: _examined(examiner, asked, spec), host)
+    finally:
+        host.connection.close()
+    if isinstance(found, HvdcloudError):
+        raise found
+    return found
+
+
+def _examined(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
+    image = images.image_here(spec.image) if spec.image and not images.is_at_registry(spec.image) else None
+    if problems := examiner.problems_of(host, spec, image):
+        first, *others = problems
+        details = "\n".join(other.summary for other in others)
+        return failed(first.message, hint=first.hint, error=first.error, details=details)
+    info, facts = host.api.info(), host.facts(ask_gpus=host.config.gpus is not None)
+    parts = [
+        f"Docker {info.get('ServerVersion', '?')}",
+        counted(int(info.get("NCPU", 0)), "core"),
+        f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
+    ]
+    if facts.free_bytes is not None:
+        parts.append(f"{size(facts.free_bytes)} of disk free")
+    parts.append(f"reached by the others at {facts.address}")
+    if facts.gpus is not None:
+        parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus.devices]
+    return fine("; ".join([", ".join(parts[:4]), *parts[4:]]))

@@ -1,0 +1,137 @@
+"""What a host says of itself beside its engine: addresses, ports, GPUs, room on its disk. Pure.
+
+A script for any POSIX shell prints it; nothing is installed there, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node.mesh import tcp
+from hvdcloud.providers.engine import gpus as nvidia
+from hvdcloud.visible import words
+
+GPU_SECONDS = 20
+"""How long nvidia-smi may take."""
+_MARK = "--- hvdcloud "
+_SECTIONS = {
+    "connection": 'echo "$SSH_CONNECTION"',
+    "route": "ip -4 route get 192.0.2.1 2>/dev/null",
+    "ports": "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null",
+    "hook": f"command -v {nvidia.TOOLKIT_HOOK}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Of one host, at one moment.
+
+    Attributes:
+        address: where the other hosts reach it, IPv4; None: it does not know.
+        ports: on which its programs listen.
+        free_bytes: on the disk of its engine; None: it does not say.
+        gpus: None: it was not asked, or has no NVIDIA driver.
+        gpu_problem: why nvidia-smi failed; empty: it did not.
+        hook: whether NVIDIA's container toolkit is there.
+    """
+
+    address: str | None
+    ports: frozenset[int] = frozenset()
+    free_bytes: int | None = None
+    gpus: nvidia.Gpus | None = None
+    gpu_problem: str = ""
+    hook: bool = False
+
+    def found_gpus(self, host: str) -> nvidia.Gpus:
+        """Its GPUs. Raises UsageError: it has no driver.  NodeError: the driver does not answer."""
+        if self.gpus is not None:
+            return self.gpus
+        if self.gpu_problem:
+            message = f"nvidia-smi failed on {host}: {self.gpu_problem}"
+            raise NodeError(message, hint=f"ssh {host} nvidia-smi shows all of it")
+        raise UsageError(
+            f"{host} has no NVIDIA driver (there is no nvidia-smi), so its node gets no GPU", hint=nvidia.CPU_HINT
+        )
+
+
+def script(*, engine_folder: str, ask_gpus: bool) -> str:
+    """What to run on the host.
+
+    Args:
+        engine_folder: where its engine keeps images.
+        ask_gpus: also about its GPUs, which can take seconds.
+    """
+    # Non-interactive logins may lack the folders of root's programs.
+    lines = ["LC_ALL=C PATH=$PATH:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/wsl/lib", "export LC_ALL PATH"]
+    sections = {**_SECTIONS, "disk": f"df -Pk {shlex.quote(engine_folder)} 2>/dev/null"}
+    if ask_gpus:
+        limit = f"timeout -k 1 {GPU_SECONDS}"
+        smi = 'command -v nvidia-smi >/dev/null && { %s %s 2>&1 || echo "failed $?"; }'
+        sections["devices"] = smi % (limit, shlex.join(nvidia.DEVICES_QUERY))
+        sections["processes"] = smi % (limit, shlex.join(nvidia.PROCESSES_QUERY))
+    for name, command in sections.items():
+        lines += [f"echo '{_MARK}{name}'", command]
+    return "\n".join([*lines, "exit 0", ""])
+
+
+def parse(output: str, *, address: str | None) -> Facts:
+    """What the script printed.
+
+    Args:
+        address: the one that the configuration names; None: it names none.
+    """
+    found = _sections(output)
+    devices = nvidia.parse_devices(found.get("devices", ""))
+    failed = bool(found.get("devices", "").strip()) and not devices
+    return Facts(
+        address=address or _address(found),
+        ports=frozenset(each.port for each in tcp.parse(f"\n{found.get('ports', '')}") if each.peer is None),
+        free_bytes=_free(found.get("disk", "")),
+        gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
+        if devices
+        else None,
+        gpu_problem=words(found["devices"]) if failed else "",
+        hook=bool(found.get("hook", "").strip()),
+    )
+
+
+def _sections(output: str) -> Mapping[str, str]:
+    """By name; what a login script printed before the first is left out."""
+    found: dict[str, str] = {}
+    for part in output.split(_MARK)[1:]:
+        name, _, text = part.partition("\n")
+        found[name.strip()] = text
+    return found
+
+
+def _address(found: Mapping[str, str]) -> str | None:
+    """The address at which SSH reached it: the last host on the way did so from the hosts' own network. Where that is
+    none that others could use, the one from which it sends into the world."""
+    connection = found.get("connection", "").split()
+    source = re.search(r"\bsrc (\S+)", found.get("route", ""))
+    candidates = [connection[2] if len(connection) > 2 else "", source[1] if source else ""]
+    return next((each for each in map(_useful, candidates) if each), None)
+
+
+def _useful(text: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        if mapped is None:
+            return None
+        address = mapped
+    return None if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _free(table: str) -> int | None:
+    """The fourth column of df's last line: kB that a user may still write."""
+    fields = table.strip().rpartition("\n")[2].split()
+    return int(fields[3]) * 1024 if len(fields) >= 6 and fields[3].isdecimal() else None

@@ -1,0 +1,102 @@
+"""The hosts of a configuration, which are asked side by side; one that does not answer keeps none of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.ssh import facts, openssh
+from hvdcloud.providers.ssh.connection import Connection
+from hvdcloud.visible import words
+
+if TYPE_CHECKING:
+    from hvdcloud.config.ssh import SshHostConfig
+    from hvdcloud.providers.ssh.facts import Facts
+
+R = TypeVar("R")
+ENGINE_FOLDER = "/var/lib/docker"
+
+
+class Host:
+    """One machine: its engine, and what it says of itself."""
+
+    def __init__(self, config: SshHostConfig) -> None:
+        self.config = config
+        self.connection = Connection(config)
+
+    @property
+    def name(self) -> str:
+        """As the configuration has it."""
+        return self.config.host
+
+    @property
+    def api(self) -> Any:
+        """docker-py's APIClient. Raises as `Connection.engine`."""
+        return self.connection.engine()
+
+    def facts(self, *, ask_gpus: bool = False) -> Facts:
+        """Asked again at each call. Raises NodeError or CredentialsError: it does not answer."""
+        folder = str(self.api.info().get("DockerRootDir") or ENGINE_FOLDER)
+        said = self.connection.run(facts.script(engine_folder=folder, ask_gpus=ask_gpus))
+        return facts.parse(said, address=self.config.address)
+
+    def by_hand(self, remote: str = "") -> str:
+        """What a user types to run a command there."""
+        return openssh.by_hand(self.config, remote)
+
+
+class Hosts:
+    """All of them, in the configuration's order."""
+
+    def __init__(self, configs: Sequence[SshHostConfig]) -> None:
+        self.all = tuple(Host(config) for config in configs)
+        self._by_name = {host.name: host for host in self.all}
+
+    def __getitem__(self, name: str) -> Host:
+        """Raises NodeError: the configuration names no such host."""
+        if name not in self._by_name:
+            raise NodeError(f"{name} is not one of ssh.hosts any more", hint="name it again in hvdcloud.yaml")
+        return self._by_name[name]
+
+    def each(
+        self, call: Callable[[Host], R], hosts: Sequence[Host] | None = None, *, only_reads: bool = False
+    ) -> Mapping[str, R | HvdcloudError]:
+        """`call` for every host, or for these, at once; an error takes its result's place.
+
+        Args:
+            only_reads: when the user interrupts, calls are left to themselves.
+        """
+        asked = self.all if hosts is None else hosts
+        results = side_by_side(lambda host: settled(call, host), asked, only_reads=only_reads)
+        return {host.name: result for host, result in zip(asked, results, strict=True)}
+
+    def close(self) -> None:
+        """End all connections."""
+        side_by_side(lambda host: host.connection.close(), self.all)
+
+
+def settled(call: Callable[[Host], R], host: Host) -> R | HvdcloudError:
+    """What the call returns, or an error of this host's."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        return call(host)
+    except HvdcloudError as error:
+        return error
+    except APIError as error:
+        said = words(error.explanation or error)
+        kind = CapacityError if "no space left on device" in said.lower() else NodeError
+        return kind(f"the Docker engine of {host.name} refused: {said}", hint=f"{host.by_hand('docker info')} shows it")
+    except (RequestException, HTTPError, DockerException, OSError) as error:
+        return NodeError(
+            f"the connection to {host.name} was lost: {words(error)}", hint=f"{host.by_hand()} shows whether it is up"
+        )
+
+
+def errors_in(results: Mapping[str, object]) -> Mapping[str, HvdcloudError]:
+    """The hosts whose call failed."""
+    return {name: result for name, result in results.items() if isinstance(result, HvdcloudError)}

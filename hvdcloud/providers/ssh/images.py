@@ -1,0 +1,80 @@
+"""The image on the hosts: pulled by its digest from a registry, or sent from this machine's engine over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from hvdcloud import engine
+from hvdcloud.cluster.model import LABEL_OWNER
+from hvdcloud.errors import ImageError, first_of
+from hvdcloud.image.engine_stream import BuildEvent, follow_pull, inspected
+from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, SendProgress, send_image
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
+from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
+from hvdcloud.units import size
+
+
+def is_at_registry(image: str) -> bool:
+    """Whether the hosts pull it; else it is on this machine's engine."""
+    return "@" in image
+
+
+def image_here(image: str) -> dict[str, Any] | None:
+    """What this machine's engine says of it; None: it does not have it. Raises NodeError: there is no engine here."""
+    with contextlib.closing(engine.connect()) as client:
+        return inspected(client.api, image)
+
+
+def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, owner: str, on_progress: OnProgress) -> None:
+    """Have every chosen host have the image; only what it lacks is moved, to all at once.
+
+    Raises:
+        ImageError: it does not exist, or an engine or a registry refuses.
+        NodeError: a connection was lost; what has arrived there stays, and the next time the rest is sent.
+        CapacityError: a host's disk is full.
+    """
+    if is_at_registry(image):
+        _pull(image, hosts, chosen, on_progress=on_progress)
+        return
+
+    def show(sent: SendProgress) -> None:
+        done = bool(sent.total) and sent.done >= sent.total
+        step = f"{sent.step}: {size(sent.done)} of {size(sent.total)}" if sent.total and not done else sent.step
+        percent = None if not sent.total or done else 100 * sent.done // sent.total
+        stage = Stage.DONE if sent.step == "has the image" else Stage.WORKING
+        on_progress(NodeProgress(object=sent.host, step=step, percent=percent, stage=stage))
+
+    found = hosts.each(lambda host: host.connection.engine(silence=SILENCE_SECONDS), chosen)
+    if errors := errors_in(found):
+        raise first_of([*errors.values()])
+    with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as here:
+        send_image(image, source=here.api, targets=found, on_progress=show, labels={LABEL_OWNER: owner})
+
+
+def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnProgress) -> None:
+    from docker.utils import parse_repository_tag
+
+    credentials = registry.auth_config(registry.host_of(image))
+
+    def pull(host: Host) -> None:
+        api = host.connection.engine(silence=SILENCE_SECONDS)
+        if inspected(api, image) is not None:
+            return
+        on_progress(NodeProgress(object=host.name, step="pulling the image"))
+
+        def show(event: BuildEvent) -> None:
+            on_progress(NodeProgress(object=host.name, step=f"pulling the image: {event.text}"))
+
+        repository, digest = parse_repository_tag(image)
+        items = api.pull(repository, tag=digest, stream=True, decode=True, auth_config=credentials)
+        try:
+            follow_pull(items, reference=image, progress=show)
+        except ImageError as error:
+            raise ImageError(f"{host.name}: {error.message}", hint=error.hint, details=error.details) from error
+        on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
+
+    if errors := errors_in(hosts.each(pull, chosen)):
+        raise first_of([*errors.values()])

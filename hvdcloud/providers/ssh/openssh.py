@@ -1,0 +1,126 @@
+"""OpenSSH's command lines for a host, and what its errors mean. Pure.
+
+It is the system's own program, so that ~/.ssh/config, agents, jump hosts and known_hosts count as the user has them.
+What follows is stricter than any configuration: a host key that is not known is an error, nothing is asked, and
+neither the agent nor a display is forwarded.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
+from hvdcloud.visible import log_of, words
+
+if TYPE_CHECKING:
+    from hvdcloud.config.ssh import SshHostConfig
+
+PROGRAM = "ssh"
+CONNECT_SECONDS = 10
+"""For the TCP connection to a host, and once more for each host that it is reached through."""
+_STRICT = ("BatchMode=yes", "StrictHostKeyChecking=yes")
+_OPTIONS = (
+    *_STRICT,
+    f"ConnectTimeout={CONNECT_SECONDS}",
+    # A host that freezes or loses its network closes no connection.
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=3",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    # The user's own forwardings to this host would meet those of another session of theirs.
+    "ClearAllForwardings=yes",
+    "ControlPersist=no",
+    # Without the banner; errors are said.
+    "LogLevel=ERROR",
+)
+_UNKNOWN_KEY = re.compile(r"No \S+ host key is known for (\[?[\w.:-]+\]?(?::\d+)?)")
+_UNRESOLVED = "Could not resolve hostname"
+
+
+def options(host: SshHostConfig, *, control: Path | None = None) -> list[str]:
+    """The words between `ssh` and the host.
+
+    Args:
+        control: the socket of a connection to it that others use; None: this one is its own.
+    """
+    found = [f"-o{option}" for option in _OPTIONS]
+    found += [f"-oControlPath={control or 'none'}"]
+    if host.user:
+        found += ["-l", host.user]
+    if host.port:
+        found += ["-p", str(host.port)]
+    if host.jump:
+        # Not -J: ssh would give these options to the last host alone.
+        strict = " ".join(f"-o{option}" for option in (*_STRICT, f"ConnectTimeout={CONNECT_SECONDS}"))
+        found += [f"-oProxyCommand={PROGRAM} {strict} -W [%h]:%p ssh://{host.jump}"]
+    return found
+
+
+def shared_connection(host: SshHostConfig, control: Path) -> list[str]:
+    """What connects to the host, and stays until its standard input ends: whatever kills this process ends it too."""
+    return [PROGRAM, "-T", "-oControlMaster=yes", *options(host, control=control), "--", host.host, "exec cat"]
+
+
+def command(host: SshHostConfig, control: Path, remote: Sequence[str]) -> list[str]:
+    """What runs a program on the host, over the shared connection."""
+    return [PROGRAM, "-T", *options(host, control=control), "--", host.host, shlex.join(remote)]
+
+
+def forward(control: Path, *, local: Path, remote: str) -> list[str]:
+    """What has a shared connection lead a Unix socket of this machine to one of the host."""
+    # Without the user's configuration, whose own forwardings would be asked for as well.
+    return [PROGRAM, "-F", "none", "-S", str(control), "-O", "forward", "-L", f"{local}:{remote}", "host"]
+
+
+def proxy_command(host: SshHostConfig, port: int) -> str:
+    """The line whose standard input and output are a connection to a port of the host's loopback interface."""
+    return shlex.join([PROGRAM, *options(host), "-W", f"127.0.0.1:{port}", "--", host.host])
+
+
+def by_hand(host: SshHostConfig, remote: str = "") -> str:
+    """What a user types for the same."""
+    words = [PROGRAM]
+    words += ["-J", host.jump] if host.jump else []
+    words += ["-p", str(host.port)] if host.port else []
+    words.append(f"{host.user}@{host.host}" if host.user else host.host)
+    return f"{shlex.join(words)}{f' {remote}' if remote else ''}"
+
+
+def explain(host: SshHostConfig, said: str) -> HvdcloudError:
+    """Why a connection failed, by what ssh wrote; it has one exit code for all of its own errors."""
+    name, typed = host.host, by_hand(host)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = words(lines[-1]) if lines else "ssh says nothing"
+    details = log_of("ssh", "\n".join(lines)) if len(lines) > 1 else ""
+    if "HOST IDENTIFICATION HAS CHANGED" in said:
+        return CredentialsError(
+            f"{name} has another host key than the one in known_hosts; nothing was sent",
+            hint=f"if it was installed again, {typed} says which line of known_hosts is old",
+            details=details,
+        )
+    if "Host key verification failed" in said:
+        found = _UNKNOWN_KEY.search(said)
+        other = found[1] if found is not None else name
+        first = typed if other.strip("[]").partition("]")[0] == name or not host.jump else f"{PROGRAM} {host.jump}"
+        which = name if first == typed else f"{other}, through which {name} is reached,"
+        return CredentialsError(
+            f"the host key of {which} is not known on this machine; nothing was sent",
+            hint=f"{first} shows it and asks; compare it with the machine's, accept it, then try again",
+        )
+    if "Permission denied" in said or "Too many authentication failures" in said:
+        return CredentialsError(
+            f"{name} refuses this user's keys: {last}",
+            hint=f"{typed} has to work without a question: ssh-add loads a key, ssh-copy-id installs it there",
+            details=details,
+        )
+    if _UNRESOLVED in said:
+        return NodeError(f"{name} cannot be found: {last}", hint="check ssh.hosts and ~/.ssh/config", details=details)
+    return NodeError(
+        f"{name} cannot be reached by SSH: {last}", hint=f"{typed} shows whether it is up", details=details
+    )

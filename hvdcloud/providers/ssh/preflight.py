@@ -1,0 +1,193 @@
+"""What each host is asked before a node is made there: whether that is possible, and with which port and GPUs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError, first_of
+from hvdcloud.image.engine_stream import inspected
+from hvdcloud.providers.base import Problem
+from hvdcloud.providers.engine.gpu_lock import assign_gpus
+from hvdcloud.providers.engine.gpus import GpuShare, Wish
+from hvdcloud.providers.engine.nodes import OURS, EngineNodes
+from hvdcloud.providers.engine.requests import with_gpus
+from hvdcloud.providers.ssh import images
+from hvdcloud.providers.ssh.facts import Facts
+from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
+from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request, taken_ports
+from hvdcloud.units import size
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What an image calls the processor that an engine and uname call so."""
+BUCKET_HINT = "checkpoints.bucket: gs://BUCKET/PREFIX in hvdcloud.yaml, or --bucket"
+
+
+class Examiner:
+    """Asks hosts, and plans what they are asked for."""
+
+    def __init__(self, hosts: Hosts, *, share: bool, idle_seconds: float | None) -> None:
+        self._hosts = hosts
+        self._share = share
+        self._idle_seconds = idle_seconds
+
+    def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
+        """Why the first `spec.nodes` hosts cannot have their nodes; all of it."""
+        found = [] if spec.bucket.startswith("gs://") else [_no_bucket(spec)]
+        image: dict[str, Any] | None = None
+        if not images.is_at_registry(spec.image):
+            image = images.image_here(spec.image)
+            if image is None:
+                message = f"image {spec.image} is not on this machine's engine"
+                found.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
+        chosen = self._hosts.all[: spec.nodes]
+        results = self._hosts.each(
+            lambda host: self.problems_of(host, spec, image, node=host in chosen), only_reads=True
+        )
+        for host, result in zip(self._hosts.all, results.values(), strict=True):
+            if not isinstance(result, HvdcloudError):
+                found += result
+            elif host in chosen:
+                # Of the others it only matters whether they have a cluster of this name.
+                found.append(Problem.of(result))
+        return [*found, *self._same_machine(chosen, results)]
+
+    def problems_of(
+        self, host: Host, spec: ClusterSpec, image: Mapping[str, Any] | None, *, node: bool = True
+    ) -> Sequence[Problem]:
+        """Why this host cannot have a node; `image`: as this machine's engine describes it, if it has it.
+
+        Args:
+            node: it will have one; else only names are looked at.
+        """
+        nodes = EngineNodes(host.api, provider="ssh")
+        found = [
+            replace(problem, message=f"{host.name}: {problem.message}")
+            for problem in nodes.names_taken(spec, range(spec.nodes))
+        ]
+        if not node:
+            return found
+        info = host.api.info()
+        found += [Problem.of(error) for error in _unfit(host, info, image)]
+        facts = host.facts(ask_gpus=host.config.gpus is not None)
+        if facts.address is None:
+            found.append(Problem.of(_no_address(host)))
+        if image is not None and (error := _no_room(host, spec.image, image, facts)):
+            found.append(Problem.of(error))
+        try:
+            self.gpus(host, facts)
+        except HvdcloudError as error:
+            found.append(Problem.of(error))
+        return found
+
+    def _same_machine(self, chosen: Sequence[Host], results: Mapping[str, object]) -> Sequence[Problem]:
+        """Two names of one machine, by its engine's id."""
+        reached = [host for host in chosen if not isinstance(results[host.name], HvdcloudError)]
+        ids = self._hosts.each(lambda host: str(host.api.info().get("ID", "")), reached, only_reads=True)
+        first: dict[str, str] = {}
+        found = []
+        for name, engine_id in ids.items():
+            if not isinstance(engine_id, str) or not engine_id:
+                continue
+            if engine_id in first:
+                message = f"{first[engine_id]} and {name} in ssh.hosts are the same machine"
+                found.append(Problem(message=message, hint=f"take {name} out, or use fewer --nodes"))
+            first.setdefault(engine_id, name)
+        return found
+
+    def requests(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Sequence[HostRequest]:
+        """What is asked for to make these nodes on these hosts, as things are now.
+
+        Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
+        """
+        index = {host.name: number for number, host in placed.items()}
+        found = self._hosts.each(
+            lambda host: self._request(spec, index[host.name], host), [*placed.values()], only_reads=True
+        )
+        if errors := errors_in(found):
+            raise first_of([*errors.values()])
+        return [request for request in found.values() if isinstance(request, HostRequest)]
+
+    def _request(self, spec: ClusterSpec, index: int, host: Host) -> HostRequest:
+        facts = host.facts(ask_gpus=host.config.gpus is not None)
+        if facts.address is None:
+            raise _no_address(host)
+        ours = [each["Labels"] or {} for each in host.api.containers(all=True, filters={"label": OURS})]
+        request = node_request(
+            spec,
+            index,
+            host=host.name,
+            address=facts.address,
+            port=choose_port(spec, index, taken_ports(facts.ports, ours), host=host.name),
+            idle_seconds=self._idle_seconds,
+        )
+        share = self.gpus(host, facts).get(0)
+        made = request if share is None else with_gpus(request, {index: share})
+        assert isinstance(made, HostRequest)
+        return made
+
+    def gpus(self, host: Host, facts: Facts) -> Mapping[int, GpuShare]:
+        """What the host's node gets, as node 0 of one; empty: it gets none. Raises as `assign_gpus`."""
+        if host.config.gpus is None:
+            return {}
+        return assign_gpus(
+            host.api,
+            facts.found_gpus(host.name),
+            Wish(count=host.config.gpus, share=self._share),
+            nodes=1,
+            indices=[0],
+            hook=facts.hook,
+            place=host.name,
+        )
+
+
+def _unfit(host: Host, info: Mapping[str, Any], image: Mapping[str, Any] | None) -> Sequence[HvdcloudError]:
+    """Why the host's engine cannot run a node of this image."""
+    found: list[HvdcloudError] = []
+    if any("rootless" in str(option) for option in info.get("SecurityOptions") or []):
+        found.append(
+            NodeError(
+                f"the Docker engine of {host.name} is rootless, and its containers are not in the host's network",
+                hint="let the system's engine run there, and this user use it: sudo usermod -aG docker USER",
+            )
+        )
+    there = str(info.get("Architecture", ""))
+    there = ARCHITECTURES.get(there, there)
+    wanted = str((image or {}).get("Architecture") or ARCHITECTURES.get(platform.machine(), platform.machine()))
+    if there and there != wanted:
+        found.append(
+            UsageError(
+                f"{host.name} is {there}, and the image is for {wanted}",
+                hint=f"take {host.name} out of ssh.hosts; or run hvdcloud on a machine that is {there}",
+            )
+        )
+    return found
+
+
+def _no_room(host: Host, name: str, image: Mapping[str, Any], facts: Facts) -> HvdcloudError | None:
+    """Too little disk for an image that the host does not have; how much of it is there already is not counted."""
+    if facts.free_bytes is None or facts.free_bytes >= int(image.get("Size") or 0):
+        return None
+    found = inspected(host.api, name)
+    if found is not None and found["Id"] == image["Id"]:
+        return None
+    return CapacityError(
+        f"the disk of {host.name}'s Docker engine has {size(facts.free_bytes)} free, and the image may need "
+        f"{size(int(image['Size']))}",
+        hint=f"{host.by_hand('docker system df')} shows what uses it",
+    )
+
+
+def _no_address(host: Host) -> HvdcloudError:
+    return UsageError(
+        f"{host.name} does not say at which IPv4 address other hosts reach it",
+        hint=f"name it: ssh.hosts: {{host: {host.name}, address: …}}",
+    )
+
+
+def _no_bucket(spec: ClusterSpec) -> Problem:
+    message = f"checkpoints go to {spec.bucket}, a folder of this machine, which the hosts do not have"
+    return Problem(message=message, hint=BUCKET_HINT)

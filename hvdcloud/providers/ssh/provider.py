@@ -1,0 +1,334 @@
+"""Nodes as containers on machines that the user reaches by SSH: one on each, with the machine's own network.
+
+The laptop reaches a node's sshd through the host's, at 127.0.0.1 there; the nodes reach each other at their hosts'
+addresses. Port and address are labels of the container, so that any laptop knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.cluster.model import (
+    LABEL_CLUSTER,
+    Cluster,
+    ClusterObject,
+    ClusterSpec,
+    Leftover,
+    Node,
+    NodeState,
+    ObjectKind,
+    Plan,
+)
+from hvdcloud.errors import CapacityError, HvdcloudError, first_of
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import (
+    Listing,
+    NodeBucket,
+    OnProgress,
+    Problem,
+    UnseenError,
+    ignore_progress,
+)
+from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.containers import MadeContainer, Maker
+from hvdcloud.providers.engine.gpu_lock import claim
+from hvdcloud.providers.engine.gpus import LABEL_PORT
+from hvdcloud.providers.engine.nodes import EngineNodes
+from hvdcloud.providers.engine.provider import EngineProvider
+from hvdcloud.providers.engine.view import EngineObjects
+from hvdcloud.providers.ssh import images, openssh
+from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
+from hvdcloud.providers.ssh.preflight import Examiner
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.journal import Journal
+    from hvdcloud.config.ssh import SshMachinesConfig
+
+_HOST = "hvdcloud-host"
+"""Where a container was listed, in what an engine says of it."""
+
+
+class SshProvider(EngineProvider):
+    """Containers on the engines of several hosts."""
+
+    name = "ssh"
+    ready_seconds = 180.0
+
+    def __init__(
+        self, config: SshMachinesConfig, *, idle_seconds: float | None = None, refusal: Problem | None = None
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+            refusal: why the configuration alone rules nodes out.
+        """
+        self._hosts = Hosts(config.hosts)
+        self._share = config.share
+        self._examiner = Examiner(self._hosts, share=config.share, idle_seconds=idle_seconds)
+        self._refusal = refusal
+
+    def close(self) -> None:
+        """End the connections to all hosts."""
+        self._hosts.close()
+
+    # --- planning -------------------------------------------------------------------------------------------------
+
+    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
+        """What is wrong with each host, all at once: it is down, its key unknown, no engine, no right, and so on."""
+        problems = [] if self._refusal is None else [self._refusal]
+        return [*problems, *self._examiner.problems(spec)]
+
+    def plan(self, spec: ClusterSpec) -> Plan:
+        """A container for each node, on the first hosts. Running them costs nothing.
+
+        Raises:
+            HvdcloudError: a host does not answer, or cannot give its node the GPUs that it should.
+        """
+        return self._planned(spec, {index: self._hosts.all[index] for index in range(spec.nodes)})
+
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        """More containers, each on the host of its number, or on another one without a node of the cluster.
+
+        Raises:
+            CapacityError: there are not as many hosts. Else as `plan`.
+        """
+        cluster = self.cluster(spec.name)
+        stay = [node for node in cluster.nodes if node.index not in indices] if cluster else []
+        return self._planned(spec, self._place(spec, indices, used={node.host for node in stay}))
+
+    def _place(self, spec: ClusterSpec, indices: Sequence[int], *, used: set[str]) -> Mapping[int, Host]:
+        free = [host for host in self._hosts.all if host.name not in used]
+        if len(free) < len(indices):
+            raise CapacityError(
+                f"ssh.hosts names {len(self._hosts.all)} hosts, too few for {spec.nodes} nodes of {spec.name}",
+                hint="name more hosts in hvdcloud.yaml: each has one node",
+            )
+        placed = {
+            index: host
+            for index in indices
+            if index < len(self._hosts.all) and (host := self._hosts.all[index]) in free
+        }
+        rest = [host for host in free if host not in placed.values()]
+        return {**placed, **dict(zip([index for index in indices if index not in placed], rest, strict=False))}
+
+    def _planned(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Plan:
+        requests = self._examiner.requests(spec, placed)
+        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+
+    def _with_what_is_free(self, planned: Plan) -> Plan:
+        placed = {_index(request): self._hosts[request.host] for request in _host_requests(planned)}
+        return self._planned(planned.spec, placed)
+
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
+        """As this machine sees it."""
+        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
+
+    # --- creating -------------------------------------------------------------------------------------------------
+
+    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+        """The image on all hosts, then the containers of all, then all are started."""
+        spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
+        chosen = [self._hosts[name] for name in requests]
+        images.bring(spec.image, self._hosts, chosen, owner=spec.owner, on_progress=on_progress)
+        makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
+        made: dict[str, MadeContainer] = {}
+
+        def create(host: Host) -> None:
+            made[host.name] = makers[host.name].create(requests[host.name])
+
+        def claim_all(host: Host) -> None:
+            claim(host.api, [made[host.name].id], share=self._share)
+
+        def start(host: Host) -> None:
+            makers[host.name].start(made[host.name])
+
+        objects = [request.object for request in requests.values()]
+        journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
+        try:
+            # Who wants GPUs on two hosts has created on both before it claims on one (gpu_lock.py).
+            for step in (create, claim_all, start):
+                if errors := errors_in(self._hosts.each(step, chosen)):
+                    raise first_of([*errors.values()])
+        except BaseException as error:
+            # Only what this call made: a cluster of the same name that another user made meanwhile stays.
+            undone = self._hosts.each(lambda host: makers[host.name].undo(), chosen)
+            left = [f"{name}: {each}" for name, lines in undone.items() for each in _lines(lines)]
+            if isinstance(error, HvdcloudError):
+                error.add_details(*left)
+            raise
+        ids = {each.id for each in made.values()}
+        cluster = self.cluster(spec.name)
+        return [node for node in cluster.nodes if node.id in ids] if cluster else []
+
+    def wait_ready(
+        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Node]:
+        """Follow every container's output until its node program says that sshd answers."""
+        engines = {node.name: self._engine_nodes(self._hosts[node.host]) for node in nodes}
+
+        def wait(node: Node) -> Node:
+            (ready,) = engines[node.name].wait_ready(
+                [node], deadline=deadline, on_progress=on_progress, with_address=_ready
+            )
+            return ready
+
+        def stop_all() -> None:
+            for each in engines.values():
+                each.stop_waiting()
+
+        return side_by_side(wait, nodes, on_abort=stop_all)
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def cluster(self, name: str) -> Cluster | None:
+        """From the labels of the containers on all hosts.
+
+        Raises:
+            UnseenError: none was found, but not every host answered.
+            HvdcloudError: no host answered.
+        """
+        found, errors = self._clusters(f"{LABEL_CLUSTER}={name}")
+        if found:
+            return found[0]
+        if errors:
+            raise UnseenError(
+                f"{_unseen_text(errors)}; a node of {name} may be there",
+                hint="hvdcloud doctor shows each host; take one that is gone for good out of ssh.hosts",
+                details="\n".join(error.message for error in errors.values()),
+            )
+        return None
+
+    def list(self) -> Listing:
+        """Every cluster on these hosts. Raises HvdcloudError: no host answered."""
+        found, errors = self._clusters()
+        return Listing(clusters=tuple(found), unseen=_unseen(errors))
+
+    def _clusters(self, *labels: str) -> tuple[Sequence[Cluster], Mapping[str, HvdcloudError]]:
+        """The clusters with these labels, and the hosts that did not answer."""
+        results = self._hosts.each(lambda host: _objects(host, *labels), only_reads=True)
+        errors = errors_in(results)
+        if len(errors) == len(results):
+            raise first_of([*errors.values()])
+        seen = [result for result in results.values() if isinstance(result, EngineObjects)]
+        merged, replaced = _newest([container for each in seen for container in each.containers])
+        others = tuple(other for each in seen for other in each.others)
+        objects = EngineObjects(containers=tuple(merged), others=(*others, *replaced))
+        found = view.describe_clusters(objects, provider=self.name, describe=self._node)
+        return [replace(each, unseen=_unseen(errors)) for each in found], errors
+
+    def _node(self, container: dict[str, Any]) -> Node:
+        """A node whose sshd listens on its host's loopback interface, and at the address for the others."""
+        host, labels = self._hosts[container[_HOST]], container["Labels"]
+        port = int(labels[LABEL_PORT]) if labels.get(LABEL_PORT, "").isdecimal() else 0
+        return replace(
+            view.node_of(container),
+            address=None,
+            port=port,
+            internal_address=labels.get(LABEL_ADDRESS),
+            internal_port=port,
+            host=host.name,
+            proxy_command=openssh.proxy_command(host.config, port),
+        )
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """As containers have printed them."""
+        found: dict[str, str] = {}
+        for host in {node.host for node in nodes}:
+            found |= self._engine_nodes(self._hosts[host]).host_keys([node for node in nodes if node.host == host])
+        return found
+
+    def console(self, node: Node) -> str:
+        """The container's output."""
+        return self._engine_nodes(self._hosts[node.host]).console(node)
+
+    def _engine_nodes(self, host: Host) -> EngineNodes:
+        return EngineNodes(host.api, provider=self.name, by_hand=host.by_hand)
+
+    # --- deleting -------------------------------------------------------------------------------------------------
+
+    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
+        """Delete all of it on every host; listed again until nothing is found or a minute is over.
+
+        A host that does not answer is a leftover, unless all of the cluster's nodes were found on others.
+        """
+        return self._destroy(name, None, on_progress=on_progress)
+
+    def shrink(
+        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Leftover]:
+        """Delete their containers, and look for them again until nothing is found."""
+        return self._destroy(name, {*indices}, on_progress=on_progress) if indices else []
+
+    def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
+        found = next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")[0]), None)
+        wanted = set(range(found.expected_nodes)) if indices is None and found else indices or set()
+        everywhere = found is not None and wanted <= {node.index for node in found.nodes}
+        destroy: Callable[[Host], Sequence[Leftover]] = lambda host: self._engine_nodes(host).destroy(  # noqa: E731
+            name, on_progress=on_progress, indices=indices
+        )
+        left: list[Leftover] = []
+        for host, result in self._hosts.each(destroy).items():
+            if not isinstance(result, HvdcloudError):
+                left += [replace(each, object=f"{each.object} on {host}") for each in result]
+            elif not everywhere or any(node.host == host for node in (found.nodes if found else ())):
+                what = f"host {host}, which may have a node of {name}"
+                left.append(Leftover(object=what, reason=result.message, delete_with=f"hvdcloud down --name {name}"))
+        return left
+
+
+def _objects(host: Host, *labels: str) -> EngineObjects:
+    found = EngineNodes(host.api, provider="").objects(*labels)
+    return replace(found, containers=tuple({**each, _HOST: host.name} for each in found.containers))
+
+
+def _newest(
+    containers: Sequence[dict[str, Any]],
+) -> tuple[Sequence[dict[str, Any]], Sequence[tuple[ClusterObject, dict[str, str]]]]:
+    """One container for each node, and what is left of earlier ones: of a host that was lost and came back."""
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    older: list[dict[str, Any]] = []
+
+    def rank(container: dict[str, Any]) -> tuple[bool, int]:
+        return container["State"] in ("running", "paused"), int(container.get("Created", 0))
+
+    for container in sorted(containers, key=rank):
+        key = (container["Labels"].get(LABEL_CLUSTER, ""), view.index_of(container))
+        if key in best:
+            older.append(best[key])
+        best[key] = container
+    return [*best.values()], [
+        (
+            ClusterObject(ObjectKind.CONTAINER, f"{each['Names'][0].removeprefix('/')} on {each[_HOST]}"),
+            each["Labels"],
+        )
+        for each in older
+    ]
+
+
+def _ready(node: Node, host_key: str) -> Node:
+    return replace(node, state=NodeState.RUNNING, host_key=host_key)
+
+
+def _index(request: HostRequest) -> int:
+    return view.index_of({"Labels": request.body["labels"]})
+
+
+def _host_requests(plan: Plan) -> Sequence[HostRequest]:
+    return [request for request in plan.requests if isinstance(request, HostRequest)]
+
+
+def _lines(undone: Sequence[str] | HvdcloudError) -> Sequence[str]:
+    return [undone.message] if isinstance(undone, HvdcloudError) else undone
+
+
+def _unseen(errors: Mapping[str, HvdcloudError]) -> tuple[str, ...]:
+    return tuple(f"host {name}" for name in errors)
+
+
+def _unseen_text(errors: Mapping[str, HvdcloudError]) -> str:
+    first, *others = errors.values()
+    return f"{first.message}; and {len(others)} more did not answer" if others else first.message

@@ -1,0 +1,82 @@
+"""What the hosts' engines are asked for to make a cluster. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from hvdcloud.cluster.model import ClusterSpec, Request
+from hvdcloud.errors import CapacityError
+from hvdcloud.providers.engine.gpus import LABEL_PORT
+from hvdcloud.providers.engine.requests import container_request
+
+LABEL_ADDRESS = "hvdcloud-address"
+"""On a container: its host's address, at which the other nodes reach it."""
+FIRST_PORT, PORTS = 20000, 12768
+"""Ports for the nodes' sshds: below those that Linux gives to outgoing connections (32768 and up)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRequest(Request):
+    """A request to the engine of one host."""
+
+    host: str
+    """Its name in the configuration."""
+
+
+def choose_port(spec: ClusterSpec, index: int, taken: Collection[int], *, host: str) -> int:
+    """Where the sshd of this node listens; the same for the same cluster, as long as it is free.
+
+    Args:
+        taken: ports of the host that a program listens on or another node has.
+
+    Raises:
+        CapacityError: none is free.
+    """
+    digest = hashlib.sha256(f"{spec.id} {spec.node_name(index)}".encode()).digest()
+    start = int.from_bytes(digest[:4], "big") % PORTS
+    for step in range(PORTS):
+        port = FIRST_PORT + (start + step) % PORTS
+        if port not in taken:
+            return port
+    last = FIRST_PORT + PORTS - 1
+    raise CapacityError(f"no port from {FIRST_PORT} to {last} is free on {host}", hint="end what listens there")
+
+
+def node_request(
+    spec: ClusterSpec,
+    index: int,
+    *,
+    host: str,
+    address: str,
+    port: int,
+    idle_seconds: float | None,
+) -> HostRequest:
+    """For the node of a host.
+
+    Args:
+        address: the host's, at which the other nodes reach it.
+        port: where its sshd listens, there and at 127.0.0.1.
+        idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
+    """
+    limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
+    made = container_request(
+        spec,
+        index,
+        # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
+        network="host",
+        environment={"HVDCLOUD_SSH_PORT": str(port), "HVDCLOUD_SSH_ADDRESS": address, **limit},
+        mounts={},
+        more={},
+    )
+    labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
+    return HostRequest(
+        object=f"{made.object} on {host}", method=made.method, body={**made.body, "labels": labels}, host=host
+    )
+
+
+def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
+    """The ports of a host that no new node may have: `labels` are those of its containers of ours."""
+    ours = (each.get(LABEL_PORT, "") for each in labels)
+    return {*listening, *(int(port) for port in ours if port.isdecimal())}

@@ -1,0 +1,188 @@
+"""Machines of a user's that are reached by SSH: the emulator's, each with an engine and an sshd of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.remote.keys import KeyPair, new_key_pair, write_key_pair
+from tests.standins.compute.backing import Instance
+from tests.standins.compute.machines import Machines, shared_layers
+from tests.standins.compute.machines_layers import Layers
+from tests.support.harness import until
+from tests.support.machines_lab import Records, instance_resource
+
+_BOOT_SECONDS = 60
+_CONFIG = """\
+Host *
+    User root
+    IdentityFile {key}
+    IdentitiesOnly yes
+    IdentityAgent none
+    UserKnownHostsFile {known_hosts}
+    GlobalKnownHostsFile none
+"""
+
+
+@dataclass
+class SshHost:
+    """One machine.
+
+    Attributes:
+        name: as ~/.ssh/config has it.
+        container: the machine itself, at this machine's engine.
+        instance: what it was booted from.
+    """
+
+    name: str
+    address: str
+    container: Any
+    instance: Instance
+
+    def run(self, *command: str) -> str:
+        """What a command prints that root runs there; fails the test if it fails."""
+        code, output = self.container.exec_run(list(command))
+        text = str(output.decode(errors="replace"))
+        assert code == 0, f"{command} on {self.name}: {text}"
+        return text
+
+    def containers(self, *filters: str) -> list[str]:
+        """`docker ps` there, names only, stopped ones too."""
+        words = [word for each in filters for word in ("--filter", each)]
+        return self.run("docker", "ps", "-a", "--format", "{{.Names}}", *words).split()
+
+    def docker(self, *words: str) -> str:
+        """`docker` there."""
+        return self.run("docker", *words)
+
+
+@dataclass
+class SshHosts:
+    """All of them, and the folder of a user who reaches them.
+
+    Attributes:
+        path: for the environment's PATH: `ssh` there has this user's configuration and known_hosts.
+        gateway: this machine's address as they see it.
+    """
+
+    machines: Machines
+    folder: Path
+    key: KeyPair
+    engine: Any
+    hosts: list[SshHost] = field(default_factory=list)
+    records: Records = field(default_factory=Records)
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    @property
+    def gateway(self) -> str:
+        return self.machines.gateway
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config"
+
+    def __getitem__(self, name: str) -> SshHost:
+        return next(host for host in self.hosts if host.name == name)
+
+    def boot(self, *names: str) -> Sequence[SshHost]:
+        """Start machines, and wait until they can be reached; known_hosts has their keys then."""
+        first = len(self.hosts)
+        for number, name in enumerate(names, start=first):
+            instance = instance_resource(name, {"enable-guest-attributes": "TRUE"}, number=number)
+            self.machines.address(instance)
+            self.records.instances[name] = instance
+            self.machines.start(instance, self.records)
+        for name in names:
+            until(
+                lambda name=name: "SSH is up" in self.records.console[name],  # type: ignore[misc]
+                seconds=_BOOT_SECONDS,
+                what=f"{name} to be up",
+            )
+            instance = self.records.instances[name]
+            address = self.machines.address(instance)[0]
+            container = self.engine.containers.get(f"{self.machines.network}-{self.records.zone}-{name}")
+            self.hosts.append(SshHost(name=name, address=address, container=container, instance=instance))
+        self.write_files()
+        return self.hosts[first:]
+
+    def write_files(self) -> None:
+        """~/.ssh/config and known_hosts of the user."""
+        known, blocks = [], []
+        for host in self.hosts:
+            key = " ".join(host.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
+            known.append(f"{host.name},{host.address} {key}\n")
+            blocks.append(f"Host {host.name}\n    HostName {host.address}\n    HostKeyAlias {host.name}\n")
+        self.known_hosts.write_text("".join(known))
+        common = _CONFIG.format(key=self.folder / "id_ed25519", known_hosts=self.known_hosts)
+        self.config.write_text("".join([*blocks, common]))
+
+    def left(self, cluster: str = "") -> list[str]:
+        """What is left of a cluster on the hosts; of any, where none is named."""
+        label = f"label=hvdcloud-cluster={cluster}" if cluster else "label=managed-by=hvdcloud"
+        return [f"{name} on {host.name}" for host in self.hosts for name in host.containers(label)]
+
+
+@contextmanager
+def ssh_hosts(folder: Path, engine: Any, *names: str, layers: Layers | None = None) -> Iterator[SshHosts]:
+    """These machines for the block.
+
+    Args:
+        folder: for the user's files.
+        engine: docker-py's client of this machine's engine.
+        layers: of images that earlier machines had.
+    """
+    program = shutil.which("ssh")
+    if program is None:
+        pytest.skip("there is no ssh on this machine")
+    key = new_key_pair(f"test-{secrets.token_hex(2)}")
+    write_key_pair(folder / "id_ed25519", key)
+    (folder / "bin").mkdir()
+    wrapper = folder / "bin" / "ssh"
+    # OpenSSH finds ~ by the user's entry in passwd, not by HOME.
+    wrapper.write_text(f'#!/bin/sh\nexec {program} -F {folder / "config"} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    with Machines(ssh_key=key.public, layers=layers, client=engine) as machines:
+        found = SshHosts(machines=machines, folder=folder, key=key, engine=engine)
+        found.boot(*names)
+        yield found
+
+
+@contextmanager
+def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts]:
+    """As `ssh_hosts`, and each has the layers of the image, which was sent to one of them."""
+    import docker
+
+    # What an image of a gigabyte needs on a busy machine.
+    engine = docker.from_env(timeout=600)
+    with contextlib.closing(engine), shared_layers(engine) as layers:
+        (folder / "first").mkdir()
+        with ssh_hosts(folder / "first", engine, names[0], layers=layers) as first:
+            send(first, image)
+        with ssh_hosts(folder, engine, *names, layers=layers) as hosts:
+            yield hosts
+
+
+def send(hosts: SshHosts, image: str) -> None:
+    """Load the image into the engine of every host."""
+    for host in hosts.hosts:
+        command = ["docker", "exec", "-i", host.container.name, "docker", "load"]
+        with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
+            subprocess.run(command, stdin=saved.stdout, stdout=subprocess.DEVNULL, check=True)
