@@ -329,6 +329,8 @@ def _at_worst(cluster: Cluster) -> str:
 
 
 def _reach(node: Node) -> str:
+    if node.host:
+        return f"on {node.host}"
     return "through IAP" if node.proxy_command else f"{node.address}:{node.port}" if node.address else "-"
 
 

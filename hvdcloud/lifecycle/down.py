@@ -150,12 +150,16 @@ def _delete(context: Context, cluster: Cluster) -> list[str]:
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
         raise TeardownError(
-            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
+            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted{_cost(context)}",
             hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
             details=leftover_table(leftovers),
         )
     _note(context, "down-done", cluster.id)
     return deleted
+
+
+def _cost(context: Context) -> str:
+    return " and may STILL COST MONEY" if context.platform.costs_money else ""
 
 
 def _late_arrival(context: Context, cut_off: str | None, *, until: float) -> Cluster | None:

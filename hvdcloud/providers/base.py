@@ -28,12 +28,15 @@ class Listing:
     clusters: tuple[Cluster, ...]
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more: `zone us-central1-f`."""
+    cost: str = " and STILL COST MONEY"
+    """What else is to be said of clusters there; empty: they cost nothing."""
+    hint: str = "run the command again in a minute; https://status.cloud.google.com shows what is down"
+    """What to do about places that did not answer."""
 
     def unseen_error(self) -> UnseenError:
         """The places that did not answer, as an error."""
         return UnseenError(
-            f"{', '.join(self.unseen)} did not answer; more clusters may be there and STILL COST MONEY",
-            hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
+            f"{', '.join(self.unseen)} did not answer; more clusters may be there{self.cost}", hint=self.hint
         )
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.ssh import SshMachinesConfig
 
+_UNSEEN_HINT = "hvdcloud doctor shows each host; take one that is gone for good out of ssh.hosts"
 _HOST = "hvdcloud-host"
 """Where a container was listed, in what an engine says of it."""
 
@@ -197,7 +198,7 @@ class SshProvider(EngineProvider):
         if errors:
             raise UnseenError(
                 f"{_unseen_text(errors)}; a node of {name} may be there",
-                hint="hvdcloud doctor shows each host; take one that is gone for good out of ssh.hosts",
+                hint=_UNSEEN_HINT,
                 details="\n".join(error.message for error in errors.values()),
             )
         return None
@@ -205,7 +206,7 @@ class SshProvider(EngineProvider):
     def list(self) -> Listing:
         """Every cluster on these hosts. Raises HvdcloudError: no host answered."""
         found, errors = self._clusters()
-        return Listing(clusters=tuple(found), unseen=_unseen(errors))
+        return Listing(clusters=tuple(found), unseen=_unseen(errors), cost="", hint=_UNSEEN_HINT)
 
     def _clusters(self, *labels: str) -> tuple[Sequence[Cluster], Mapping[str, HvdcloudError]]:
         """The clusters with these labels, and the hosts that did not answer."""
@@ -214,7 +215,7 @@ class SshProvider(EngineProvider):
         if len(errors) == len(results):
             raise first_of([*errors.values()])
         seen = [result for result in results.values() if isinstance(result, EngineObjects)]
-        merged, replaced = _newest([container for each in seen for container in each.containers])
+        merged, replaced = newest_of_each_node([container for each in seen for container in each.containers])
         others = tuple(other for each in seen for other in each.others)
         objects = EngineObjects(containers=tuple(merged), others=(*others, *replaced))
         found = view.describe_clusters(objects, provider=self.name, describe=self._node)
@@ -285,7 +286,7 @@ def _objects(host: Host, *labels: str) -> EngineObjects:
     return replace(found, containers=tuple({**each, _HOST: host.name} for each in found.containers))
 
 
-def _newest(
+def newest_of_each_node(
     containers: Sequence[dict[str, Any]],
 ) -> tuple[Sequence[dict[str, Any]], Sequence[tuple[ClusterObject, dict[str, str]]]]:
     """One container for each node, and what is left of earlier ones: of a host that was lost and came back."""

@@ -1,0 +1,305 @@
+"""Provider ssh: the hosts of hvdcloud.yaml, OpenSSH's command lines and errors, what a host says, and requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.config.file import load_config
+from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
+from hvdcloud.providers.ssh import facts, openssh
+from hvdcloud.providers.ssh.provider import newest_of_each_node
+from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, node_request, taken_ports
+
+SPEC = ClusterSpec(
+    name="digits",
+    id="abc123",
+    owner="ada",
+    nodes=2,
+    image="hvdcloud/project:1",
+    bucket="gs://b/p",
+    authorized_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 11, 1, tzinfo=timezone.utc),
+)
+
+
+def host(**keys: Any) -> SshHostConfig:
+    return SshHostConfig.model_validate({"host": "gpu1", **keys})
+
+
+# --- hvdcloud.yaml ---------------------------------------------------------------------------------------------------
+
+
+def config(tmp_path: Path, text: str) -> Any:
+    file = tmp_path / "hvdcloud.yaml"
+    file.write_text(f"name: digits\nprovider: ssh\n{text}")
+    return load_config(file, environ={})
+
+
+def test_a_host_is_written_as_for_ssh(tmp_path: Path) -> None:
+    found = config(
+        tmp_path, "ssh: {hosts: [ann@gpu1, 'gpu2:2200', {host: 10.0.0.7, jump: login.example.org, gpus: 2}]}"
+    )
+    first, second, third = found.ssh.hosts
+    assert (first.host, first.user, first.text) == ("gpu1", "ann", "ann@gpu1")
+    assert (second.host, second.port) == ("gpu2", 2200)
+    assert (third.host, third.jump, third.gpus) == ("10.0.0.7", "login.example.org", 2)
+
+
+def test_nodes_are_as_many_as_hosts_and_never_more(tmp_path: Path) -> None:
+    assert config(tmp_path, "ssh: {hosts: [gpu1, gpu2, gpu3]}").nodes == 3
+    assert config(tmp_path, "nodes: 1\nssh: {hosts: [gpu1, gpu2]}").nodes == 1
+    with pytest.raises(UsageError, match=r"nodes is 3, and ssh\.hosts names 2"):
+        config(tmp_path, "nodes: 3\nssh: {hosts: [gpu1, gpu2]}")
+    with pytest.raises(UsageError, match=r"provider ssh needs ssh\.hosts"):
+        config(tmp_path, "")
+
+
+def test_nodes_get_all_gpus_of_their_hosts_for_an_image_that_computes_on_them(tmp_path: Path) -> None:
+    found = config(tmp_path, "image: {device: cuda}\nssh: {hosts: [gpu1, {host: gpu2, gpus: 1}]}")
+    assert [each.gpus for each in found.ssh.hosts] == ["all", 1]
+    assert [each.gpus for each in config(tmp_path, "ssh: {hosts: [gpu1]}").ssh.hosts] == [None]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "-oProxyCommand=touch /tmp/x",
+        "ann@-gpu1",
+        "-l@gpu1",
+        "gpu1 -oPermitLocalCommand=yes",
+        "gpu1;id",
+        "$(id)",
+        "gpu1\nHost *",
+        "",
+        {"host": "gpu1", "user": "-oProxyCommand=id"},
+        {"host": "gpu1", "jump": "-oProxyCommand=id"},
+        {"host": "gpu1", "jump": "login -W x"},
+        {"host": "gpu1", "jump": "a,b"},
+        {"host": "gpu1", "port": 0},
+        {"host": "gpu1", "address": "10.0.0.300"},
+        {"host": "gpu1", "address": "10.0.0.7 digits"},
+    ],
+)
+def test_no_host_is_an_option_of_ssh_or_a_command(written: object) -> None:
+    with pytest.raises(ValidationError):
+        SshMachinesConfig.model_validate({"hosts": [written]})
+
+
+def test_a_host_has_one_node() -> None:
+    with pytest.raises(ValidationError, match="gpu1 is named twice"):
+        SshMachinesConfig.model_validate({"hosts": ["ann@gpu1", "bob@gpu1"]})
+
+
+def test_the_file_s_hosts_are_told_from_those_of_the_environment(tmp_path: Path) -> None:
+    assert config(tmp_path, "ssh: {hosts: [gpu1]}").hosts_are_the_files
+    given = {"HVDCLOUD_SSH__HOSTS": "[gpu2]"}
+    found = load_config(tmp_path / "hvdcloud.yaml", environ=given)
+    assert [each.host for each in found.ssh.hosts] == ["gpu2"]
+    assert not found.hosts_are_the_files
+
+
+_STRICT = "and you have requested strict checking.\nHost key verification failed."
+
+# --- OpenSSH ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["StrictHostKeyChecking=yes", "BatchMode=yes", "ForwardAgent=no", "RemoteCommand=none"])
+def test_every_connection_is_stricter_than_any_configuration(key: str) -> None:
+    control = Path("/run/c")
+    for argv in (
+        openssh.shared_connection(host(), control),
+        openssh.command(host(), control, ["sh"]),
+        shlex.split(openssh.proxy_command(host(), 20001)),
+    ):
+        assert f"-o{key}" in argv
+        assert argv[argv.index("--") + 1] == "gpu1"
+
+
+def test_a_jump_host_s_key_has_to_be_known_as_well() -> None:
+    argv = openssh.options(host(user="ann", port=2200, jump="bob@login:24"))
+    (proxy,) = (word for word in argv if word.startswith("-oProxyCommand="))
+    assert "-oStrictHostKeyChecking=yes" in proxy
+    assert proxy.endswith("-W [%h]:%p ssh://bob@login:24")
+    assert argv[argv.index("-l") + 1] == "ann"
+    assert argv[argv.index("-p") + 1] == "2200"
+    assert openssh.by_hand(host(user="ann", port=2200, jump="login"), "true") == "ssh -J login -p 2200 ann@gpu1 true"
+
+
+def test_nodes_are_reached_at_the_loopback_interface_of_their_host() -> None:
+    assert shlex.split(openssh.proxy_command(host(), 20001))[-4:] == ["-W", "127.0.0.1:20001", "--", "gpu1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message", "hint"),
+    [
+        (
+            f"No ED25519 host key is known for gpu1 {_STRICT}",
+            CredentialsError,
+            "the host key of gpu1 is not known on this machine; nothing was sent",
+            "ssh gpu1 shows it",
+        ),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            CredentialsError,
+            "gpu1 has another host key than the one in known_hosts; nothing was sent",
+            "which line",
+        ),
+        ("ann@10.0.0.7: Permission denied (publickey).", CredentialsError, "gpu1 refuses this user's keys", "ssh-add"),
+        (
+            "ssh: Could not resolve hostname gpu1: Name or service not known",
+            NodeError,
+            "gpu1 cannot be found",
+            "ssh.hosts",
+        ),
+        ("ssh: connect to host 10.0.0.7 port 22: No route to host", NodeError, "No route to host", "ssh gpu1 shows"),
+        ("", NodeError, "ssh says nothing", "ssh gpu1 shows"),
+    ],
+)
+def test_what_ssh_says_becomes_an_error_with_the_next_command(
+    said: str, kind: type[HvdcloudError], message: str, hint: str
+) -> None:
+    error = openssh.explain(host(), said)
+    assert type(error) is kind
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_an_unknown_key_on_the_way_is_the_jump_hosts() -> None:
+    said = (
+        "No ED25519 host key is known for login and you have requested strict checking.\nHost key verification failed."
+    )
+    error = openssh.explain(host(jump="bob@login"), said)
+    assert error.message.startswith("the host key of login, through which gpu1 is reached, is not known")
+    assert error.hint.startswith("ssh bob@login ")
+
+
+# --- what a host says ------------------------------------------------------------------------------------------------
+
+SAID = """\
+Welcome to gpu1!
+--- hvdcloud connection
+192.168.1.2 53114 192.168.1.7 22
+--- hvdcloud route
+192.0.2.1 via 192.168.1.1 dev eno1 src 192.168.1.8 uid 0
+--- hvdcloud ports
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:4E21 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1
+   1: 0701A8C0:4E22 0201A8C0:CF7A 01 00000000:00000000 00:00000000 00000000     0        0 12 1
+  sl  local_address                         remote_address                        st tx_queue rx_queue
+   0: 00000000000000000000000000000000:4E23 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
+--- hvdcloud hook
+/usr/bin/nvidia-container-runtime-hook
+--- hvdcloud disk
+Filesystem     1024-blocks      Used Available Capacity Mounted on
+/dev/nvme0n1p2   479079112 103079112 351592828      23% /
+--- hvdcloud devices
+0, GPU-1, 535.129.03, 32478, 3, [N/A], Tesla V100
+--- hvdcloud processes
+GPU-1, 4711, 12000, /usr/bin/python3
+"""
+
+
+def test_a_host_says_address_ports_disk_and_gpus() -> None:
+    found = facts.parse(SAID, address=None)
+    assert found.address == "192.168.1.7"
+    assert found.ports == {20001, 20003}
+    assert found.free_bytes == 351592828 * 1024
+    assert found.hook
+    assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
+    assert [process.pid for process in found.found_gpus("gpu1").processes] == [4711]
+    assert facts.parse(SAID, address="10.1.1.1").address == "10.1.1.1"
+
+
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        ("127.0.0.1 1 127.0.0.1 22", "192.168.1.8"),
+        ("::1 1 ::1 22", "192.168.1.8"),
+        ("fe80::2 1 fe80::7 22", "192.168.1.8"),
+        ("::ffff:192.168.1.2 1 ::ffff:192.168.1.7 22", "192.168.1.7"),
+        ("", "192.168.1.8"),
+        ("$(id) 1 evil\n 22", "192.168.1.8"),
+    ],
+)
+def test_an_address_that_others_could_not_use_is_none(connection: str, expected: str) -> None:
+    assert facts.parse(SAID.replace("192.168.1.2 53114 192.168.1.7 22", connection), address=None).address == expected
+
+
+def test_a_host_that_says_nothing_has_nothing() -> None:
+    found = facts.parse("", address=None)
+    assert found == facts.Facts(address=None)
+    with pytest.raises(UsageError, match="gpu1 has no NVIDIA driver"):
+        found.found_gpus("gpu1")
+
+
+def test_a_driver_that_fails_is_not_taken_for_none() -> None:
+    failed = "--- hvdcloud devices\nNVIDIA-SMI has failed because it could not communicate\nfailed 9\n"
+    with pytest.raises(NodeError, match="nvidia-smi failed on gpu1: NVIDIA-SMI has failed"):
+        facts.parse(failed, address=None).found_gpus("gpu1")
+
+
+def test_the_engine_s_folder_is_no_command() -> None:
+    assert "df -Pk '/data; rm -rf ~'" in facts.script(engine_folder="/data; rm -rf ~", ask_gpus=False)
+    assert "nvidia-smi" not in facts.script(engine_folder="/", ask_gpus=False)
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def test_a_port_is_the_same_for_the_same_cluster_and_another_one_where_it_is_taken() -> None:
+    first = choose_port(SPEC, 0, set(), host="gpu1")
+    assert first == choose_port(SPEC, 0, set(), host="gpu1")
+    assert FIRST_PORT <= first < FIRST_PORT + PORTS
+    assert choose_port(SPEC, 0, {first}, host="gpu1") not in (first, choose_port(SPEC, 1, set(), host="gpu1"))
+    with pytest.raises(CapacityError, match="no port from 20000 to 32767 is free on gpu1"):
+        choose_port(SPEC, 0, set(range(FIRST_PORT, FIRST_PORT + PORTS)), host="gpu1")
+
+
+def test_ports_of_nodes_that_are_not_started_are_taken_too() -> None:
+    assert taken_ports({22}, [{LABEL_PORT: "20007"}, {}, {LABEL_PORT: "none"}]) == {22, 20007}
+
+
+def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:
+    request = node_request(SPEC, 1, host="gpu2", address="192.168.1.8", port=20007, idle_seconds=600)
+    assert (request.object, request.host) == ("container digits-1 on gpu2", "gpu2")
+    body = request.body
+    assert body["network"] == "host"
+    assert body["environment"]["HVDCLOUD_SSH_PORT"] == "20007"
+    assert body["environment"]["HVDCLOUD_SSH_ADDRESS"] == "192.168.1.8"
+    assert body["environment"]["HVDCLOUD_IDLE"] == "600"
+    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == ("20007", "192.168.1.8")
+    assert LABEL_GPUS not in body["labels"]
+    assert (body["cap_drop"], body["mounts"], "publish" in body) == (["ALL"], {}, False)
+
+
+def container(host: str, index: int, state: str, created: int) -> dict[str, Any]:
+    labels = {"hvdcloud-cluster": "digits", "hvdcloud-node": str(index)}
+    names = [f"/digits-{index}"]
+    return {"hvdcloud-host": host, "Names": names, "Labels": labels, "State": state, "Created": created}
+
+
+def test_what_a_lost_host_brings_back_is_no_second_node() -> None:
+    old, new = container("gpu2", 1, "exited", 1), container("gpu3", 1, "running", 2)
+    head = container("gpu1", 0, "running", 1)
+    nodes, older = newest_of_each_node([old, head, new])
+    assert nodes == [new, head] or nodes == [head, new]
+    assert [str(each) for each, _ in older] == ["container digits-1 on gpu2"]
+    # Both run: the network was away, not the host.
+    nodes, older = newest_of_each_node([{**old, "State": "running"}, new])
+    assert nodes == [new]
+    assert len(older) == 1
+
+
+def test_a_spec_of_another_id_has_other_ports() -> None:
+    other = dataclasses.replace(SPEC, id="def456")
+    assert choose_port(other, 0, set(), host="gpu1") != choose_port(SPEC, 0, set(), host="gpu1")
