@@ -70,7 +70,10 @@ class Context:
 
     def of(self, name: str) -> Context:
         """The same for another cluster."""
-        return Context(self.config.model_copy(update={"name": name}), self.console)
+        other = Context(self.config.model_copy(update={"name": name}), self.console)
+        if "provider" in vars(self):
+            other.provider = self.provider
+        return other
 
     @property
     def name(self) -> str:

@@ -196,7 +196,7 @@ class Session:
         details = ""
         if self._proxy is not None:
             self._proxy.close()
-            place = f"through `{self._proxy.command}`"
+            place = f"on {self.node.host}" if self.node.host else f"through `{self._proxy.command}`"
             hint = self._proxy.hint() or hint
             details = self._proxy.said
         if isinstance(error, paramiko.BadHostKeyException):

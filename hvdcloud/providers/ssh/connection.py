@@ -92,7 +92,9 @@ class Connection:
         if self._process is not None and self._process.poll() is None:
             return
         if self._failed is not None and time.monotonic() - self._failed[0] < RETRY_SECONDS:
-            raise self._failed[1]
+            error = self._failed[1]
+            # Not the same one again: callers add to its details.
+            raise type(error)(error.message, hint=error.hint, details=error.details)
         self._end()
         try:
             self._connect()
