@@ -109,7 +109,7 @@ def test_the_name_alone_prints_the_help(project: Project) -> None:
     [
         ("hvdcloud init --template ", ["torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data"]),
         ("hvdcloud init --template k", ["keras", "keras-elastic", "keras-data"]),
-        ("hvdcloud up --provider ", ["local", "gce"]),
+        ("hvdcloud up --provider ", ["local", "ssh", "gce"]),
         ("hvdcloud --name ", ["digits", "letters"]),
         ("hvdcloud down --name ", ["digits", "letters"]),
         ("hvdcloud down --force --name l", ["letters"]),

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -167,22 +166,12 @@ def ssh_hosts(folder: Path, engine: Any, *names: str, layers: Layers | None = No
 
 @contextmanager
 def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts]:
-    """As `ssh_hosts`, and each has the layers of the image, which was sent to one of them."""
+    """As `ssh_hosts`, and each has the layers of this machine's image, but not the image."""
     import docker
 
     # What an image of a gigabyte needs on a busy machine.
     engine = docker.from_env(timeout=600)
     with contextlib.closing(engine), shared_layers(engine) as layers:
-        (folder / "first").mkdir()
-        with ssh_hosts(folder / "first", engine, names[0], layers=layers) as first:
-            send(first, image)
+        layers.take(image)
         with ssh_hosts(folder, engine, *names, layers=layers) as hosts:
             yield hosts
-
-
-def send(hosts: SshHosts, image: str) -> None:
-    """Load the image into the engine of every host."""
-    for host in hosts.hosts:
-        command = ["docker", "exec", "-i", host.container.name, "docker", "load"]
-        with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
-            subprocess.run(command, stdin=saved.stdout, stdout=subprocess.DEVNULL, check=True)

@@ -7,6 +7,7 @@ finds that these layers exist.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 from collections.abc import Mapping
@@ -46,6 +47,24 @@ cp -au image/overlay2/distribution "${to}image/overlay2/"
 """
 
 
+# From the engine's own folder, in which the volumes are: a hard link needs both ends under one mount.
+_TAKE = """
+set -e
+to=/docker/volumes/$1/_data
+shift
+layers=image/overlay2/layerdb/sha256
+mkdir -p "$to/$layers" "$to/overlay2/l" "$to/image/overlay2/distribution"
+cd /docker
+for layer in "$@"; do
+    [ ! -e "$to/$layers/$layer" ] || continue
+    id=overlay2/$(cat "$layers/$layer/cache-id")
+    cp -al "$id" "$to/overlay2/"
+    cp -a "overlay2/l/$(cat "$id/link")" "$to/overlay2/l/"
+    cp -a "$layers/$layer" "$to/$layers/"
+done
+"""
+
+
 class Layers:
     """The layers in a volume of their own, which one process uses.
 
@@ -74,6 +93,17 @@ class Layers:
         """
         self._run(_LEND, self._volume.name, volume)
 
+    def take(self, image: str) -> None:
+        """Take the layers of an image of this machine's own engine, which has them with the same driver."""
+        chain: list[str] = []
+        for layer in self._client.images.get(image).attrs["RootFS"]["Layers"]:
+            # https://github.com/opencontainers/image-spec/blob/v1.0.2/config.md#layer-chainid
+            above = f"sha256:{hashlib.sha256(f'{chain[-1]} {layer}'.encode()).hexdigest()}" if chain else layer
+            chain.append(above)
+        root = self._client.info()["DockerRootDir"]
+        names = [each.removeprefix("sha256:") for each in chain]
+        self._run(_TAKE, self._volume.name, *names, volumes={root: {"bind": "/docker"}})
+
     def keep(self, volume: str) -> None:
         """Take what is new on the disk of a machine that is off."""
         self._run(_KEEP, volume, self._volume.name)
@@ -82,7 +112,7 @@ class Layers:
         """Delete them."""
         self._volume.remove()
 
-    def _run(self, script: str, *words: str) -> None:
+    def _run(self, script: str, *words: str, volumes: Mapping[str, Any] | None = None) -> None:
         with self._lock:
             self._client.containers.run(
                 self._image,
@@ -90,5 +120,5 @@ class Layers:
                 labels=dict(self._labels),
                 network_mode="none",
                 remove=True,
-                volumes={str(self._folder): {"bind": "/volumes"}},
+                volumes=dict(volumes or {str(self._folder): {"bind": "/volumes"}}),
             )
