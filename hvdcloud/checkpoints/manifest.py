@@ -284,16 +284,22 @@ def read_manifest(
     """
     name = manifest_name(cluster, run, node)
     manifest = _read_valid(bucket, name, info)
-    if manifest is None:
-        return None
+    return None if manifest is None else check_owner(manifest, cluster, run, node, source=f"{bucket.url}/{name}")
+
+
+def check_owner(manifest: Manifest, cluster: str, run: str, node: int, *, source: str) -> Manifest:
+    """The manifest itself, if it is this node's and lists files of this node only.
+
+    Raises BadManifestError: it is another's, or lists another's file.
+    """
     if (manifest.cluster, manifest.run, manifest.node) != (cluster, run, node):
         whose = f"node {_short(manifest.node)} of {_short(manifest.cluster)[1:-1]}/{_short(manifest.run)[1:-1]}"
-        raise BadManifestError(f"the manifest {bucket.url}/{name} belongs to {whose}", hint=_HINT)
+        raise BadManifestError(f"the manifest {source} belongs to {whose}", hint=_HINT)
     # Each node speaks for its own files only.
     for entry in (*manifest.files, *manifest.uploading):
         if entry.name != object_name(file_name(entry.name), node=node):
             raise BadManifestError(
-                f"the manifest {bucket.url}/{name} lists {_short(entry.name)}, which is not a file of node {node}",
+                f"the manifest {source} lists {_short(entry.name)}, which is not a file of node {node}",
                 hint=_HINT,
             )
     return manifest

@@ -188,11 +188,15 @@ class Context:
         record = self.state.record_of(cluster.id)
         if record is None:
             self.state.check()
-            raise UsageError(
-                f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
-                hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
-            )
+            raise self.not_from_here(cluster)
         return record
+
+    def not_from_here(self, cluster: Cluster | ClusterSpec) -> UsageError:
+        """The error for what needs the keys of the machine that made the cluster."""
+        return UsageError(
+            f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
+            hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
+        )
 
 
 def owner_label() -> str:

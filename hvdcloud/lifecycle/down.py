@@ -12,12 +12,13 @@ from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.monthly import close_bill, close_bills_of_gone
 from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.remote.unsaved import Hazard, unsaved
+from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -208,10 +209,12 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         return
     missing = record.lost_predecessors() if record is not None else set()
     unsafe = Unsafe()
-    if not checked or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
+    # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
+    home = mirror_of(context, cluster) is None
+    if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
         if (renewal := lend(context, cluster)).error is not None and renewal.waits:
             raise renewal.error
-        unsafe.on_nodes = unsaved(cluster, record, bucket=bucket, fleet=context.fleet)
+        unsafe.on_nodes = unsaved_on_nodes(context, cluster)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
         # Nor is anything lost with a node that never was, whose manifest another one wrote.

@@ -17,6 +17,7 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
+from hvdcloud.lifecycle.mirror import bring_home, mirroring
 from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
@@ -110,13 +111,16 @@ def finish(
         if cluster is not None:
             meter.observe(cluster, context.state.record_of(cluster.id))
         bucket = context.bucket(cluster)
+        if cluster is not None:
+            # What prevents it, `down` says after the rest has been pulled.
+            bring_home(context, cluster)
         earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
         # Nodes have lent credentials only until the checkpoints are in the bucket.
         lent = context.platform.lends_credentials and bucket.url.startswith("gs://")
         if cluster is not None and cluster.head is not None and not lent:
-            with context.console.waiting(context.name, "waiting for the run's log"):
+            with mirroring(context, cluster), context.console.waiting(context.name, "waiting for the run's log"):
                 archive.wait(bucket, cluster=context.name, run_id=result.run)
         checked = [result.run] if result.checkpoints_complete else ()
         deleted = down(context, checked=checked, with_cost=False)
@@ -218,6 +222,7 @@ def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | Non
         if cluster is None:
             return
         bucket = context.bucket(cluster)
+        bring_home(context, cluster)
         runs = list_runs(bucket, context.name, suffix=cluster.id)
         pull_runs(context, bucket=bucket, runs=runs, target=target)
         deleted = down(context, with_cost=False)

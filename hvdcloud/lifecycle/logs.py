@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
+from hvdcloud.lifecycle.mirror import mirroring
 from hvdcloud.lifecycle.notify import tell_lost_head
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
@@ -92,7 +93,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     run_id, elastic = state.run, state.elastic is not None
     if follow_it:
         try:
-            with replacing(context, run_id, elastic=elastic):
+            with mirroring(context, cluster), replacing(context, run_id, elastic=elastic):
                 return follow(context, cluster, run_id, rank=rank, elastic=elastic)
         except KeyboardInterrupt:
             raise detached(cluster, run_id, down_when_done=state.down_when_done) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
+from hvdcloud.lifecycle.mirror import bring_home
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
@@ -68,12 +69,19 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
     cluster = context.find()
+    away: Sequence[HvdcloudError] = ()
     if cluster is not None:
         lend(context, cluster)
+        away = bring_home(context, cluster)
     bucket = context.bucket(cluster)
     with context.console.waiting("pull", "looking for runs"):
         runs = _runs(context, bucket, cluster, run_id)
-    return pull_runs(context, bucket=bucket, runs=runs, target=target, ended=cluster is None)
+    if away and not runs:
+        raise first_of([*away])
+    pulled = pull_runs(context, bucket=bucket, runs=runs, target=target, ended=cluster is None)
+    for error in away:
+        context.console.warn(f"not every checkpoint is on this machine: {error.message}")
+    return pulled
 
 
 def pull_runs(

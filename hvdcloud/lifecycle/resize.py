@@ -20,11 +20,12 @@ from hvdcloud.errors import (
 )
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.mirror import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
 from hvdcloud.lifecycle.monthly import check_month, grow_bill
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
-from hvdcloud.remote.unsaved import Hazard, unsaved
+from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted
 
@@ -246,6 +247,7 @@ def add_nodes(
             active_run=run.run if run else None,
         )
         if run:
+            _send_checkpoints(context, spec, run, made)
             admit(context, spec, run, names)
     except NameTakenError:
         # What exists is not ours to delete, and may hold checkpoints; of what it made, `grow` leaves nothing.
@@ -263,6 +265,20 @@ def add_nodes(
             ) from error
         raise
     context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
+
+
+def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: Sequence[Node]) -> None:
+    """What the others have written in this run, and what that continued from, to nodes with a bucket of their own: the
+    successor of a lost node continues its manifest."""
+    from hvdcloud.checkpoints.manifest import list_runs
+
+    cluster = context.provider.cluster(spec.name)
+    if cluster is None or mirror_of(context, cluster) is None:
+        return
+    for error in bring_home(context, cluster):
+        context.console.warn(error.message)
+    if run.run in list_runs(context.bucket(cluster), spec.name):
+        send_for_resume(context, cluster, run.run, to=made)
 
 
 def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
@@ -319,7 +335,8 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
     if not nodes:
         return
     cluster = replace(cluster, nodes=tuple(nodes))
-    found = unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
+    context.record(cluster)
+    found = unsaved_on_nodes(context, cluster)
     problems = [each.text for each in found if each.hazard is not Hazard.ACTIVE or each.run != but]
     if problems:
         raise CheckpointError(

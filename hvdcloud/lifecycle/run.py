@@ -13,12 +13,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.spending import RunTimes, run_times
-from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError
+from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.data import data_request, failure, remembered, show_data, sources
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.logs import Followed, detached, follow
+from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
@@ -179,7 +180,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         )
     elastic = context.config.run.elastic is not None
     try:
-        with replacing(context, run_id, elastic=elastic):
+        with mirroring(context, cluster), replacing(context, run_id, elastic=elastic):
             if context.config.data:
                 show_data(context, cluster, run_id)
             final = follow(context, cluster, run_id, elastic=elastic)
@@ -236,11 +237,14 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         raise UsageError(
             "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
         )
-    if options.resume:
-        _check_resumed(context, cluster, options.resume)
     record = context.record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
+    resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
+    if resume and (away := bring_home(context, cluster)):
+        raise first_of([*away])
+    if options.resume:
+        _check_resumed(context, cluster, options.resume)
     check_project(context, options.command)
     early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
@@ -287,7 +291,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     endpoint = context.storage_endpoint
     seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
     data = data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=seen.bucket_endpoint)
-    resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
     header = {
         "run": run_id,
         "cluster": cluster.name,
@@ -336,6 +339,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
                 text, total = (sending.text, sending.total) if sending.sent < sending.total else (ready, None)
                 steps.update("run", text, done=sending.sent, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
 
+            if resume:
+                send_for_resume(context, cluster, resume)
             ready = f"preparing the nodes, with the checkpoints of run {resume}" if resume else "preparing the nodes"
             steps.update("run", ready, after=NOTICEABLE_SECONDS)
             sending = Sending(show, context.console.warn)

@@ -16,13 +16,26 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stop RUN | flush | token | data | data-state | data-fetcher | "
+    "state [RUN] | look [--offset N] | stop RUN | flush | token | bucket | data | data-state | data-fetcher | "
     "notify RUN end|cost|head-lost | leave [WHY] | poweroff | idle | end-if-idle"
 )
 
 
 # What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
-_FROM_OUTSIDE = {"join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush", "data"}
+_FROM_OUTSIDE = {
+    "join",
+    "prepare",
+    "launch",
+    "admit",
+    "dismiss",
+    "logs",
+    "state",
+    "look",
+    "stop",
+    "flush",
+    "bucket",
+    "data",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -100,6 +113,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if verb == "data":
             return fetcher.take(_request(verb))
         return fetcher.show() if verb == "data-state" else fetcher.main()
+    if verb == "bucket":
+        from hvdcloud.node.uploads import serve
+
+        return serve.main(sys.stdin.buffer, sys.stdout.buffer)
     if verb == "notify":
         from hvdcloud.node.notify import tell
 

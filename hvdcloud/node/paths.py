@@ -79,6 +79,11 @@ def checkpoints_dir(run: str) -> Path:
     return state_dir() / "checkpoints" / check_run_id(run)
 
 
+def bucket_dir() -> Path:
+    """A folder bucket: this machine's that is mounted here, or one that the node has for itself."""
+    return state_dir() / "bucket"
+
+
 def data_dir() -> Path:
     """HVDCLOUD_DATA: one folder per data set, and what the fetcher keeps of them (`.hvdcloud`)."""
     return state_dir() / "data"

@@ -106,6 +106,8 @@ class NodeBucket:
     bucket: str
     bucket_endpoint: str | None = None
     mounts: Mapping[str, str] = field(default_factory=dict)
+    per_node: bool = False
+    """Each node has one of its own, and what is in it has to be brought to the laptop's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,19 @@ class Provider(Protocol):
 
         Returns:
             None: here it cannot, or nothing ends the cluster.
+        """
+
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
+        """Start stopped nodes again, with all that they hold, and wait until they are ready.
+
+        Args:
+            deadline: as for `wait_ready`.
+
+        Returns:
+            those that are ready, with address and host key; none where the provider cannot start them again.
+
+        Raises:
+            NodeError: one does not start.
         """
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ def adopt_replaced_nodes(
     keys = host_keys(found)
     made = {node.name: node.made for node in found if node.name in keys}
     if made:
-        _pin_known(state, cluster.nodes, {**pinned(state), **keys})
+        pin_known(state, cluster.nodes, {**pinned(state), **keys})
         # The head replaces nodes for the run that no client follows, which is the newest.
         nodes = [
             replace(node, made=made[node.name], made_after=record.runs[:-1], boot={}, joined=0.0)
@@ -105,7 +105,7 @@ def join(
     """
     ready = {node.name: node for node in made}
     keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
-    nodes = _pin_known(state, [ready.get(node.name, node) for node in nodes], keys)
+    nodes = pin_known(state, [ready.get(node.name, node) for node in nodes], keys)
     payload = _payload(nodes, mesh=_mesh_key(state, spec))
     fleet = Fleet(nodes, state)
     if keep is not None:
@@ -128,7 +128,7 @@ def join(
     _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
 
 
-def _pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
+def pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
     """Pin the nodes whose host key is known, and return them with it, in order."""
     known = [replace(node, host_key=keys[node.name]) for node in nodes if node.name in keys]
     known.sort(key=lambda node: node.index)

@@ -61,7 +61,7 @@ def unsaved(
         )
         for node in members
         if node.state is not NodeState.RUNNING
-        and _may_hold_files(node.index, cluster, bucket=bucket, started=record.runs)
+        and may_hold_files(node.index, cluster, bucket=bucket, started=record.runs)
     ]
     # The sessions know the nodes as they were when the command began.
     running = {node.name for node in members if node.state is NodeState.RUNNING}
@@ -89,7 +89,7 @@ def unsaved(
     return list(dict.fromkeys(found))
 
 
-def _may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Collection[str]) -> bool:
+def may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Collection[str]) -> bool:
     """Whether a node that does not run was part of a run whose files are not all in the bucket.
 
     `started` has runs that the bucket does not know: a node that was lost early may not have recorded its part there.

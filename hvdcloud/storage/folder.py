@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from hvdcloud.errors import CheckpointError
+from hvdcloud.errors import CheckpointError, HvdcloudError
 from hvdcloud.storage.base import (
     PIECE,
     ChangedWhileUploadingError,
@@ -67,6 +67,11 @@ class FolderBucket:
     @property
     def url(self) -> str:
         return f"file://{self._root}"
+
+    @property
+    def root(self) -> Path:
+        """The folder itself, without links on the way to it."""
+        return self._root
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -282,14 +287,55 @@ class FolderBucket:
                     status = self._commit(temporary, target, name=name, if_generation=if_generation)
                     os.fsync(folder)
         except OSError as error:
-            if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
-                raise CheckpointError(
-                    f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name, and a link is"
-                    " not followed",
-                    hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
-                ) from error
-            raise disk_error(error, path=self._root / name, doing="writing") from error
+            raise self._not_stored(name, error) from error
         return _info(name, status, crc32c=crc.text(), size=crc.size)
+
+    def present(self, name: str) -> tuple[int, int] | None:
+        """Size and generation of an object, whose bytes are not read; None: there is no such object."""
+        descriptor = self._open(name)
+        if descriptor is None:
+            return None
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return status.st_size, status.st_mtime_ns
+
+    def adopt(self, file: Path, name: str, *, generation: int) -> None:
+        """Make a finished file of this file system an object at exactly this generation, in one move: the copy of an
+        object of another folder bucket, which its manifest names by that. Its bytes have been verified.
+
+        Raises CheckpointError: the bucket can't hold it; CapacityError: the disk is full.
+        """
+        *folders, last = check_name(name)
+        try:
+            with file.open("rb") as opened:
+                os.fchmod(opened.fileno(), 0o644)
+                self._give(opened.fileno())
+                os.utime(opened.fileno(), ns=(generation, generation))
+                if os.fstat(opened.fileno()).st_mtime_ns != generation:
+                    raise self._coarse_times()
+                os.fsync(opened.fileno())
+            with self._folder(folders, make=True) as folder, locked(self._root):
+                os.replace(file, last, dst_dir_fd=folder)
+                os.fsync(folder)
+        except OSError as error:
+            raise self._not_stored(name, error) from error
+
+    def _not_stored(self, name: str, error: OSError) -> HvdcloudError:
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+            return CheckpointError(
+                f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name, and a link is"
+                " not followed",
+                hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
+            )
+        return disk_error(error, path=self._root / name, doing="writing")
+
+    def _coarse_times(self) -> CheckpointError:
+        return CheckpointError(
+            f"the file system of {self.url} does not keep modification times, which are our generations",
+            hint="put the folder on a local disk, or use a gs:// bucket",
+        )
 
     def _commit(self, temporary: _Temporary, target: _Place, *, name: str, if_generation: int | None) -> os.stat_result:
         """Make the object visible: check the generation, give the new one, rename."""
@@ -315,10 +361,7 @@ class FolderBucket:
                 if status.st_mtime_ns > current:
                     break
             else:
-                raise CheckpointError(
-                    f"the file system of {self.url} does not keep modification times, which are our generations",
-                    hint="put the folder on a local disk, or use a gs:// bucket",
-                )
+                raise self._coarse_times()
             if if_generation == 0:
                 self._create(temporary, target, name=name)
             else:

@@ -26,6 +26,7 @@ from hvdcloud.errors import (
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
+from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote import ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved
@@ -102,6 +103,9 @@ class Cloud:
         for index in indices:
             self.there.pop(index, None)
         return []
+
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
+        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
         return {node.name: self.host_key[node.name] for node in nodes if node.name in self.host_key}

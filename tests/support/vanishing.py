@@ -23,6 +23,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.context import Context
+from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.storage.open import open_bucket
 
@@ -207,14 +208,29 @@ class Machines:
     destroyed: bool = False
 
     name = "gce"
+    ready_seconds = 60.0
 
     def cluster(self, name: str) -> Cluster | None:
         if self.errors:
             raise self.errors.pop()
         return self.cluster_now
 
+    per_node: bool = False
+    """Whether each node has a bucket of its own."""
+    revivable: dict[str, Node] = field(default_factory=dict)
+    """Stopped nodes that can be started again, as they are then."""
+    revived: list[str] = field(default_factory=list)
+
     def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
         return {}
+
+    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
+        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint, per_node=self.per_node)
+
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
+        found = [self.revivable[node.name] for node in nodes if node.name in self.revivable]
+        self.revived += [node.name for node in found]
+        return found
 
     def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
         self.destroyed = True

@@ -30,7 +30,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class Candidate:
     """One object that could become a file; an announced one may not be there."""
 
     prefix: str
@@ -59,7 +59,7 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
         CheckpointError: no such run, or a checkpoint that can't be fetched or does not verify.
         CapacityError: not enough space.
     """
-    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run_from), directory, run_from, replace=False)
+    return _restore(bucket, choices_of(bucket, cluster=cluster, run_from=run_from), directory, run_from, replace=False)
 
 
 def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
@@ -71,11 +71,11 @@ def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
     earlier = read_baseline(directory).run
-    return _restore(bucket, _choices(bucket, cluster=cluster, run_from=run), directory, earlier, replace=True)
+    return _restore(bucket, choices_of(bucket, cluster=cluster, run_from=run), directory, earlier, replace=True)
 
 
 def _restore(
-    bucket: Bucket, choices: dict[str, list[_Candidate]], directory: Path, run_from: str | None, *, replace: bool
+    bucket: Bucket, choices: dict[str, list[Candidate]], directory: Path, run_from: str | None, *, replace: bool
 ) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -112,10 +112,10 @@ def _restore(
     return len(restored)
 
 
-def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_Candidate]]:
+def choices_of(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[Candidate]]:
     """For each file the objects to try, the last of which has to be there."""
-    listed: dict[str, _Candidate] = {}
-    announced: dict[str, list[_Candidate]] = {}
+    listed: dict[str, Candidate] = {}
+    announced: dict[str, list[Candidate]] = {}
     run: str | None = run_from
     seen: set[str] = set()
     while run is not None and run not in seen:
@@ -129,12 +129,12 @@ def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_
             for entry in manifest.files:
                 name = file_name(entry.name)
                 if name not in listed or entry.modified > listed[name].entry.modified:
-                    listed[name] = _Candidate(prefix=prefix, entry=entry, announced=False)
+                    listed[name] = Candidate(prefix=prefix, entry=entry, announced=False)
             for entry in manifest.uploading:
-                candidate = _Candidate(prefix=prefix, entry=entry, announced=True)
+                candidate = Candidate(prefix=prefix, entry=entry, announced=True)
                 announced.setdefault(file_name(entry.name), []).append(candidate)
         run = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
-    choices: dict[str, list[_Candidate]] = {}
+    choices: dict[str, list[Candidate]] = {}
     for name in sorted({*listed, *announced}):
         last = listed.get(name)
         newer = [c for c in announced.get(name, []) if last is None or c.entry.modified >= last.entry.modified]
@@ -148,7 +148,7 @@ def _choices(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[_
 
 def _fetch(
     bucket: Bucket,
-    choices: dict[str, list[_Candidate]],
+    choices: dict[str, list[Candidate]],
     *,
     places: dict[str, Path],
     restored: dict[str, tuple[int, int]],
@@ -165,7 +165,7 @@ def _fetch(
             path: Path,
             error: Exception | None,
             by_path: dict[str, str] = by_path,
-            turn: dict[str, _Candidate] = turn,
+            turn: dict[str, Candidate] = turn,
         ) -> None:
             name = by_path[str(path)]
             if error is None:

@@ -1,0 +1,277 @@
+"""Checkpoints of nodes that have a bucket each come home: while a run is followed, and before whatever needs them.
+
+They are fetched over the pinned connections into this machine's folder bucket, where `pull`, `report`, `--resume` and
+`down` look for them, as with nodes that share it. Nodes that have ended are started again for that, and end again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.remote.unsaved import FLUSH_SECONDS, Hazard, Unsaved, may_hold_files, unsaved
+from hvdcloud.steps import NOTICEABLE_SECONDS
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster, Node
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.mirror import Brought, Mirror
+    from hvdcloud.remote.ssh import Fleet, Session
+
+PASS_SECONDS = 2.0
+"""How often nodes are looked at while a run is followed."""
+QUERY_SECONDS = 15.0
+"""How often, at most, the provider is asked again for nodes that do not answer."""
+POWEROFF_SECONDS = 30.0
+_ROW = "fetch"
+
+
+def mirror_of(context: Context, cluster: Cluster) -> Mirror | None:
+    """What fetches from the nodes' own buckets; None: they share this machine's."""
+    from hvdcloud.remote.mirror import Mirror
+    from hvdcloud.storage.folder import FolderBucket
+
+    if not context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=None).per_node:
+        return None
+    bucket = context.bucket(cluster)
+    assert isinstance(bucket, FolderBucket), "nodes have their own buckets only in place of a folder"
+    return Mirror(bucket, cluster=cluster.name, cluster_id=cluster.id)
+
+
+def bring_home(context: Context, cluster: Cluster) -> Sequence[HvdcloudError]:
+    """Fetch what the nodes have and this machine lacks. Returns what prevented it, of each node that may have more;
+    nothing where nodes share this machine's bucket.
+
+    Raises:
+        CapacityError, CheckpointError: this machine's bucket cannot be written.
+    """
+    mirror = mirror_of(context, cluster)
+    if mirror is None:
+        return []
+    with awake(context, cluster) as now:
+        return _bring(context, now, mirror)
+
+
+@contextlib.contextmanager
+def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster for the block, with nodes of it that have stopped and may hold more than this machine has: they are
+    started again, upload what they still can, and are stopped at its end."""
+    record, mirror = context.state.record_of(cluster.id), mirror_of(context, cluster)
+    if record is None or mirror is None:
+        yield cluster
+        return
+    asleep = [
+        node
+        for node in cluster.nodes
+        if node.state is NodeState.STOPPED
+        and record.has_joined(node.name)
+        and may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
+    ]
+    if not asleep:
+        yield cluster
+        return
+    revived = _revive(context, asleep)
+    nodes = tuple(revived.get(node.name, node) for node in cluster.nodes)
+    fleet = _fleet(context, revived.values())
+    try:
+        for outcome in fleet.each_outcome(lambda session: session.call("flush", timeout=FLUSH_SECONDS)):
+            if isinstance(outcome, HvdcloudError):
+                context.console.warn(outcome.message)
+        yield replace(cluster, nodes=nodes)
+    finally:
+        # Where this fails they are gone, or idle, and end themselves.
+        fleet.each_outcome(lambda session: session.call("poweroff", timeout=POWEROFF_SECONDS))
+        fleet.close()
+
+
+def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
+    """What prevents the deletion of these nodes, once they have uploaded what they hold and it has come home."""
+    record, mirror = context.state.record_of(cluster.id), mirror_of(context, cluster)
+    if mirror is not None and record is None:
+        text = (
+            f"its checkpoints are on its nodes, which only the machine of {cluster.owner or 'another user'} can reach"
+        )
+        return [Unsaved(hazard=Hazard.SILENT, text=text)]
+    if mirror is None:
+        return unsaved(cluster, record, bucket=context.bucket(cluster), fleet=context.fleet)
+    with awake(context, cluster) as now:
+        fleet = _fleet(context, now.nodes)
+        with contextlib.closing(fleet):
+            found = unsaved(now, record, bucket=mirror.bucket, fleet=lambda cluster: fleet)
+        said = {each.text for each in found}
+        for error in _bring(context, now, mirror):
+            if error.message not in said:
+                found.append(Unsaved(hazard=Hazard.SILENT, text=error.message))
+    return found
+
+
+@contextlib.contextmanager
+def mirroring(context: Context, cluster: Cluster) -> Iterator[None]:
+    """Fetch checkpoints during the block, as they are written, and the rest of them at its end."""
+    mirror = mirror_of(context, cluster)
+    if mirror is None:
+        yield
+        return
+    with contextlib.closing(_Follower(context, cluster, mirror)) as follower:
+        follower.start()
+        yield
+    now = context.find() or cluster
+    try:
+        errors = _bring(context, now, mirror)
+    except HvdcloudError as failed:
+        errors = [failed]
+    for error in errors:
+        pull = f"hvdcloud pull --name {cluster.name}"
+        context.console.warn(f"not every checkpoint is on this machine: {error.message}; {pull} fetches the rest")
+
+
+def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequence[Node] | None = None) -> None:
+    """Give nodes what they lack to continue from a run, where they have a bucket each.
+
+    Args:
+        to: these nodes only; None: all.
+
+    Raises:
+        NodeError: one cannot be reached.
+        CheckpointError: something of the run cannot be read.
+    """
+    mirror = mirror_of(context, cluster)
+    if mirror is None:
+        return
+    tally = _Tally()
+    with context.console.steps() as steps, contextlib.closing(_fleet(context, to or cluster.nodes)) as fleet:
+        what = f"sending checkpoints of run {run}"
+        steps.update("run", what, done=tally.read, in_bytes=True, after=NOTICEABLE_SECONDS)
+        fleet.each(lambda session: mirror.send(session, run, on_bytes=tally.add))
+
+
+def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudError]:
+    """Of every node that runs, or may have more than this machine. Raises as `bring_home`."""
+    record = context.state.record_of(cluster.id)
+    if record is None:
+        return [context.not_from_here(cluster)]
+
+    def matters(node: Node) -> bool:
+        running = node.state is NodeState.RUNNING
+        return running or may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
+
+    nodes = [node for node in cluster.nodes if record.has_joined(node.name) and matters(node)]
+    tally = _Tally()
+    with context.console.steps() as steps, contextlib.closing(_fleet(context, nodes)) as fleet:
+
+        def wait() -> None:
+            steps.update(_ROW, "another hvdcloud is fetching checkpoints", after=NOTICEABLE_SECONDS)
+
+        with mirror.alone(wait=wait):
+            steps.update(_ROW, "fetching checkpoints", done=tally.read, in_bytes=True, after=NOTICEABLE_SECONDS)
+            outcomes = fleet.each_outcome(lambda session: mirror.bring(session, on_bytes=tally.add))
+            failed = [each for each in outcomes if isinstance(each, HvdcloudError)]
+            if not failed:
+                mirror.replicas.forget()
+        steps.drop(_ROW)
+    return failed
+
+
+def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
+    """Those of the nodes that run again, by name; a warning says what prevents it."""
+    from hvdcloud.remote.join import pin_known
+    from hvdcloud.remote.keys import pinned
+
+    deadline = time.monotonic() + context.provider.ready_seconds
+    try:
+        with context.console.waiting(context.name, "starting nodes again, which hold checkpoints"):
+            revived = {node.name: node for node in context.provider.revive(nodes, deadline=deadline)}
+            now = context.provider.cluster(context.name)
+    except HvdcloudError as error:
+        context.console.warn(f"{error.message}; its checkpoints come when it runs again")
+        return {}
+    # Only a key that was pinned when the node came up is trusted; its address may be another one now.
+    known = [revived.get(node.name, node) for node in (now.nodes if now is not None else ())]
+    pin_known(context.state, known, pinned(context.state))
+    return revived
+
+
+def _fleet(context: Context, nodes: Iterable[Node]) -> Fleet:
+    from hvdcloud.remote.ssh import Fleet
+
+    return Fleet(list(nodes), context.state)
+
+
+class _Tally:
+    """The bytes of several nodes together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        with self._lock:
+            self._count += count
+
+    def read(self) -> float:
+        """All of them."""
+        return self._count
+
+
+class _Follower:
+    """Fetches from the nodes again and again, in its own thread. What prevents it is said at the end of the run."""
+
+    def __init__(self, context: Context, cluster: Cluster, mirror: Mirror) -> None:
+        self._context, self._cluster, self._mirror = context, cluster, mirror
+        self._fleet = _fleet(context, cluster.nodes)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="fetch checkpoints", daemon=True)
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; what has arrived of an object is kept."""
+        self._ending.set()
+        # Ends the calls that still wait.
+        self._fleet.close()
+        self._thread.join()
+
+    def _work(self) -> None:
+        query_at = 0.0
+        while not self._ending.wait(PASS_SECONDS):
+            try:
+                lost = self._pass()
+                if lost and time.monotonic() >= query_at:
+                    query_at = time.monotonic() + QUERY_SECONDS
+                    self._renew()
+            except HvdcloudError:
+                # A full disk, or a provider that does not answer: the end of the run tries once more, and says so.
+                continue
+
+    def _pass(self) -> bool:
+        """Returns whether a node did not answer."""
+        with self._mirror.alone() as alone:
+            if not alone:
+                return False
+            outcomes = self._fleet.each_outcome(self._bring)
+        return any(isinstance(outcome, HvdcloudError) for outcome in outcomes)
+
+    def _bring(self, session: Session) -> Brought:
+        if self._ending.is_set():
+            raise NodeError("the run is no longer followed", hint="hvdcloud pull")
+        try:
+            return self._mirror.bring(session)
+        except HvdcloudError:
+            session.close()
+            raise
+
+    def _renew(self) -> None:
+        """Nodes of an elastic run come and go."""
+        now = self._context.query()
+        if now is not None and [node.id for node in now.nodes] != [node.id for node in self._cluster.nodes]:
+            self._fleet.close()
+            self._cluster, self._fleet = now, _fleet(self._context, now.nodes)

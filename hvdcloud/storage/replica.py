@@ -1,0 +1,146 @@
+"""Objects of one folder bucket in another, each with the generation that it has there, so that the same manifests hold.
+
+Bytes are written to a file beside the objects, which keeps what has arrived when the connection breaks; they are
+verified, flushed to disk, and become the object in one move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hvdcloud.errors import CapacityError
+from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
+from hvdcloud.storage.checksum import Checksums, checksums_of_file, crc32c_of_file
+from hvdcloud.storage.folder import TEMPORARY, FolderBucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """An object of the other bucket."""
+
+    name: str
+    size: int  # Bytes.
+    generation: int
+    crc32c: str | None = None  # None: it is not known, as of a log; its size has to do.
+    sha256: str | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Original:
+        """As `to_json` wrote it. Raises KeyError, TypeError, ValueError: it is none."""
+        return cls(
+            name=str(value["name"]),
+            size=int(value["size"]),
+            generation=int(value["generation"]),
+            crc32c=value.get("crc32c"),
+            sha256=value.get("sha256"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a message."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+class Replicas:
+    """The copies in `bucket`.
+
+    Args:
+        key: names the folder for what has not arrived whole. One process at a time may use a folder.
+    """
+
+    def __init__(self, bucket: FolderBucket, *, key: str) -> None:
+        self._bucket = bucket
+        self.folder = bucket.root / TEMPORARY / f"replicas-{key}"
+
+    def make_folder(self) -> None:
+        """Raises CapacityError, CheckpointError: it cannot be made."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, path=self.folder, doing="making") from error
+
+    def lacks(self, original: Original) -> bool:
+        """Whether the bucket does not have this very object."""
+        return self._bucket.present(original.name) != (original.size, original.generation)
+
+    def is_behind(self, original: Original) -> bool:
+        """Whether the bucket has no such object, or an earlier one."""
+        found = self._bucket.present(original.name)
+        return found is None or found[1] < original.generation
+
+    def arrived(self, original: Original) -> int:
+        """How many of its bytes are here from an earlier attempt."""
+        try:
+            there = self._partial(original).stat().st_size
+        except OSError:
+            return 0
+        return there if there <= original.size else 0
+
+    def receive(self, original: Original, pieces: Iterable[bytes], *, start: int = 0) -> None:
+        """Write the object from `start` on, verify all of it, and make it visible.
+
+        Raises:
+            CorruptObjectError: other bytes than those that were promised came; none of them is kept.
+            CapacityError: the disk is full.
+            CheckpointError: the bucket can't hold it.
+            whatever `pieces` raises: what has arrived is kept for the next attempt.
+        """
+        check_name(original.name)
+        self.make_folder()
+        if original.size - start > free_bytes(self.folder):
+            raise CapacityError(
+                f"no space left for {original.name} ({original.size} bytes) in {self._bucket.url}",
+                hint="free some space and type the command again",
+            )
+        partial = self._partial(original)
+        try:
+            with partial.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                file.truncate()
+                _write(file, pieces, most=original.size - start)
+            self._verify(partial, original)
+            self._bucket.adopt(partial, original.name, generation=original.generation)
+        except CorruptObjectError:
+            partial.unlink(missing_ok=True)
+            raise
+        except OSError as error:
+            raise disk_error(error, path=partial, doing="writing") from error
+
+    def forget(self) -> None:
+        """Remove what has not arrived whole, where nothing of it is wanted any more."""
+        with contextlib.suppress(OSError):
+            for file in self.folder.iterdir():
+                file.unlink()
+            self.folder.rmdir()
+
+    def _partial(self, original: Original) -> Path:
+        # Of the same bytes only: an object that was replaced meanwhile is not continued.
+        text = "\0".join(map(str, (original.name, original.generation, original.size, original.crc32c)))
+        return self.folder / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+    def _verify(self, partial: Path, original: Original) -> None:
+        if original.crc32c is None:
+            expected: Any = original.size
+            came: Any = partial.stat().st_size
+        elif original.sha256 is None:
+            expected, came = (original.size, original.crc32c), crc32c_of_file(partial)
+        else:
+            expected = Checksums(size=original.size, crc32c=original.crc32c, sha256=original.sha256)
+            came = checksums_of_file(partial, with_sha256=True)
+        if came != expected:
+            raise CorruptObjectError(
+                f"{original.name} does not verify: its manifest promises {original.size} bytes with CRC32C "
+                f"{original.crc32c}, and other bytes came",
+                hint="hvdcloud pull tries again; if it stays so, take an earlier checkpoint",
+            )
+
+
+def _write(file: IO[bytes], pieces: Iterable[bytes], *, most: int) -> None:
+    """Whatever comes beyond what was promised is not written."""
+    for piece in pieces:
+        file.write(piece[:most])
+        most -= len(piece[:most])

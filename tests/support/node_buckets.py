@@ -1,0 +1,114 @@
+"""Nodes that have a bucket each, behind SSH: the real node program in a folder per node, and an in-process sshd."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+
+from hvdcloud.node.uploads.uploader import Uploader
+from hvdcloud.runs.state import UploadReport
+from hvdcloud.storage.folder import FolderBucket
+from tests.support.nodes import REPOSITORY
+from tests.support.vanishing import RUN, Program, Vm, says
+
+CHUNK = 1 << 15
+
+
+@dataclass
+class BucketNode:
+    """A node's folder, and what its job wrote."""
+
+    root: Path
+    index: int
+    cut_after: int | None = None
+    """Bytes of its answers after which its connection is cut, once."""
+    verbs: list[str] = field(default_factory=list)
+    vm: Vm = field(init=False)
+
+    def __post_init__(self) -> None:
+        verbs = ("bucket", "flush", "token", "state")
+        programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
+        self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off})
+
+    @property
+    def bucket(self) -> FolderBucket:
+        """Its own."""
+        return FolderBucket(self.root / "var/lib/hvdcloud/bucket")
+
+    def write(self, files: Mapping[str, bytes], *, run: str = RUN, complete: bool = True) -> UploadReport:
+        """The job writes these, and the agent uploads them."""
+        directory = self.root / "var/lib/hvdcloud/checkpoints" / run
+        for name, data in files.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        uploader = Uploader(
+            self.bucket, cluster="digits", run=run, node=self.index, directory=directory, quiet_seconds=0
+        )
+        return uploader.finish(time.monotonic() + 60) if complete else uploader.scan(final=True)
+
+    def start(self, *verb: str) -> subprocess.Popen[bytes]:
+        """The node program, as a process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hvdcloud.node", *verb],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)},
+        )
+
+    def _power_off(self, channel: paramiko.Channel) -> None:
+        self.verbs.append("poweroff")
+        says('{"ok": true}\n')(channel)
+
+    def _program(self, verb: str) -> Program:
+        return lambda channel: self._serve(verb, channel)
+
+    def _serve(self, verb: str, channel: paramiko.Channel) -> None:
+        process = self.start(verb)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.verbs.append(verb)
+        threading.Thread(target=_feed, args=(channel, process), daemon=True).start()
+        sent = 0
+        while data := os.read(process.stdout.fileno(), CHUNK):
+            if self.cut_after is not None and sent + len(data) > self.cut_after:
+                channel.sendall(data[: self.cut_after - sent])
+                self.cut_after = None
+                process.kill()
+                process.wait()
+                channel.get_transport().close()
+                return
+            try:
+                channel.sendall(data)
+            except OSError:
+                # The laptop has heard enough.
+                process.kill()
+            sent += len(data)
+        process.wait()
+        if channel.closed:
+            return
+        channel.send_exit_status(process.wait())
+        channel.close()
+
+
+def _feed(channel: paramiko.Channel, process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with process.stdin:
+        while data := channel.recv(CHUNK):
+            try:
+                process.stdin.write(data)
+                process.stdin.flush()
+            except (BrokenPipeError, ValueError):
+                return
+
+
+NewNode = Callable[[int], BucketNode]
