@@ -10,8 +10,9 @@ from hvdcloud.units import counted
 from hvdcloud.visible import words
 
 _MARK = "hvdcloud: "
-_REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ")
-"""How the lines begin in which a node says why it ends itself (node/boot/idle.py, node/run/finish.py, gce/startup)."""
+_REASONS = ("idle for ", "deleting: ", "switching off: ", "the start failed ", "limits.max_run_duration ")
+"""How the lines begin in which a node says why it ends itself (node/boot/idle.py and time_limit.py, node/run/finish.py,
+gce/startup)."""
 
 
 def not_whole(cluster: Cluster, *, boot_log: Callable[[Node], str]) -> NodeError:

@@ -17,7 +17,8 @@ _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stop RUN | flush | token | bucket | data | data-state | data-fetcher | "
-    "notify RUN end|cost|head-lost | leave [WHY] | poweroff | idle | end-if-idle"
+    "notify RUN end|cost|head-lost | leave [WHY] | poweroff | idle | end-if-idle | "
+    "end-at-limit SECONDS"
 )
 
 
@@ -129,6 +130,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.uploads import drain
 
         return drain.main(rest)
+    if verb == "end-at-limit":
+        from hvdcloud.node.boot import time_limit
+
+        return time_limit.end_at_limit(float(rest[0]) if rest else 0.0)
     if verb in ("idle", "end-if-idle"):
         from hvdcloud.node.boot import idle
 

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from hvdcloud.node.files import write_json
 
 if TYPE_CHECKING:
     from hvdcloud.node.boot.idle import Watch
+    from hvdcloud.node.boot.time_limit import TimeLimit
 
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
@@ -77,35 +79,40 @@ def main() -> int:
         if not _wait_until_ready(sshd):
             return _power_off(sshd)
         publish({"status": "ready", "host_key": host_key})
-        watch = _step("idle limit", _watch)
+        limits = _step("limits", _limits)
     except _StepError as error:
         return _fail(error)
     while True:
-        received = _next_signal(watch)
+        received = _next_signal(limits)
         if received in _TOLD_TO_END:
             return _power_off(sshd)
         ended = _reap()
         if sshd in ended:
             return _fail(_StepError("sshd", "sshd ended"))
-        if watch is not None:
-            watch.ended(ended)
-            watch.check()
+        for limit in limits:
+            limit.ended(ended)
+            limit.check()
 
 
-def _watch() -> Watch | None:
-    """What ends the node when it is idle; None without an idle limit."""
-    if not os.environ.get("HVDCLOUD_IDLE"):
-        return None
-    from hvdcloud.node.boot.idle import Watch
+def _limits() -> list[Watch | TimeLimit]:
+    """What ends the node when it is idle, and when its time is over."""
+    found: list[Watch | TimeLimit | None] = []
+    if os.environ.get("HVDCLOUD_IDLE"):
+        from hvdcloud.node.boot.idle import Watch
 
-    return Watch.wanted()
+        found.append(Watch.wanted())
+    if os.environ.get("HVDCLOUD_TIME_LIMIT"):
+        from hvdcloud.node.boot.time_limit import TimeLimit
+
+        found.append(TimeLimit.wanted())
+    return [limit for limit in found if limit is not None]
 
 
-def _next_signal(watch: Watch | None) -> int | None:
-    """The next signal; None if a check for activity was due before one came."""
-    if watch is None:
+def _next_signal(limits: Sequence[Watch | TimeLimit]) -> int | None:
+    """The next signal; None if a limit was to be checked before one came."""
+    if not limits:
         return signal.sigwait(_WAITED_FOR)
-    received = signal.sigtimedwait(_WAITED_FOR, watch.seconds())
+    received = signal.sigtimedwait(_WAITED_FOR, min(limit.seconds() for limit in limits))
     return received.si_signo if received is not None else None
 
 

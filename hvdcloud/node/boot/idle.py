@@ -202,6 +202,11 @@ def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
     return {head: found}
 
 
+def head_answers(head: str) -> bool:
+    """Whether the head is reached, whatever it says; asked again, as before a node ends without it."""
+    return _answer_of_head(head, CHECK_SECONDS)[head] is not None
+
+
 def _answer_of(node: str) -> Answer | None:
     """A node's answer; None: it cannot be reached. Any other failure counts as busy."""
     import subprocess

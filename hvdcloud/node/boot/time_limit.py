@@ -1,0 +1,122 @@
+"""`limits.max_run_duration` where no provider ends the nodes: they end themselves, whether or not the laptop is on.
+
+The entrypoint counts from its start (`TimeLimit`), also while the machine sleeps. When the limit is over it starts
+`end-at-limit`, a process that acts. The head ends the run, whose checkpoints are uploaded, then the other nodes, then
+itself. Another node ends by itself only if its head does not answer, or is late. What could not be uploaded stays in
+the container, which nobody removes before it is elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.node import machine
+from hvdcloud.node.mesh.nodes import node_names
+
+LIMIT_VARIABLE = "HVDCLOUD_TIME_LIMIT"
+AGAIN_SECONDS = 30.0
+LATE_SECONDS = 1800.0
+"""How long the head of a cluster may take to end its run: the last uploads are waited for."""
+
+
+class TimeLimit:
+    """Counts in the container's first process.
+
+    Args:
+        limit: seconds after which the cluster ends.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._ends = self._act_at = _now() + limit
+        self._actor: int | None = None
+
+    @classmethod
+    def wanted(cls) -> TimeLimit | None:
+        """The limit that the environment asks for; None: there is none.
+
+        Raises:
+            ValueError: not a number of seconds.
+        """
+        text = os.environ.get(LIMIT_VARIABLE)
+        return cls(max(1.0, float(text))) if text else None
+
+    def seconds(self) -> float:
+        """Seconds until the next check."""
+        return max(0.0, self._act_at - _now())
+
+    def ended(self, children: set[int]) -> None:
+        """Note that these processes have ended."""
+        if self._actor in children:
+            self._actor = None
+
+    def check(self) -> None:
+        """If it is time: act. Never raises."""
+        if self.seconds() > 0.0:
+            return
+        self._act_at = _now() + AGAIN_SECONDS
+        if self._actor is not None:
+            return
+        isolated = ["-I"] if sys.flags.isolated else []
+        program = [sys.executable, *isolated, "-m", "hvdcloud.node", "end-at-limit", f"{_now() - self._ends:.0f}"]
+        try:
+            self._actor = os.posix_spawn(sys.executable, program, os.environ, setsigmask=())
+        except OSError as error:
+            sys.stderr.write(f"hvdcloud: could not end at the time limit: {error}\n")
+            sys.stderr.flush()
+
+
+def end_at_limit(late: float) -> int:
+    """`end-at-limit`: end the cluster, or this node alone. Returns the process's exit code, always 0.
+
+    Args:
+        late: seconds since the limit was over.
+    """
+    from hvdcloud.node.boot.idle import head_answers
+    from hvdcloud.node.vms import poweroff
+
+    names, me = node_names(), machine.name()
+    if names and me != names[0]:
+        if late < LATE_SECONDS and head_answers(names[0]):
+            return 0
+        poweroff.write_line(f"{_reason()}; switching off, without the head")
+        poweroff.switch_off()
+        return 0
+    poweroff.write_line(f"{_reason()}; switching off")
+    _end_run()
+    poweroff.end_others([name for name in names if name != me])
+    poweroff.switch_off()
+    return 0
+
+
+def _end_run() -> None:
+    """End the active run, upload what there is, and keep its log. What fails is written down, and does not matter: the
+    container keeps what it has."""
+    from hvdcloud.node.records import state
+    from hvdcloud.node.run import control
+    from hvdcloud.node.uploads import archive
+    from hvdcloud.node.uploads.loop import incomplete_runs
+    from hvdcloud.node.vms import poweroff
+
+    try:
+        if (run := state.active_run()) is not None:
+            state.record_event(run, _reason())
+            control.stop(run)
+            archive.wait_kept(run, seconds=control.LOG_SECONDS)
+        if incomplete_runs():
+            control.flush()
+    except (HvdcloudError, OSError) as error:
+        poweroff.write_line(f"the run was not ended in order: {error}")
+
+
+def _reason() -> str:
+    limit = float(os.environ.get(LIMIT_VARIABLE) or 0.0)
+    hours = f"{limit / 3600:.1f} h" if limit >= 3600 else f"{limit:.0f} s"
+    return f"limits.max_run_duration of {hours} is over"
+
+
+def _now() -> float:
+    # Unlike time.monotonic(), it also counts while the machine is suspended.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
