@@ -64,6 +64,8 @@ class Maker:
         """
         name = request.body["name"]
         self._on_progress(NodeProgress(object=name, step="creating"))
+        for volume, labels in request.body.get("volumes", {}).items():
+            self._create_volume(volume, labels)
         container_id = self._create_container(request.body)
         self._made.append(("container", container_id))
         return MadeContainer(name=name, id=container_id)
@@ -82,6 +84,8 @@ class Maker:
             try:
                 if kind == "container":
                     self._api.remove_container(object_id, force=True, v=True)
+                elif kind == "volume":
+                    self._api.remove_volume(object_id)
                 else:
                     self._api.remove_network(object_id)
             except NotFound:
@@ -107,6 +111,19 @@ class Maker:
                 raise CapacityError(message, hint=hint) from None
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
+
+    def _create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        """One that exists holds what the node of this number wrote earlier in this cluster, and is kept."""
+        from docker.errors import APIError, NotFound
+
+        try:
+            self._api.inspect_volume(name)
+        except NotFound:
+            try:
+                self._api.create_volume(name, labels=dict(labels))
+            except APIError as error:
+                raise view.engine_refused(f"volume {name}", error) from error
+            self._made.append(("volume", name))
 
     def _create_container(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError, ImageNotFound

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from hvdcloud.cluster.model import (
@@ -127,17 +129,38 @@ class EngineNodes:
 
         return side_by_side(wait, nodes, on_abort=self.stop_waiting)
 
+    def start_again(
+        self, node: Node, *, deadline: float, with_address: Callable[[Node, str], Node] = lambda node, key: node
+    ) -> Node:
+        """Start a stopped container, and wait as `wait_ready` does.
+
+        Raises:
+            NodeError: it does not start, as where another program has its port or its GPU is gone.
+        """
+        from docker.errors import APIError
+
+        try:
+            self._api.start(node.id)
+            started = self._api.inspect_container(node.id)["State"]["StartedAt"]
+        except APIError as error:
+            raise NodeError(
+                f"node {node.name} does not start again: {error.explanation}",
+                hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
+            ) from error
+        # What it said when it started earlier is of no use.
+        return with_address(node, self._follow_until_ready(node, deadline, since=_seconds(started)))
+
     def stop_waiting(self) -> None:
         """Have `wait_ready` end now on every thread."""
         for stream in tuple(self._streams):
             _hang_up(stream)
 
-    def _follow_until_ready(self, node: Node, deadline: float) -> str:
+    def _follow_until_ready(self, node: Node, deadline: float, *, since: float | None = None) -> str:
         from docker.errors import APIError
 
         said: list[str] = []
         try:
-            stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True)
+            stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True, since=since)
         except APIError as error:
             raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
         # The read below has no time limit of its own; closing the stream from outside ends it.
@@ -242,6 +265,13 @@ def _status(line: str) -> dict[str, Any] | None:
     if status is None or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
         return None
     return status if isinstance(status.get("status"), str) else None
+
+
+def _seconds(text: str) -> float:
+    """An engine's time, `2026-11-24T08:22:51.123456789Z`, in seconds since the epoch, not later than it was."""
+    whole = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    fraction = re.match(r"\.\d{1,6}", text[19:])
+    return whole + (float(fraction[0]) if fraction else 0.0)
 
 
 def _hang_up(stream: Any) -> None:

@@ -27,6 +27,8 @@ CAPABILITIES = (
     "SYS_PTRACE",
 )
 """All that a node's root may do. startup/common.sh has the same list."""
+BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
+"""Where a node has a folder bucket: a folder of this machine, or a volume of its own."""
 TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
 """Secrets, locks and sockets: in memory, never on a disk, and for root alone."""
 
@@ -45,7 +47,7 @@ def container_request(
     Args:
         network: the engine's, which the container is in.
         environment: of the node program, beside its key and its name.
-        mounts: what is in the node, by folder of the engine's machine.
+        mounts: what is in the node, by folder of the engine's machine or by volume.
         more: what this provider's containers have beside (containers.py): `publish`, `extra_hosts`,
             `read_only_mounts` (folders of the engine's machine, by what is in the node).
     """
@@ -66,6 +68,14 @@ def container_request(
         **more,
     }
     return Request(object=f"container {name}", method="POST /containers/create", body=body)
+
+
+def with_bucket(body: Mapping[str, Any], spec: ClusterSpec, index: int) -> Mapping[str, Any]:
+    """The body of a request for a node's container, with a volume for a folder bucket of its own: that outlives the
+    container, and the engine's prune commands leave a named volume alone."""
+    volume = f"{spec.node_name(index)}-{spec.id}"
+    labels = {key: value for key, value in body["labels"].items() if key in (*spec.labels, LABEL_NODE, LABEL_BUCKET)}
+    return {**body, "mounts": {**body["mounts"], volume: BUCKET_IN_NODE}, "volumes": {volume: labels}}
 
 
 def with_gpus(request: Request, found: Mapping[int, GpuShare]) -> Request:

@@ -8,10 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.providers.base import NodeBucket
-from hvdcloud.providers.engine.requests import container_request
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
 from hvdcloud.providers.local import data
 
-BUCKET_IN_NODE = "/var/lib/hvdcloud/bucket"
 HOST_FROM_NODE = "host.docker.internal"
 
 

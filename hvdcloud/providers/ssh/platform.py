@@ -30,6 +30,7 @@ class SshPlatform(EnginePlatform):
         return SshProvider(
             self._config.ssh,
             idle_seconds=self._config.limits.idle,
+            longest_seconds=self._config.limits.max_run_duration,
             refusal=mismatch if self._config.image.device == "cuda" else None,
         )
 

@@ -23,20 +23,22 @@ from hvdcloud.units import size
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What an image calls the processor that an engine and uname call so."""
-BUCKET_HINT = "checkpoints.bucket: gs://BUCKET/PREFIX in hvdcloud.yaml, or --bucket"
 
 
 class Examiner:
     """Asks hosts, and plans what they are asked for."""
 
-    def __init__(self, hosts: Hosts, *, share: bool, idle_seconds: float | None) -> None:
+    def __init__(
+        self, hosts: Hosts, *, share: bool, idle_seconds: float | None, longest_seconds: float | None = None
+    ) -> None:
         self._hosts = hosts
         self._share = share
         self._idle_seconds = idle_seconds
+        self._longest_seconds = longest_seconds
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         """Why the first `spec.nodes` hosts cannot have their nodes; all of it."""
-        found = [] if spec.bucket.startswith("gs://") else [_no_bucket(spec)]
+        found: list[Problem] = []
         image: dict[str, Any] | None = None
         if not images.is_at_registry(spec.image):
             image = images.image_here(spec.image)
@@ -123,6 +125,7 @@ class Examiner:
             address=facts.address,
             port=choose_port(spec, index, taken_ports(facts.ports, ours), host=host.name),
             idle_seconds=self._idle_seconds,
+            longest_seconds=self._longest_seconds,
         )
         share = self.gpus(host, facts).get(0)
         made = request if share is None else with_gpus(request, {index: share})
@@ -186,8 +189,3 @@ def _no_address(host: Host) -> HvdcloudError:
         f"{host.name} does not say at which IPv4 address other hosts reach it",
         hint=f"name it: ssh.hosts: {{host: {host.name}, address: …}}",
     )
-
-
-def _no_bucket(spec: ClusterSpec) -> Problem:
-    message = f"checkpoints go to {spec.bucket}, a folder of this machine, which the hosts do not have"
-    return Problem(message=message, hint=BUCKET_HINT)

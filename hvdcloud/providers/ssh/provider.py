@@ -41,7 +41,7 @@ from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
 from hvdcloud.providers.ssh.preflight import Examiner
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest, bucket_as_seen_by_nodes
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -59,17 +59,25 @@ class SshProvider(EngineProvider):
     ready_seconds = 180.0
 
     def __init__(
-        self, config: SshMachinesConfig, *, idle_seconds: float | None = None, refusal: Problem | None = None
+        self,
+        config: SshMachinesConfig,
+        *,
+        idle_seconds: float | None = None,
+        longest_seconds: float | None = None,
+        refusal: Problem | None = None,
     ) -> None:
         """Nothing is asked yet.
 
         Args:
             idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+            longest_seconds: after which they end themselves in any case; None: never.
             refusal: why the configuration alone rules nodes out.
         """
         self._hosts = Hosts(config.hosts)
         self._share = config.share
-        self._examiner = Examiner(self._hosts, share=config.share, idle_seconds=idle_seconds)
+        self._examiner = Examiner(
+            self._hosts, share=config.share, idle_seconds=idle_seconds, longest_seconds=longest_seconds
+        )
         self._refusal = refusal
 
     def close(self) -> None:
@@ -125,8 +133,8 @@ class SshProvider(EngineProvider):
         return self._planned(planned.spec, placed)
 
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        """As this machine sees it."""
-        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
+        """In place of a folder of this machine each has one of its own."""
+        return bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -182,6 +190,15 @@ class SshProvider(EngineProvider):
                 each.stop_waiting()
 
         return side_by_side(wait, nodes, on_abort=stop_all)
+
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
+        """Containers that have ended are kept, with all that they hold: they start again, at the same port."""
+        return side_by_side(
+            lambda node: self._engine_nodes(self._hosts[node.host]).start_again(
+                node, deadline=deadline, with_address=_ready
+            ),
+            nodes,
+        )
 
     # --- looking --------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.errors import CapacityError
+from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.gpus import LABEL_PORT
-from hvdcloud.providers.engine.requests import container_request
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, with_bucket
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
@@ -52,6 +54,7 @@ def node_request(
     address: str,
     port: int,
     idle_seconds: float | None,
+    longest_seconds: float | None = None,
 ) -> HostRequest:
     """For the node of a host.
 
@@ -59,21 +62,31 @@ def node_request(
         address: the host's, at which the other nodes reach it.
         port: where its sshd listens, there and at 127.0.0.1.
         idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
+        longest_seconds: after which it ends itself in any case; None: never.
     """
-    limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
+    seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
+    limits = {name: f"{value:g}" for name, value in seconds.items() if value is not None}
     made = container_request(
         spec,
         index,
         # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
         network="host",
-        environment={"HVDCLOUD_SSH_PORT": str(port), "HVDCLOUD_SSH_ADDRESS": address, **limit},
+        environment={"HVDCLOUD_SSH_PORT": str(port), "HVDCLOUD_SSH_ADDRESS": address, **limits},
         mounts={},
         more={},
     )
     labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
-    return HostRequest(
-        object=f"{made.object} on {host}", method=made.method, body={**made.body, "labels": labels}, host=host
-    )
+    body: Mapping[str, Any] = {**made.body, "labels": labels}
+    if bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None).per_node:
+        body = with_bucket(body, spec, index)
+    return HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
+
+
+def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
+    """A folder of this machine is none of theirs: each has one of its own in its place."""
+    if bucket.startswith("file://"):
+        return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", bucket_endpoint=bucket_endpoint, per_node=True)
+    return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
 
 def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
