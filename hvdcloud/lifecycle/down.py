@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, NodeState, leftover_table
+from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
@@ -199,7 +199,9 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         verified_files = VerifiedFiles(context.state.verified_files)
         return unverified(bucket, cluster=cluster.name, run=run, verified_files=verified_files)
 
-    if not cluster.nodes and not cluster.unseen:
+    home = mirror_of(context, cluster) is None
+    kept = not home and any(each.kind is ObjectKind.VOLUME for each in cluster.other_objects)
+    if not cluster.nodes and not cluster.unseen and not kept:
         # Its nodes have deleted themselves or were preempted; what is left holds no files, so nothing can be lost.
         for run in filter(unpulled, list_runs(bucket, cluster.name, suffix=cluster.id)):
             context.console.warn(
@@ -210,7 +212,6 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     missing = record.lost_predecessors() if record is not None else set()
     unsafe = Unsafe()
     # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
-    home = mirror_of(context, cluster) is None
     if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
         if (renewal := lend(context, cluster)).error is not None and renewal.waits:
             raise renewal.error

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import NodeState
+from hvdcloud.cluster.model import NodeState, ObjectKind
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.remote.unsaved import FLUSH_SECONDS, Hazard, Unsaved, may_hold_files, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
+    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.mirror import Brought, Mirror
     from hvdcloud.remote.ssh import Fleet, Session
@@ -93,22 +94,38 @@ def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
 def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
     """What prevents the deletion of these nodes, once they have uploaded what they hold and it has come home."""
     record, mirror = context.state.record_of(cluster.id), mirror_of(context, cluster)
-    if mirror is not None and record is None:
-        text = (
-            f"its checkpoints are on its nodes, which only the machine of {cluster.owner or 'another user'} can reach"
-        )
-        return [Unsaved(hazard=Hazard.SILENT, text=text)]
     if mirror is None:
         return unsaved(cluster, record, bucket=context.bucket(cluster), fleet=context.fleet)
+    if record is None:
+        owner = cluster.owner or "another user"
+        text = f"its checkpoints are on its nodes, which only the machine of {owner} can reach"
+        return [Unsaved(hazard=Hazard.SILENT, text=text)]
     with awake(context, cluster) as now:
         fleet = _fleet(context, now.nodes)
         with contextlib.closing(fleet):
             found = unsaved(now, record, bucket=mirror.bucket, fleet=lambda cluster: fleet)
+        found += _in_volumes(now, record, mirror)
         said = {each.text for each in found}
         for error in _bring(context, now, mirror):
             if error.message not in said:
                 found.append(Unsaved(hazard=Hazard.SILENT, text=error.message))
     return found
+
+
+def _in_volumes(cluster: Cluster, record: ClusterRecord, mirror: Mirror) -> list[Unsaved]:
+    """Nodes whose containers are gone, as after `docker container prune`, and that may hold more in their volumes."""
+    there = {node.index for node in cluster.nodes}
+    if not any(each.kind is ObjectKind.VOLUME for each in cluster.other_objects):
+        return []
+    return [
+        Unsaved(
+            hazard=Hazard.AWAY,
+            node=f"{cluster.name}-{index}",
+            text=f"the container of node {cluster.name}-{index} is gone, and its volume may hold more",
+        )
+        for index in range(cluster.expected_nodes)
+        if index not in there and may_hold_files(index, cluster, bucket=mirror.bucket, started=record.runs)
+    ]
 
 
 @contextlib.contextmanager

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.files import explained, state_root
 from hvdcloud.cluster.state import ClusterState
@@ -28,6 +29,7 @@ from hvdcloud.remote.join import recorded_data
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
+    from hvdcloud.config.model import Config
     from hvdcloud.remote.ssh import Fleet, Session
 
 RENEW_SECONDS = 900.0
@@ -67,7 +69,7 @@ def lend(context: Context, cluster: Cluster) -> Renewal:
     try:
         renewal = renew(context, cluster, context.fleet(cluster), ending_within=RENEW_SECONDS)
         if renewal.error is None and renewal.ends is not None and background_process(context.state) is None:
-            start(context.state)
+            start(context.state, context.config)
     except HvdcloudError as error:
         context.console.warn(f"the storage token was not renewed: {error.message}")
         return Renewal()
@@ -82,7 +84,7 @@ def keep_renewing(context: Context, cluster: Cluster) -> None:
     if _applies(context, cluster):
         try:
             end(context.state)
-            start(context.state)
+            start(context.state, context.config)
         except HvdcloudError as error:
             context.console.warn(f"nothing renews the storage token ({error.message}); hvdcloud status does, each time")
 
@@ -159,13 +161,20 @@ def background_process(state: ClusterState) -> int | None:
     return None
 
 
-def start(state: ClusterState) -> None:
-    """Start it. Raises UsageError: the system refuses to."""
+def start(state: ClusterState, config: Config | None = None) -> None:
+    """Start it.
+
+    Args:
+        config: says where the nodes are; None: on this machine.
+
+    Raises:
+        UsageError: the system refuses to.
+    """
     # Not in the project's folder, from which Python would import; so paths have to be whole.
     named = {name: str(Path(os.environ[name]).absolute()) for name in _PATHS_IN_ENVIRONMENT if name in os.environ}
     with explained(Path(sys.executable)):
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, state.name],
+            [sys.executable, "-m", __name__, state.name, *_where_nodes_are(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -194,7 +203,14 @@ def _lock_file(state: ClusterState) -> Path:
     return state.dir / "tokens.lock"
 
 
-def main(name: str) -> None:
+def _where_nodes_are(config: Config | None) -> list[str]:
+    """The parts of the configuration by which the background process finds the nodes, as JSON; it holds no secret."""
+    if config is None or config.provider != "ssh":
+        return []
+    return [json.dumps({"provider": "ssh", "nodes": config.nodes, "ssh": config.ssh.model_dump(mode="json")})]
+
+
+def main(name: str, places: str = "{}") -> None:
     """Renew the tokens of this cluster's nodes as long as a run needs them."""
     state = ClusterState(name)
     record = state.load()
@@ -205,7 +221,7 @@ def main(name: str) -> None:
         return
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
-    _work(state, record.id)
+    _work(state, record.id, json.loads(places))
     if state.load() is None:
         _lock_file(state).unlink(missing_ok=True)
 
@@ -222,13 +238,13 @@ def _locked(file: int) -> bool:
     return False
 
 
-def _work(state: ClusterState, cluster_id: str) -> None:
+def _work(state: ClusterState, cluster_id: str, places: Mapping[str, Any]) -> None:
     """Until the cluster is gone, or no run of it needs a token."""
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
 
-    # Of the other configuration nothing matters: only the default provider's nodes have no identity.
-    config, console = Config(name=state.name), Console(quiet=True)
+    # Of the other configuration nothing matters.
+    config, console = Config.model_validate({"name": state.name, **places}), Console(quiet=True)
     renew_at = check_at = 0.0
     while state.record_of(cluster_id) is not None:
         # By the wall clock, which also runs while a machine sleeps.
@@ -252,4 +268,4 @@ def _work(state: ClusterState, cluster_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checkpoints.manifest import list_runs
-from hvdcloud.cluster.model import NodeState
+from hvdcloud.cluster.model import ClusterObject, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle import mirror
 from hvdcloud.lifecycle.context import Context
@@ -209,3 +209,30 @@ def test_nodes_that_share_a_bucket_are_not_asked(scene: Scene, monkeypatch: pyte
     assert mirror.bring_home(context, scene.cluster) == []
     assert machines.revived == []
     assert all(node.verbs == [] for node in scene.nodes)
+
+
+def test_down_refuses_while_a_volume_without_its_container_may_hold_more(scene: Scene) -> None:
+    scene.nodes[0].write({"epoch-1.pt": b"one"})
+    scene.nodes[1].write({"extra": b"two"})
+    scene.nodes[1].vm.close()
+    volume = ClusterObject(ObjectKind.VOLUME, "digits-1-abcdef")
+    rest = replace(scene.cluster, nodes=scene.cluster.nodes[:1], other_objects=(volume,))
+    scene.machines.cluster_now = rest
+    scene.pull()
+    with pytest.raises(CheckpointError, match="container of node digits-1 is gone, and its volume may hold more"):
+        down(scene.context)
+    # Without any container it is no other.
+    scene.machines.cluster_now = replace(rest, nodes=())
+    with pytest.raises(CheckpointError, match="its volume may hold more"):
+        down(scene.context)
+    assert not scene.machines.destroyed
+
+
+def test_volumes_whose_checkpoints_are_here_are_deleted_without_their_containers(scene: Scene) -> None:
+    scene.nodes[0].write({"epoch-1.pt": b"one"})
+    scene.nodes[1].write({"extra": b"two"})
+    scene.pull()
+    volumes = tuple(ClusterObject(ObjectKind.VOLUME, f"digits-{index}-abcdef") for index in range(2))
+    scene.machines.cluster_now = replace(scene.cluster, nodes=(), other_objects=volumes)
+    down(scene.context)
+    assert scene.machines.destroyed

@@ -104,6 +104,9 @@ class Cloud:
             self.there.pop(index, None)
         return []
 
+    def close(self) -> None:
+        pass
+
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 

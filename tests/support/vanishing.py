@@ -232,6 +232,9 @@ class Machines:
         self.revived += [node.name for node in found]
         return found
 
+    def close(self) -> None:
+        pass
+
     def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
         self.destroyed = True
         return []

@@ -1,0 +1,84 @@
+"""`limits.max_run_duration` where nodes end themselves: when the first process acts, and what a node decides."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.node.boot import idle, time_limit
+from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
+from hvdcloud.node.files import write_json
+from hvdcloud.node.mesh.nodes import remember_nodes
+from hvdcloud.node.paths import node_file
+from hvdcloud.node.vms import poweroff
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was ended: this test's process has no container."""
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "7200")
+    found: list[str] = []
+    monkeypatch.setattr(poweroff, "switch_off", lambda: found.append("itself"))
+    monkeypatch.setattr(poweroff, "end_others", found.extend)
+    return found
+
+
+def be(name: str) -> None:
+    write_json(node_file(), {"name": name})
+    remember_nodes(["n0", "n1", "n2"], {"n0": "127.0.0.1", "n1": "127.0.0.1", "n2": "127.0.0.1"})
+
+
+def test_the_environment_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(time_limit.LIMIT_VARIABLE, raising=False)
+    assert TimeLimit.wanted() is None
+    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "3600")
+    limit = TimeLimit.wanted()
+    assert limit is not None
+    assert 3000 < limit.seconds() <= 3600
+    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "soon")
+    with pytest.raises(ValueError, match="soon"):
+        TimeLimit.wanted()
+
+
+def test_it_acts_once_at_a_time_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    now = [1000.0]
+    monkeypatch.setattr(time_limit, "_now", lambda: now[0])
+    monkeypatch.setattr(os, "posix_spawn", lambda path, argv, env, **_: started.append(argv) or 4711)
+    limit = TimeLimit(60.0)
+    limit.check()
+    assert started == []
+    now[0] += 61
+    limit.check()
+    assert [argv[-2:] for argv in started] == [["end-at-limit", "1"]]
+    now[0] += 3600
+    limit.check()
+    assert len(started) == 1, "it still works"
+    limit.ended({4711})
+    now[0] += 60
+    limit.check()
+    assert [argv[-1] for argv in started] == ["1", "3661"]
+
+
+def test_the_head_ends_the_others_then_itself(ended: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    be("n0")
+    assert time_limit.end_at_limit(1.0) == 0
+    assert ended == ["n1", "n2", "itself"]
+    assert "hvdcloud: limits.max_run_duration of 2.0 h is over; switching off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answers", "late", "ends"),
+    [(True, 1.0, False), (True, LATE_SECONDS + 1, True), (False, 1.0, True)],
+    ids=["its head ends it", "its head is late", "its head is dead"],
+)
+def test_another_node_ends_without_its_head_only_where_it_has_to(
+    ended: list[str], monkeypatch: pytest.MonkeyPatch, answers: bool, late: float, ends: bool
+) -> None:
+    monkeypatch.setattr(idle, "head_answers", lambda head: answers)
+    be("n1")
+    assert time_limit.end_at_limit(late) == 0
+    assert ended == (["itself"] if ends else [])
