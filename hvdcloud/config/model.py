@@ -237,8 +237,8 @@ class CheckpointsConfig(Section):
 
     bucket: BucketUrl | None = Field(
         default=None,
-        description="gs://BUCKET[/PREFIX] or file:///DIR; with provider local, null means a folder of this machine; "
-        "the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
+        description="gs://BUCKET[/PREFIX] or file:///DIR; null, with provider local and ssh, means a folder of this "
+        "machine; the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
 
@@ -247,7 +247,8 @@ class LimitsConfig(Section):
     """What a cluster may cost at worst."""
 
     max_run_duration: Duration = Field(
-        default=43200.0, description="after which Compute Engine itself deletes the nodes"
+        default=43200.0,
+        description="after which Compute Engine itself deletes the nodes; with provider ssh they end themselves",
     )
     max_cost: float | None = Field(default=None, gt=0, description="dollars; shortens max_run_duration to fit")
     monthly_cost: float | None = Field(

@@ -13,7 +13,16 @@ from typing import Any
 import paramiko
 import pytest
 
-from hvdcloud.checkpoints.manifest import Entry, Manifest, log_name, manifest_name, run_prefix, state_name, to_json
+from hvdcloud.checkpoints.manifest import (
+    Entry,
+    Manifest,
+    log_name,
+    manifest_name,
+    read_manifest,
+    run_prefix,
+    state_name,
+    to_json,
+)
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.cluster.state import ClusterState
@@ -286,6 +295,9 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     head.bucket.write(manifest_name("digits", RUN, 0), to_json(manifest))
     assert not here.bring().whole
     assert here.bucket.stat(PREFIX + "y") is None
+    manifest = read_manifest(here.bucket, cluster="digits", run=RUN, node=0)
+    assert manifest is not None
+    assert (manifest.complete, list(manifest.files)) == (False, [])
 
 
 def test_what_a_node_says_of_other_clusters_and_of_strange_runs_is_ignored(home: Scene) -> None:
