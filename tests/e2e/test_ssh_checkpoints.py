@@ -110,7 +110,7 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
     again.hvdcloud("up", "--yes")
     with again.started("run", "--resume", run["run"], "--", "sh", "-c", FINDS) as process:
         until(
-            lambda: "written" in again.hvdcloud("logs", expect=None).out,
+            lambda: again.hvdcloud("logs", expect=None).out.count("written") == 2,
             seconds=90,
             what="both checkpoints on the nodes",
         )
