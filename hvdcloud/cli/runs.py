@@ -107,6 +107,8 @@ def run(
             cost = cost_so_far(experiment, meter, result.times)
             invocation.result = result = replace(result, cost=cost)
             result.raise_for_failure()
+            for line in cost.lines if cost is not None else ():
+                console.answer(line)
             money = price(experiment.platform, cost, since="so far")
             console.result(result_parts(result, seconds(result.seconds), money, result.checkpoints), progress=True)
             return

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.checkpoints import manifest as manifests
 from hvdcloud.cli.screen import Looks, draw
+from hvdcloud.cluster.bills import Bill, month_sum, parse_bill
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
@@ -33,7 +36,7 @@ from hvdcloud.providers.gce.money import price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.remote.ssh import Answer, Session
-from hvdcloud.report.page import page
+from hvdcloud.report.page import page, spent_by_nodes
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.notice import EVENTS, KINDS, Notice, Settings
@@ -109,6 +112,8 @@ _STATE: Mapping[str, Any] = {
     },
     "down_when_done": False, "elastic": {"min": 1, "max": 3},
     "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": "", "slots": 1}],
+    "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
+    "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
     "left_behind": [], "making": ["n2"], "not_deleted": ["n1: no"], "supervisor_dead": False,
 }  # fmt: skip
 _SAMPLE: Mapping[str, Any] = {
@@ -136,6 +141,26 @@ def state(data: bytes) -> None:
     _sayable(found.reason, found.most_ranks, *(record.text for record in found.ranks))
     _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
     _notice(found, _LOG)
+    spent = spent_by_nodes(found, rate=1.5)
+    assert all(part.seconds >= 0 and math.isfinite(part.dollars) for part in spent)
+
+
+_BILL = Bill(
+    cluster="digits", id="abcdef", owner="ada", created=1795000000.0, ends=1795007200.0, nodes=2, dollars_per_hour=1.5,
+    worst_case_dollars=3.0, ended=1795003600.0, dollars=1.5,
+)  # fmt: skip
+
+
+def bill(data: bytes) -> None:
+    """The record of what a cluster costs: whatever it says, it makes no sum smaller."""
+    written = document(data, [json.loads(_BILL.to_json())])
+    try:
+        found = parse_bill(written, name=_BILL.name, source="gs://bucket/record")
+    except HvdcloudError as error:
+        _error(error)
+        return
+    month = month_sum([found], now=datetime.fromtimestamp(1795010000.0, timezone.utc))
+    assert 0 <= month.dollars < math.inf
 
 
 def _notice(found: RunState, log: bytes) -> None:
@@ -428,7 +453,7 @@ def registry(data: bytes) -> None:
 TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
-        *(manifest, state, report, log, answer, wire, prepare, guest_attribute, container_line),
+        *(manifest, state, bill, report, log, answer, wire, prepare, guest_attribute, container_line),
         *(config, prices, google, registry),
     )
 }
