@@ -138,14 +138,16 @@ def mirroring(context: Context, cluster: Cluster) -> Iterator[None]:
     with contextlib.closing(_Follower(context, cluster, mirror)) as follower:
         follower.start()
         yield
-    now = context.find() or cluster
     try:
-        errors = _bring(context, now, mirror)
-    except HvdcloudError as failed:
-        errors = [failed]
-    for error in errors:
+        missing = [error.message for error in _bring(context, context.find() or cluster, mirror)]
+    except HvdcloudError as error:
+        missing = [error.message]
+    except KeyboardInterrupt:
+        # The run has ended: its result is not lost for this.
+        missing = ["interrupted"]
+    for why in missing:
         pull = f"hvdcloud pull --name {cluster.name}"
-        context.console.warn(f"not every checkpoint is on this machine: {error.message}; {pull} fetches the rest")
+        context.console.warn(f"not every checkpoint is on this machine: {why}; {pull} fetches the rest")
 
 
 def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequence[Node] | None = None) -> None:

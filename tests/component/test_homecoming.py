@@ -174,6 +174,18 @@ def test_who_stops_following_does_not_wait_for_checkpoints(scene: Scene) -> None
     assert list(scene.bucket.list("")) == []
 
 
+def test_ctrl_c_while_the_rest_comes_does_not_lose_how_the_run_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mirror, "_bring", interrupted)
+    with mirroring(scene.context, scene.cluster):
+        pass
+    assert "interrupted; hvdcloud pull --name digits fetches the rest" in scene.printed
+
+
 def test_two_commands_that_fetch_at_once_take_turns(scene: Scene) -> None:
     scene.nodes[0].write({"epoch-1.pt": b"one"})
     other = Mirror(scene.bucket, cluster="digits", cluster_id="abcdef")

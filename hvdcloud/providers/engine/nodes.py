@@ -148,7 +148,7 @@ class EngineNodes:
                 hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
             ) from error
         # What it said when it started earlier is of no use.
-        return with_address(node, self._follow_until_ready(node, deadline, since=_seconds(started)))
+        return with_address(node, self._follow_until_ready(node, deadline, since=started_at(started)))
 
     def stop_waiting(self) -> None:
         """Have `wait_ready` end now on every thread."""
@@ -267,7 +267,7 @@ def _status(line: str) -> dict[str, Any] | None:
     return status if isinstance(status.get("status"), str) else None
 
 
-def _seconds(text: str) -> float:
+def started_at(text: str) -> float:
     """An engine's time, `2026-11-24T08:22:51.123456789Z`, in seconds since the epoch, not later than it was."""
     whole = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
     fraction = re.match(r"\.\d{1,6}", text[19:])

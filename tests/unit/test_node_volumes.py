@@ -1,0 +1,68 @@
+"""Nodes on machines of a user's: a folder bucket of their own in a volume, and how long they may live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, LABEL_NODE, ClusterSpec
+from hvdcloud.providers.engine.nodes import started_at
+from hvdcloud.providers.engine.view import LABEL_BUCKET
+from hvdcloud.providers.ssh.requests import HostRequest, bucket_as_seen_by_nodes, node_request
+
+SPEC = ClusterSpec(
+    name="digits",
+    id="abc123",
+    owner="ada",
+    nodes=2,
+    image="hvdcloud/project:1",
+    bucket="file:///home/ada/bucket",
+    authorized_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 11, 1, tzinfo=timezone.utc),
+)
+
+
+def request(spec: ClusterSpec, *, longest_seconds: float | None = None) -> HostRequest:
+    return node_request(
+        spec,
+        1,
+        host="gpu1",
+        address="192.168.1.8",
+        port=20007,
+        idle_seconds=None,
+        longest_seconds=longest_seconds,
+    )
+
+
+def test_in_place_of_a_folder_of_this_machine_each_node_has_one_of_its_own() -> None:
+    seen = bucket_as_seen_by_nodes(bucket=SPEC.bucket, bucket_endpoint=None)
+    assert (seen.bucket, seen.per_node) == ("file:///var/lib/hvdcloud/bucket", True)
+    body = request(SPEC).body
+    assert body["mounts"] == {"digits-1-abc123": "/var/lib/hvdcloud/bucket"}
+    # By its labels `list` and `down` find it when its container is gone.
+    labels = body["volumes"]["digits-1-abc123"]
+    assert (labels[LABEL_MANAGED_BY], labels[LABEL_CLUSTER], labels[LABEL_ID]) == ("hvdcloud", "digits", "abc123")
+    assert (labels[LABEL_NODE], labels[LABEL_BUCKET]) == ("1", SPEC.bucket)
+
+
+def test_a_bucket_in_the_cloud_needs_no_volume() -> None:
+    spec = replace(SPEC, bucket="gs://b/p")
+    assert not bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None).per_node
+    body = request(spec).body
+    assert (dict(body["mounts"]), "volumes" in body) == ({}, False)
+
+
+def test_the_container_knows_its_time_limit() -> None:
+    assert request(SPEC, longest_seconds=43200.0).body["environment"]["HVDCLOUD_TIME_LIMIT"] == "43200"
+    assert "HVDCLOUD_TIME_LIMIT" not in request(SPEC).body["environment"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction"),
+    [("2026-11-24T08:22:51.123456789Z", 0.123456), ("2026-11-24T08:22:51Z", 0.0), ("2026-11-24T08:22:51.5Z", 0.5)],
+)
+def test_an_engines_time_is_never_taken_for_a_later_one(text: str, fraction: float) -> None:
+    whole = datetime(2026, 11, 24, 8, 22, 51, tzinfo=timezone.utc).timestamp()
+    assert started_at(text) == pytest.approx(whole + fraction, abs=1e-6)
