@@ -267,6 +267,8 @@ def show_status(console: Console, result: StatusResult) -> None:
             console.answer(f"run {newest.run} {newest.state}: {newest.reason}")
         _data(console, newest)
         _elastic(console, newest)
+        if newest.slow_ranks is not None:
+            console.answer(newest.slow_ranks.text)
     console.answer(f"checkpoints: {cluster.bucket}")
     if result.needs_token:
         console.answer("  uploads wait for a storage token, and continue when this machine gets one")

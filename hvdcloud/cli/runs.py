@@ -103,6 +103,8 @@ def run(
         if detach:
             console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
             return
+        if result.slow_ranks is not None:
+            console.say(result.slow_ranks.text)
         if not down_when_done:
             cost = cost_so_far(experiment, meter, result.times)
             invocation.result = result = replace(result, cost=cost)

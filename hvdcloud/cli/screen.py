@@ -151,6 +151,8 @@ def _run(view: View, looks: Looks) -> list[Text]:
         lines.append(_line(run.reason, _BAD))
     if second := _progress(run, looks):
         lines.append(second)
+    if run.slow_ranks is not None:
+        lines.append(_line(run.slow_ranks.text, "yellow"))
     return lines
 
 

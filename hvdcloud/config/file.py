@@ -33,6 +33,8 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
     "HVDCLOUD_RUN": "set in every rank: the run's id",
     "HVDCLOUD_DATA": "set in every rank: the folder with one folder for each data set of `data`, read-only",
+    "HVDCLOUD_WAITS": "set in every rank: the file into which it writes how long it has waited for others",
+    "HVDCLOUD_SLOW_RANKS": "0 in `run.env`: ranks do not count how long they wait for others",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
     "HVDCLOUD_STS_ENDPOINT": "where storage tokens for local nodes are asked for, instead of Google's Security Token "

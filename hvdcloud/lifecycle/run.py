@@ -28,7 +28,8 @@ from hvdcloud.runs import horovod_args
 from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.horovod_args import Host
-from hvdcloud.runs.state import About, Member, RunState, plain_name
+from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
+from hvdcloud.runs.state import About, Member, RankWaits, RunState, plain_name
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted, seconds
 
@@ -101,6 +102,10 @@ class RunResult:
     """Its data sets; None: it has none."""
     times: RunTimes | None = None
     """When what happened; None: its head does not say when it began."""
+    waits: Sequence[RankWaits] = ()
+    """How long ranks have waited for each other; empty: it is not counted."""
+    slow_ranks: SlowRanks | None = None
+    """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
 
     @property
     def summary(self) -> str:
@@ -210,6 +215,8 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         members=state.members,
         data=RunData.of(state),
         times=run_times(state),
+        waits=state.waits,
+        slow_ranks=slow_ranks_of(state),
     )
 
 
@@ -248,7 +255,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     check_project(context, options.command)
     early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
-    hosts = _hosts(config, record)
+    hosts = hosts_of(config, record)
     elastic = _elastic(config)
     if elastic and options.ranks:
         raise UsageError(
@@ -429,7 +436,8 @@ def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) 
     )
 
 
-def _hosts(config: Config, record: ClusterRecord) -> list[Host]:
+def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
+    """The nodes with the ranks that each takes, head first; 0: a head that only drives."""
     from hvdcloud.doctor.gpus import head_drives_only
 
     head, *others = record.nodes

@@ -146,7 +146,8 @@ def lasting_part(result: StatusResult) -> StatusResult:
     worst = None if result.cluster.worst_case_dollars is None else 0.0
     cluster = replace(result.cluster, dollars_so_far=0.0, worst_case_dollars=worst)
     runs = [
-        replace(run, seconds=0.0, data=_lasting_data(run)) if run.state == "running" else run for run in result.runs
+        replace(run, seconds=0.0, data=_lasting_data(run), waits=(), slow_ranks=None) if run.state == "running" else run
+        for run in result.runs
     ]
     return replace(result, cluster=cluster, age_seconds=0.0, dollars_so_far=0.0, runs=runs)
 

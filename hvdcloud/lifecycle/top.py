@@ -20,6 +20,7 @@ from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
+from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
 from hvdcloud.runs.state import Event, Member, NodeData, RunState, number, read_sample
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class RunView:
     """The nodes of an active elastic run."""
     data: Sequence[NodeData] = ()
     """How far the nodes' data sets are, while it waits for them."""
+    slow_ranks: SlowRanks | None = None
+    """The ranks that the others wait for."""
 
     @property
     def goes_on(self) -> bool:
@@ -299,6 +302,7 @@ class _Watch:
             restarts=state.restarts,
             members=() if state.done else state.members,
             data=state.data if state.waits_for_data else (),
+            slow_ranks=slow_ranks_of(state),
         )
         events = [(began, "started")]
         events += [(event.at, event.text) for event in Event.all_from_json(answer.get("events"))]

@@ -24,6 +24,7 @@ from hvdcloud.runs import data
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
+from hvdcloud.runs.slow_ranks import slow_ranks_of
 from hvdcloud.runs.state import Event, RunState, number
 from hvdcloud.units import counted, dollars, seconds, size
 from hvdcloud.visible import as_left
@@ -96,6 +97,7 @@ def page(record: RunRecord) -> str:
         summary=_summary(record, log),
         over_time=_over_time(record, log.metrics),
         events=_events(record),
+        waits=record.state.waits,
         checkpoints=record.checkpoints[-MOST_CHECKPOINTS:],
         log_before=log.before,
         log=log.last,
@@ -161,6 +163,8 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
         rows.append(("Time of all nodes", ", ".join(parts)))
     if fetched := data.summary(state):
         rows.append(("Data", fetched))
+    if slow := slow_ranks_of(state):
+        rows.append(("Slow", slow.text))
     rows += _costs(record)
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"

@@ -267,6 +267,40 @@ class NodeData:
         return {key: found[key] for key in found if key not in ("error", "hint", "exit_code") or found[key]}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWaits:
+    """How long a rank has waited in Horovod's collectives: for other ranks, and for the data to arrive."""
+
+    rank: int
+    node: Name = ""
+    waited: float | None = None
+    """Seconds, of `seconds`: from its first collective to its newest."""
+    seconds: float | None = None
+    recently: float | None = None
+    """The part of the last minute in which it waited, 0 to 1; None: not known yet."""
+
+    @property
+    def share(self) -> float | None:
+        """The part of its time in which it waited, 0 to 1; None: not known."""
+        if self.waited is None or not self.seconds or self.seconds < 0:
+            return None
+        return min(1.0, max(0.0, self.waited / self.seconds))
+
+    @classmethod
+    def from_json(cls, value: object) -> RankWaits:
+        """As a node or the head wrote it."""
+        return _read(cls, mapping(value))
+
+    @classmethod
+    def all_from_json(cls, values: object) -> list[RankWaits]:
+        """Those in a JSON list."""
+        return [cls.from_json(each) for each in mappings(values) if whole(each.get("rank")) is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
 def _size(value: object, key: str) -> int:
     """Bytes, of which a data set has more than a run has ranks."""
     found = number(mapping(value).get(key))
@@ -406,6 +440,8 @@ class RunState:
     """When the run began to end: from then on, ranks are ended and checkpoints uploaded."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that the end of its log names, once it has ended: `loss`, `accuracy`."""
+    waits: Sequence[RankWaits] = ()
+    """How long ranks have waited for each other, by rank; empty: it is not counted, as with TensorFlow."""
 
     @property
     def waits_for_data(self) -> bool:
@@ -451,6 +487,7 @@ class RunState:
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
             left_behind=_texts(left_behind) if left_behind is not None else None,
             data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
+            waits=RankWaits.all_from_json(value.get("waits")),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -461,6 +498,7 @@ class RunState:
         absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
         absent |= {key for key in ("making", "not_deleted", "supervisor_dead", "needs_token") if not found[key]}
         absent |= {"data", "data_seconds"} if not self.data else set()
+        absent |= {"waits"} if not self.waits else set()
         absent |= {"left_behind"} if self.left_behind is None else set()
         moments = ("launched", "training_since", "training_until")
         absent |= {key for key in moments if found[key] is None} | ({"metrics"} if not self.metrics else set())

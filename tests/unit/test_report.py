@@ -214,6 +214,16 @@ def test_what_the_data_cost_is_said() -> None:
     assert "GB on each of" not in words(parsed(page(record())))
 
 
+def test_the_rank_that_the_others_wait_for_is_named_with_the_time_of_all() -> None:
+    waits = [
+        {"rank": rank, "node": f"d-{rank}", "waited": waited, "seconds": 100} for rank, waited in ((0, 40), (1, 2))
+    ]
+    said = words(parsed(page(record(state={"state": "done", "result": "succeeded", "waits": waits}))))
+    assert "rank 1 (d-1): the others wait 38 % of the time for it" in said
+    assert re.search(r"0\s*d-0\s*40.0 s\s*40 %", said)
+    assert "Waiting in collectives" not in words(parsed(page(record())))
+
+
 def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
     plain = {each.tag for each in parsed(page(record())).iter()}
     state = {**record().state.to_json(), "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}

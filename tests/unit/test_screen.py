@@ -11,6 +11,7 @@ from hvdcloud.cli.screen import SCROLLBAR, Looks, bar, draw
 from hvdcloud.lifecycle.top import RunView, View
 from hvdcloud.runs.log_lines import counted
 from hvdcloud.runs.progress import Position, ProgressReader
+from hvdcloud.runs.slow_ranks import SlowRanks
 from hvdcloud.runs.state import Member, NodeData
 from tests.support.views import RUN, gpu, many_nodes, node, view
 
@@ -146,6 +147,12 @@ def test_the_log_can_be_hidden_and_cannot_steer_the_terminal() -> None:
     assert "[0] 100%" in text
     assert all(char.isprintable() for line in lines for char in line)
     assert "LOG" not in shown(view(), log=False)
+
+
+def test_the_rank_that_the_others_wait_for_is_named() -> None:
+    slow = SlowRanks(ranks=[3], nodes=["digits-1"], share=0.38, recent=True)
+    text = "\n".join(shown(view(run=replace(RUN, slow_ranks=slow))))
+    assert "rank 3 (digits-1): the others wait 38 % of the last minute for it" in text
 
 
 def test_an_ended_run_says_how() -> None:

@@ -10,15 +10,17 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
+from hvdcloud.node.monitor.waits import WaitsReader
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.runs.state import RankWaits
 
 if TYPE_CHECKING:
     from hvdcloud.node.uploads.loop import UploadLoop
@@ -67,10 +69,19 @@ class Series:
 
 
 class Sampler:
-    """Samples one run on this node."""
+    """Samples one run on this node. `say_waits` is called, in a thread, with what the ranks have counted since."""
 
-    def __init__(self, spec: Spec, upload_loop: UploadLoop, sensors: Callable[[], Sensors] = Sensors) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        upload_loop: UploadLoop,
+        sensors: Callable[[], Sensors] = Sensors,
+        *,
+        say_waits: Callable[[Sequence[RankWaits]], object] = lambda _: None,
+    ) -> None:
         self._spec = spec
+        self._waits = WaitsReader(spec.run, spec.name)
+        self._say_waits = say_waits
         self._upload_loop = upload_loop
         self._make_sensors = sensors
         self._ending = threading.Event()
@@ -112,6 +123,8 @@ class Sampler:
             with contextlib.suppress(OSError):
                 series.add(sample)
                 write_json(newest_file(self._spec.run), sample)
+            if waits := self._waits.read():
+                self._say_waits(waits)
             if over:
                 return
 

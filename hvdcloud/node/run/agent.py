@@ -5,10 +5,10 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
-gather. To it: data (NodeData of runs/state.py), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago},
-connected {workers, listening}, disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why},
-saved and ending {why} (uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the
-agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
+gather. To it: data (NodeData of runs/state.py), waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended
+{record, pid, reaped, ago}, connected {workers, listening}, disconnected {broken}, reset {error}, gather {error}, token
+{missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`,
+`reaped` means that the agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hvdcloud.errors import NodeError
@@ -38,7 +39,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.runs.state import NodeData, RankRecord, UploadReport
+from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, UploadReport
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
@@ -67,7 +68,7 @@ class Agent:
         self._spec = spec
         self._lease = lease
         self._upload_loop = UploadLoop(spec)
-        self._sampler = Sampler(spec, self._upload_loop)
+        self._sampler = Sampler(spec, self._upload_loop, say_waits=self._say_waits)
         self._selector = selectors.DefaultSelector()
         self._listener = listen(paths.agent_socket(spec.run))
         self._peers: set[_Peer] = set()
@@ -144,6 +145,10 @@ class Agent:
 
     def _say_data(self, data: NodeData) -> None:
         self._mailbox.post(lambda: self._lease.send({"type": "data", **data.to_json()}))
+
+    def _say_waits(self, waits: Sequence[RankWaits]) -> None:
+        message = {"type": "waits", "ranks": [each.to_json() for each in waits]}
+        self._mailbox.post(lambda: self._lease.send(message))
 
     def _hear(self) -> None:
         for message in self._lease.receive():

@@ -23,6 +23,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths, processes, rank_user
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh.nodes import mesh_interface
+from hvdcloud.node.monitor import waits
 from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
@@ -111,6 +112,7 @@ def main(run: str) -> int:
     image = machine.image_environment()
     launcher = with_own_interface(os.environ)
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image, account=account)
+    full |= waits.environment(run, full, account=account)
     end = _run(spec, full, account=account, agent=agent, wakeup=wakeup)
     agent.send({"type": "ended", **record.ended(end)})
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
-from hvdcloud.runs.state import NodeData, RankRecord, RunState, UploadReport
+from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, RunState, UploadReport
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 FAILURE_SECONDS = 2.0
@@ -276,6 +277,8 @@ class Supervisor:
             self._note_token(lease.node, missing=bool(message["missing"]))
         elif kind == "data":
             self._note_data(lease.node, NodeData.from_json({**message, "node": lease.node}))
+        elif kind == "waits":
+            self._note_waits(lease.node, RankWaits.all_from_json(message["ranks"]))
         elif kind == "finished":
             lease.checkpoints = UploadReport.from_json(message["checkpoints"])
             if message.get("orphaned"):
@@ -289,6 +292,15 @@ class Supervisor:
         self._data_changed = True
         if data.phase == "failed" and self._waits_for_data and not self._trouble:
             self._trouble = f"node {node}: {data.error}"
+
+    def _note_waits(self, node: str, waits: Sequence[RankWaits]) -> None:
+        """How long the ranks of a node have waited in collectives so far."""
+        now = {each.rank for each in waits}
+        # In an elastic run another node may have had this rank, and this node another rank.
+        known = [each for each in self._state.waits if each.node != node and each.rank not in now]
+        known += [replace(each, node=node) for each in waits]
+        self._state.waits = sorted(known, key=lambda each: each.rank)
+        self._data_changed = True
 
     def _note_end(self, message: dict[str, Any]) -> Ended | None:
         """Note how a rank ended. Returns its end if it counts for the verdict.

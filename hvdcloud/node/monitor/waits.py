@@ -1,0 +1,97 @@
+"""How long the ranks of this node wait in Horovod's collectives, as each writes it down itself (node/rank_hook)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.json_values import parse_object
+from hvdcloud.node import paths
+from hvdcloud.node.rank_hook.sitecustomize import FILE_VARIABLE, RECORD_BYTES
+from hvdcloud.node.rank_user import RankUser
+from hvdcloud.runs.state import RankWaits, number, whole
+
+OFF_VARIABLE = "HVDCLOUD_SLOW_RANKS"
+"""`0` in `run.env`: nothing is counted, and the ranks' Python starts without what counts."""
+RECENT_SECONDS = 60.0
+_PYTHONPATH = "PYTHONPATH"
+
+
+def folder(run: str) -> Path:
+    """With a file for every rank that has run here, named by its process."""
+    return paths.run_dir(run) / "waits"
+
+
+def environment(run: str, of_rank: Mapping[str, str], *, account: RankUser | None) -> dict[str, str]:
+    """What lets this process's rank count its waits, over the environment that it has; empty where it may not."""
+    if of_rank.get(OFF_VARIABLE) == "0":
+        return {}
+    path = folder(run) / f"{os.getpid()}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # The room is taken now: it is there on a full disk, too.
+            os.write(descriptor, b" " * RECORD_BYTES)
+            if account is not None:
+                os.fchown(descriptor, account.uid, account.gid)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        # A full disk, which the run has other ways to say: it trains without being counted.
+        return {}
+    hook = str(Path(__file__).resolve().parents[1] / "rank_hook")
+    return {FILE_VARIABLE: str(path), _PYTHONPATH: os.pathsep.join(filter(None, [hook, of_rank.get(_PYTHONPATH)]))}
+
+
+class WaitsReader:
+    """Reads what the ranks of one run on this node have counted. `node`: this node's name."""
+
+    def __init__(self, run: str, node: str) -> None:
+        self._folder = folder(run)
+        self._node = node
+        self._known: dict[str, deque[tuple[float, float]]] = {}
+        """By file: pairs of `seconds` and `waited`, the oldest of them about a minute old."""
+
+    def read(self) -> list[RankWaits]:
+        """Of every rank that runs, and of those that have ended since; empty where none has waited since the last
+        call."""
+        found, changed = [], False
+        for path in sorted(self._folder.glob("*.json")):
+            counted = _read(path)
+            rank, waited, seconds = whole(counted.get("rank")), number(counted.get("waited")), counted.get("seconds")
+            seconds = number(seconds)
+            if rank is None or waited is None or not seconds:
+                continue
+            points = self._known.setdefault(path.name, deque([(0.0, 0.0)]))
+            if seconds > points[-1][0]:
+                points.append((seconds, waited))
+                changed = True
+            elif not Path("/proc", path.stem).exists():
+                continue
+            while len(points) > 2 and points[1][0] <= seconds - RECENT_SECONDS:
+                points.popleft()
+            share = (waited - points[0][1]) / (seconds - points[0][0])
+            recently = round(min(1.0, max(0.0, share)), 4)
+            waits = RankWaits(
+                rank=rank, node=self._node, waited=round(waited, 3), seconds=round(seconds, 3), recently=recently
+            )
+            found.append(waits)
+        return found if changed else []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """One rank's counts; empty where it has written none, or something else: the file is the rank's."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return parse_object(os.pread(descriptor, RECORD_BYTES, 0).strip()) or {}
+        finally:
+            os.close(descriptor)
+    return {}

@@ -1,0 +1,1 @@
+"""What Python imports at its start in every rank: this folder is first on the ranks' PYTHONPATH."""
