@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, data, forward, image, money, project, runs, setup, top
+from hvdcloud.cli import check, cluster, data, forward, image, money, project, runs, setup, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -29,6 +29,7 @@ _COMMANDS = {
     "Look": (
         cluster.status,
         top.top,
+        check.check,
         runs.logs,
         runs.report,
         money.history,
@@ -202,6 +203,7 @@ _AFTER_INTERRUPT = {
     "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
     "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
     "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
+    "check": ("the check is stopped, and nothing of it runs on the nodes", "hvdcloud check starts again"),
     "data": ("the check is stopped; nothing was changed", "hvdcloud data check starts again"),
     "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
 }

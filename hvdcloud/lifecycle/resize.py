@@ -101,7 +101,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
             _check_run(run, nodes, cluster)
             if not force and run is None:
                 again = set(change.make) - set(change.clear)
-                _refuse_if_unsaved(context, cluster, [node for node in cluster.nodes if node.index in again])
+                refuse_if_unsaved(context, cluster, [node for node in cluster.nodes if node.index in again])
             if change.make:
                 _grow(context, cluster, change, nodes, run=run, consent=consent)
             _shrink(context, cluster, change, nodes, run=run, force=force)
@@ -305,7 +305,7 @@ def _shrink(
         with context.head_session() as head:
             head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
-        _refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
+        refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.journal.record("shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=names)
         context.state.update(lambda record: record.without(names))
@@ -330,8 +330,15 @@ def _shrink(
         )
 
 
-def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None) -> None:
-    """Raise CheckpointError if one of the nodes may hold what is nowhere else; `but`: a run active elsewhere."""
+def refuse_if_unsaved(
+    context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None, again: str = "resize"
+) -> None:
+    """Raise CheckpointError if one of the nodes may hold what is nowhere else.
+
+    Args:
+        but: a run active elsewhere.
+        again: the command to repeat, with its options.
+    """
     if not nodes:
         return
     cluster = replace(cluster, nodes=tuple(nodes))
@@ -342,6 +349,6 @@ def _refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node]
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "
             f"{counted(len(problems), 'thing')} would be lost",
-            hint="fix that, then resize again; --force deletes all the same",
+            hint=f"fix that, then {again} again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )

@@ -44,12 +44,12 @@ def cores() -> int:
     """CPU cores for the ranks of this node: what the provider said, else what the kernel grants."""
     if said := facts().get("cores"):
         return max(1, int(said))
-    return max(1, min(len(os.sched_getaffinity(0)), _quota()))
+    granted, limit = len(os.sched_getaffinity(0)), core_limit()
+    return max(1, granted if limit is None else min(granted, int(limit)))
 
 
-def _quota() -> int:
-    """Whole cores within the control group's limit; a huge number where there is none."""
-    unlimited = 1 << 30
+def core_limit() -> float | None:
+    """How many cores' time the control group grants; None where it sets no limit."""
     try:
         maximum, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -57,10 +57,10 @@ def _quota() -> int:
             maximum = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()
             period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
         except OSError:
-            return unlimited
+            return None
     if maximum in ("max", "-1"):
-        return unlimited
-    return max(1, int(maximum) // int(period))
+        return None
+    return int(maximum) / int(period)
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:

@@ -118,6 +118,18 @@ class Gpu:
     compute_capability: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The most that a kind of node can do, by its vendor. None: not known."""
+
+    machine: str
+    """What kind it is."""
+    network: float | None = None
+    """Bits a second that leave it."""
+    disk_write: float | None = None
+    """Bytes a second of its boot disk."""
+
+
 class Platform(Protocol):
     """What a kind of provider says of one configuration. Nothing is connected; only `connect` and `offers` ask."""
 
@@ -152,6 +164,9 @@ class Platform(Protocol):
 
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""
+
+    def promise(self, index: int) -> Promise | None:
+        """What node `index` (0: the head) can do at most; None: nothing is known, and all nodes are of one kind."""
 
     def device_mismatch(self) -> Problem | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""

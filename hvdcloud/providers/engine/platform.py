@@ -11,7 +11,7 @@ from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Gpu
+    from hvdcloud.providers.base import Gpu, Promise
 
 
 class EnginePlatform:
@@ -43,6 +43,10 @@ class EnginePlatform:
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """None: the bucket is a folder, or not of this provider."""
+        return None
+
+    def promise(self, index: int) -> Promise | None:
+        """None: nobody says what a machine of the user's can do."""
         return None
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.providers.base import Gpu, Problem, Promise
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity import offers as market
+from hvdcloud.providers.gce.capacity.promises import promise
 from hvdcloud.providers.gce.money import catalog, prices, transfer
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
@@ -78,6 +79,10 @@ class GcePlatform:
         if self._settings.head_machine_type:
             return f"head {head}, workers {other}"
         return f"{head}, workers Spot"
+
+    def promise(self, index: int) -> Promise | None:
+        """By Google's tables."""
+        return promise(kind_of(self._settings, index), disk_gb=self._config.gce.disk_gb)
 
     def device_mismatch(self) -> Problem | None:
         """By image.device and the GPU of all nodes but a head of another kind."""

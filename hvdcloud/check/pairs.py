@@ -1,0 +1,31 @@
+"""Which nodes are measured with each other, and when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_ROUNDS = 3
+"""Of large clusters: each node is measured with so many others."""
+MOST_AT_ONCE = 8
+"""Pairs at a time: the head starts a launcher for each."""
+
+
+def rounds(nodes: Sequence[str], *, most: int = MOST_ROUNDS) -> list[list[tuple[str, str]]]:
+    """Pairs of nodes, those of one round without a node in common; of up to four nodes every pair.
+
+    By the circle method of a round-robin tournament: the first node stays, the others move on by one place each round.
+    """
+    circle: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
+    found: list[list[tuple[str, str]]] = []
+    # With an odd number each node sits out one round.
+    for _ in range(min(len(circle) - 1, most)):
+        half = len(circle) // 2
+        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
+        found += chunks([(one, other) for one, other in pairs if one is not None and other is not None])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return found
+
+
+def chunks(pairs: Sequence[tuple[str, str]], *, most: int = MOST_AT_ONCE) -> list[list[tuple[str, str]]]:
+    """The pairs of one round, so many at a time."""
+    return [list(pairs[start : start + most]) for start in range(0, len(pairs), most)]

@@ -1,0 +1,1 @@
+"""What `hvdcloud check` measures: each node alone, and all-reduces between nodes."""

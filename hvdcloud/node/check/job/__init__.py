@@ -1,0 +1,1 @@
+"""The program that `hvdcloud check` runs as every rank; alone in its folder, which is first on `sys.path`."""

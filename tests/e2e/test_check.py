@@ -1,0 +1,76 @@
+"""A bad node is found before a long run, and a slow rank in one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.runs.slow_ranks import LEAST_SHARE
+from tests.support.harness import Project, labelled, project_in
+
+pytestmark = pytest.mark.engine
+
+SLOW_RANK_1 = """
+import time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+began = time.monotonic()
+value = torch.ones(1000)
+while float(hvd.allreduce(torch.tensor([time.monotonic() - began]), name="time", op=hvd.Max)) < 14:
+    time.sleep(1.0 if hvd.rank() == 1 else 0)
+    hvd.allreduce_(value, name="gradient", op=hvd.Average)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A cluster of three nodes that is up; nothing of it is left after the test."""
+    project = project_in(tmp_path, "t-check", nodes=3)
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+def limit_network(process: int) -> None:
+    """Give the container of a process a network of 4 Mbit/s, as a token bucket lets it send (tc-tbf(8))."""
+    if shutil.which("tc") is None or shutil.which("nsenter") is None:
+        pytest.skip("a container's network is limited by tc and nsenter")
+    shape = ["root", "tbf", "rate", "4mbit", "burst", "64kb", "latency", "400ms"]
+    command = ["nsenter", "--target", str(process), "--net", "tc", "qdisc", "add", "dev", "eth0", *shape]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no token bucket in this kernel: {done.stderr.strip()}")
+
+
+def test_a_bad_node_is_named_and_replaced_and_a_slow_rank_is_named(
+    project: Project, engine: Any, tmp_path: Path
+) -> None:
+    bad = engine.containers.get("t-check-2")
+    limit_network(bad.attrs["State"]["Pid"])
+    options = ("--seconds", "4", "--size", "8", "--json")
+    checked = project.hvdcloud("check", *options, "--replace-bad")
+    assert "replacing t-check-2: all-reduce: " in checked.err
+    result = checked.json["result"]
+    assert [each["node"] for each in result["replaced"]] == ["t-check-2"]
+    assert [each["health"] for each in result["nodes"] if each["node"] == "t-check-2"] != ["bad"]
+    assert [each["error"] for each in (*result["pairs"], result["together"])] == [""] * 4
+    assert result["together"]["ranks"] == 3
+    assert engine.containers.get("t-check-2").id != bad.id
+    # No run was made of it, and the node's part of the bucket is empty.
+    assert project.hvdcloud("status", "--json").json["result"]["runs"] == []
+    project.write("train.py", SLOW_RANK_1)
+    ran = project.hvdcloud("run", "--json", "--", "python", "train.py").json["result"]
+    assert (ran["slow_ranks"]["ranks"], ran["slow_ranks"]["nodes"]) == ([1], ["t-check-1"])
+    assert ran["slow_ranks"]["share"] >= LEAST_SHARE
+    assert [each["node"] for each in ran["waits"]] == ["t-check-0", "t-check-1", "t-check-2"]
+    project.hvdcloud("report", "--to", str(tmp_path / "report.html"))
+    assert "rank 1 (t-check-1): the others wait" in (tmp_path / "report.html").read_text()
+    assert "rank 1 (t-check-1): the others wait" in project.hvdcloud("status").out
