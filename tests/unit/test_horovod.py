@@ -9,7 +9,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, _hosts
+from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, hosts_of
 from hvdcloud.node.paths import checkpoints_dir
 from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv
 
@@ -122,7 +122,7 @@ RECORD = ClusterRecord(
 
 def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
-    assert [host.slots for host in _hosts(everybody, RECORD)] == [1, 2, 2]
+    assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
     assert _elastic(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
     assert _elastic(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
     assert _elastic(config(None)) is None
