@@ -195,6 +195,9 @@ class _Round:
     def _checked(self, check: Check) -> Checked:
         finding, seconds = self._found[check.name]
         for name in (*check.moot_without, *check.explained_by):
+            if name not in self._found:
+                # Not every provider has this check.
+                continue
             other = self._found[name][0]
             said = other.error is finding.error or name in check.moot_without
             if finding.error is not None and other.status is Status.FAILED and said:

@@ -122,6 +122,20 @@ class SshHosts:
         self.write_files()
         return self.hosts[first:]
 
+    def power_off(self, name: str) -> None:
+        """Pull the plug of a machine; its disk stays."""
+        self.machines.stop(self[name].instance, graceful_seconds=0)
+
+    def power_on(self, name: str) -> None:
+        """Boot a machine that is off, and wait until it can be reached."""
+        boots = self.records.console[name].count("SSH is up")
+        self.machines.start(self[name].instance, self.records)
+        until(
+            lambda: self.records.console[name].count("SSH is up") > boots,
+            seconds=_BOOT_SECONDS,
+            what=f"{name} to be up",
+        )
+
     def write_files(self) -> None:
         """~/.ssh/config and known_hosts of the user."""
         known, blocks = [], []

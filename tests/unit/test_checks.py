@@ -184,3 +184,8 @@ def test_checks_that_wait_for_each_other_are_a_mistake_of_ours() -> None:
     ]
     with pytest.raises(AssertionError, match="wait for each other"):
         run_checks(checks)
+
+
+def test_a_check_may_refer_to_one_that_another_provider_has() -> None:
+    (found,) = run_checks([Check(name="GPU", run=lambda: fine("no GPU"), explained_by=("machine",))])
+    assert (found.status, found.message) == (Status.OK, "no GPU")
