@@ -50,7 +50,8 @@ def up(
       $ hvdcloud up --wait 6h           # until a zone has room
     """
     from hvdcloud.cluster.confirm_cost import Consent
-    from hvdcloud.lifecycle import up as lifecycle
+    from hvdcloud.lifecycle.retry import Retries
+    from hvdcloud.lifecycle.up import plan_up
 
     invocation: Invocation = context.obj
     flags = {
@@ -62,11 +63,12 @@ def up(
     }
     with invocation.context(flags) as experiment:
         if dry_run:
-            invocation.result = plan = lifecycle.plan_up(experiment)
+            invocation.result = plan = plan_up(experiment)
             for line in plan_lines(plan, experiment.platform):
                 invocation.console.answer(line)
         else:
-            invocation.result = result = lifecycle.up(experiment, consent=Consent(given=yes), wait=wait)
+            retries = Retries(experiment, command="up")
+            invocation.result = result = retries.up(consent=Consent(given=yes), wait=wait)
             how = f"in {seconds(result.seconds)}"
             said = (
                 f"up: {counted(len(result.nodes), 'node')} {how}"

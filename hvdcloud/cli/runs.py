@@ -83,11 +83,12 @@ def run(
       $ hvdcloud run --resume 20261121-101112-abcdef
     """
     from hvdcloud.cluster.cost import Meter
-    from hvdcloud.lifecycle import run as lifecycle
+    from hvdcloud.lifecycle.retry import Retries
+    from hvdcloud.lifecycle.run import RunOptions
     from hvdcloud.lifecycle.spending import cost_so_far
 
     invocation: Invocation = context.obj
-    options = lifecycle.RunOptions(
+    options = RunOptions(
         command=tuple(command or ()),
         ranks=ranks,
         detach=detach,
@@ -99,7 +100,7 @@ def run(
     )
     with invocation.context({"run.controller": controller}) as experiment:
         meter, console = Meter(), invocation.console
-        invocation.result = result = lifecycle.run(experiment, options, meter=meter)
+        invocation.result = result = Retries(experiment, command="run", meter=meter).run(options)
         if detach:
             console.answer(f"run {result.run} keeps running; hvdcloud logs -f {result.run} follows it")
             return
@@ -211,7 +212,8 @@ def result_parts(result: RunResult, *others: str) -> list[str]:
     said = f"{result.cluster} trained" if number or result.progress else f"run {result.run} of {result.cluster} is done"
     if number is not None:
         said += f": {number} {result.metrics[number]:.3g}"
-    return [said, *filter(None, others)]
+    attempts = counted(len(result.attempts), "attempt") if len(result.attempts) > 1 else ""
+    return [said, *filter(None, [*others[:-1], attempts, *others[-1:]])]
 
 
 def price(platform: Platform, cost: Cost | None, *, since: str = "") -> str:

@@ -36,7 +36,14 @@ class Cost:
     """Of the cluster's runs; None: there is no bucket that costs, or it was not read."""
     bucket_dollars_per_month: float | None = None
     spent: Sequence[Segment] = ()
-    """Where the dollars went; empty: the provider does not say what was billed."""
+    """Where the dollars of the last cluster went; empty: the provider does not say what was billed."""
+    earlier_dollars: float = 0.0
+    """What of `dollars` the clusters of the run's earlier attempts have cost."""
+
+    @property
+    def own_dollars(self) -> float:
+        """What the last cluster has cost."""
+        return self.dollars - self.earlier_dollars
 
     @property
     def lines(self) -> list[str]:
@@ -49,6 +56,8 @@ class Cost:
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
         rate = dollars(self.dollars_per_hour)
         parts = [f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {rate}/h"]
+        if self.earlier_dollars:
+            parts.append(f"{dollars(self.earlier_dollars)} of it for earlier attempts")
         for per, count, unit in ((self.per_epoch, self.epochs, "an epoch"), (self.per_step, self.steps, "a step")):
             if per is not None and count is not None:
                 parts.append(f"{small_dollars(per)} {unit} ({count:,} {unit.split()[1]}{'s' if count > 1 else ''})")
@@ -68,6 +77,22 @@ class Meter:
         self._billed: tuple[Billed, ...] = ()
         self._nodes: list[NodeTimes] = []
         self._at = 0.0
+        self._earlier = 0.0
+
+    def close(self, *, at_least: float = 0.0) -> float | None:
+        """Count no more for the cluster, which is gone: another one follows, whose cost includes this one's.
+
+        Returns what it has cost, or `at_least` if that is more; None: nothing, or its price is not known.
+        """
+        cost = self.read()
+        total = max(at_least, cost.own_dollars if cost is not None else 0.0)
+        self._earlier += total
+        self._seen, self._billed, self._nodes = None, (), []
+        return total or None
+
+    def add_earlier(self, dollars: float) -> None:
+        """Add what clusters that are gone have cost."""
+        self._earlier += dollars
 
     def observe(self, cluster: Cluster, record: ClusterRecord | None = None) -> None:
         """The cluster as its provider has just described it, and what this machine remembers of it."""
@@ -110,6 +135,7 @@ class Meter:
         total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
         if self._billed:
             total = sum(part.dollars(now) for part in self._billed)
+        total += self._earlier
         return Cost(
             dollars=total,
             dollars_per_hour=cluster.dollars_per_hour,
@@ -122,6 +148,7 @@ class Meter:
             bucket_bytes=bucket_bytes,
             bucket_dollars_per_month=bucket_dollars_per_month,
             spent=divide(self._billed, now=now, nodes=self._nodes, runs=runs, all_runs=all_runs, teardown=teardown),
+            earlier_dollars=self._earlier,
         )
 
 

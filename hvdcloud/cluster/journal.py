@@ -50,6 +50,10 @@ class Journal:
         events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
         return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
 
+    def begun_down(self, cluster_id: str) -> bool:
+        """Whether a command here has begun to delete this cluster."""
+        return any(entry["event"] == "down" for entry in self.entries() if entry.get("cluster_id") == cluster_id)
+
     def cut_off_create(self, *, seconds: float) -> str | None:
         """The cluster id of the newest `up`, if it was killed before its create ended, at most `seconds` ago.
 

@@ -34,6 +34,16 @@ class NodeState(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """What earlier attempts of a run have left of `limits` for its next cluster."""
+
+    ends: datetime
+    """The deadline of all attempts."""
+    max_dollars: float | None
+    """None: there is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """What a provider needs to know to make a cluster."""
 
@@ -51,6 +61,8 @@ class ClusterSpec:
     created: datetime
     data: Mapping[str, DataConfig] = field(default_factory=dict)
     """The data sets of its runs, by name, as far as they are known when it is made: folders are mounted then."""
+    within: Within | None = None
+    """What earlier attempts of a run have left of its limits; None: there were none."""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.notify import NotifyConfig
+from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import EnvName, Section
 from hvdcloud.config.ssh import SshMachinesConfig
 
@@ -230,6 +231,9 @@ class RunConfig(Section):
         "what the node program keeps to itself: storage credentials, SSH keys; default: root",
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
+    retry: RetryConfig | None = Field(
+        default=None, description="try the run again on a new cluster, from its newest checkpoint, when nodes are lost"
+    )
 
 
 class CheckpointsConfig(Section):
@@ -321,7 +325,8 @@ class GceConfig(Section):
     spot: SpotNodes = Field(
         default=None,
         description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
-        "none; default: workers with run.elastic, else none; true and false mean all and none",
+        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none; true and false "
+        "mean all and none",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     local_ssd: int = Field(
@@ -488,7 +493,9 @@ class Config(Section):
             )
         if self.gce.spot is None:
             # A provider sees this section only.
-            chosen = self.gce.model_copy(update={"spot": "workers" if self.run.elastic else "none"})
+            retried = self.run.retry is not None and "preempted" in self.run.retry.on
+            spot = "workers" if self.run.elastic else "all" if retried else "none"
+            chosen = self.gce.model_copy(update={"spot": spot})
             object.__setattr__(self, "gce", chosen)
         return self
 

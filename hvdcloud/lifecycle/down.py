@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
+from hvdcloud.runs import retry
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -81,10 +82,12 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
             meter.observe(cluster, context.state.record_of(cluster.id))
         deleted = []
         while found is not None:
-            deleted += _delete(context, found)
+            deleted += delete_cluster(context, found)
             found = _late_arrival(context, cut_off, until=late)
         end_renewals(context.state)
         context.state.forget()
+        if retry.pending(context.state.journal.entries(), now=time.time()) is not None:
+            _note(context, retry.ENDED, cluster.id if cluster is not None else "")
     gone = time.time()
     # Not before: a bucket that does not answer must not let machines cost money.
     runs = runs_of(context, cluster if with_cost else None)
@@ -134,12 +137,24 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     return results
 
 
-def _delete(context: Context, cluster: Cluster) -> list[str]:
+def delete_cluster(
+    context: Context, cluster: Cluster, *, on_interrupt: Callable[[], object] = lambda: None
+) -> list[str]:
+    """Delete everything with the cluster's labels, whatever it holds; returns what was deleted.
+
+    Args:
+        on_interrupt: called, in a thread, where Ctrl-C comes meanwhile.
+
+    Raises:
+        TeardownError: something could not be deleted and may still cost money.
+    """
     deleted: list[str] = []
-    with (
-        context.console.steps() as steps,
-        uninterrupted(lambda: steps.update(cluster.name, "deleting; Ctrl-C is ignored until nothing is left")),
-    ):
+
+    def tell() -> None:
+        on_interrupt()
+        steps.update(cluster.name, "deleting; Ctrl-C is ignored until nothing is left")
+
+    with context.console.steps() as steps, uninterrupted(tell):
         _note(context, "down", cluster.id)
         steps.update(cluster.name, "deleting", after=NOTICEABLE_SECONDS)
         show = node_progress(steps)
@@ -222,7 +237,7 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         unsafe.of_runs[run] = [
             item for item in unpulled(run) if not (_is_gone(item.node, cluster) or (item.node, run) in missing)
         ]
-    if unsafe and (now := _if_nodes_ended(context, cluster)):
+    if unsafe and (now := if_nodes_ended(context, cluster)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif unsafe:
@@ -317,7 +332,7 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
     return CheckpointError(f"{cluster.name} is not deleted: {headline}", hint=hint, details="\n".join(others))
 
 
-def _if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
+def if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
     """The cluster as it is now, if nodes have ended since it was queried and everything left was seen."""
     now = context.query()
     if now is None:

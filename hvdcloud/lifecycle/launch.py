@@ -20,9 +20,10 @@ from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.mirror import bring_home, mirroring
 from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
-from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools, run
+from hvdcloud.lifecycle.retry import Retries
+from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools
 from hvdcloud.lifecycle.spending import runs_of
-from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone, up
+from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -65,6 +66,7 @@ def launch(
     cluster: UpResult | None = None
     step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
+    retries = Retries(context, command="launch", meter=meter)
     try:
         # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -74,9 +76,9 @@ def launch(
             step = "its image was prepared"
             built = ensure_image(context)
             step = "its cluster was prepared"
-            cluster = up(context, consent=consent, early=early, wait=wait, command="launch")
+            cluster = retries.up(consent=consent, early=early, wait=wait)
         step = "its run was prepared"
-        result = run(context, options, meter=meter)
+        result = retries.run(options)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
@@ -85,7 +87,7 @@ def launch(
         raise _interrupted(context.name, step, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
-            _after_a_lost_run(context, error, target, meter)
+            _after_a_lost_run(context, error, target, meter, earlier=retries.runs)
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
@@ -114,7 +116,12 @@ def finish(
         if cluster is not None:
             # What prevents it, `down` says after the rest has been pulled.
             bring_home(context, cluster)
-        earlier = list_runs(bucket, context.name, suffix=cluster.id) if cluster is not None else []
+        attempts = {attempt.run for attempt in result.attempts}
+        earlier = [
+            run_id
+            for run_id in list_runs(bucket, context.name)
+            if run_id in attempts or (cluster is not None and run_id.endswith(f"-{cluster.id}"))
+        ]
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
         # Nodes have lent credentials only until the checkpoints are in the bucket.
@@ -190,7 +197,7 @@ def _cost(
         now=gone,
     )
     if cost is not None and meter.cluster is not None:
-        close_bill(context, meter.cluster, dollars=cost.dollars, spent=cost.spent, ended=gone)
+        close_bill(context, meter.cluster, dollars=cost.own_dollars, spent=cost.spent, ended=gone)
     return cost
 
 
@@ -213,17 +220,27 @@ def _give_up(context: Context) -> None:
     raise undone("launch", context.name)
 
 
-def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
-    """Pull the checkpoints and delete the nodes after a run that could not be started or was lost."""
+def _after_a_lost_run(
+    context: Context, error: HvdcloudError, target: Path | None, meter: Meter, *, earlier: Sequence[str]
+) -> None:
+    """Pull the checkpoints and delete the nodes after a run that could not be started or was lost.
+
+    Args:
+        earlier: runs of the attempts before it.
+    """
     from hvdcloud.checkpoints.manifest import list_runs
 
     try:
         cluster = context.provider.cluster(context.name)
-        if cluster is None:
+        if cluster is None and not earlier:
             return
         bucket = context.bucket(cluster)
-        bring_home(context, cluster)
-        runs = list_runs(bucket, context.name, suffix=cluster.id)
+        if cluster is not None:
+            bring_home(context, cluster)
+        kept = {*list_runs(bucket, context.name)}
+        runs = [run_id for run_id in earlier if run_id in kept]
+        if cluster is not None:
+            runs += [run_id for run_id in list_runs(bucket, context.name, suffix=cluster.id) if run_id not in runs]
         pull_runs(context, bucket=bucket, runs=runs, target=target)
         deleted = down(context, with_cost=False)
         since, gone = deleted.deleted_since, time.time()

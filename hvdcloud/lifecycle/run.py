@@ -28,6 +28,7 @@ from hvdcloud.runs import horovod_args
 from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.horovod_args import Host
+from hvdcloud.runs.retry import Attempt
 from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
 from hvdcloud.runs.state import About, Member, RankWaits, RunState, plain_name
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -106,6 +107,11 @@ class RunResult:
     """How long ranks have waited for each other; empty: it is not counted."""
     slow_ranks: SlowRanks | None = None
     """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
+    nodes_lost: Sequence[str] = ()
+    nodes_preempted: Sequence[str] = ()
+    """Those that had the notice of a preemption."""
+    attempts: Sequence[Attempt] = ()
+    """With `run.retry`: all of them, this run is the last one's."""
 
     @property
     def summary(self) -> str:
@@ -217,6 +223,8 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         times=run_times(state),
         waits=state.waits,
         slow_ranks=slow_ranks_of(state),
+        nodes_lost=state.nodes_lost,
+        nodes_preempted=state.nodes_preempted,
     )
 
 

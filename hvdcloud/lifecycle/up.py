@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, leftover_table
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
@@ -50,7 +50,13 @@ class UpResult:
     seconds: float
 
 
-def make_spec(context: Context, *, image: str = "", public_key: str = "ssh-ed25519 (made by up)") -> ClusterSpec:
+def make_spec(
+    context: Context,
+    *,
+    image: str = "",
+    public_key: str = "ssh-ed25519 (made by up)",
+    within: Within | None = None,
+) -> ClusterSpec:
     """What to ask the provider for."""
     config = context.config
     return ClusterSpec(
@@ -63,6 +69,7 @@ def make_spec(context: Context, *, image: str = "", public_key: str = "ssh-ed255
         authorized_key=public_key,
         created=datetime.now(timezone.utc),
         data=config.data,
+        within=within,
     )
 
 
@@ -115,6 +122,7 @@ def up(
     early: EarlyChecks | None = None,
     wait: float = 0.0,
     command: str = "up",
+    within: Within | None = None,
 ) -> UpResult:
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
@@ -122,6 +130,7 @@ def up(
         early: the caller has begun them, and has made sure that a run can begin.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C.
+        within: what earlier attempts of the run have left of its limits.
 
     Raises:
         UsageError: the name is taken, or what it costs was not agreed to.
@@ -146,7 +155,7 @@ def up(
             early.finish()
             ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
-        spec = make_spec(context, image=image_of_nodes(context), public_key=login.public)
+        spec = make_spec(context, image=image_of_nodes(context), public_key=login.public, within=within)
         plan = _confirmed_plan(context, spec, consent)
         early.finish()
         with interrupted_once():

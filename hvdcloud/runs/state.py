@@ -22,6 +22,7 @@ _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
 
+_ABSENT_IF_EMPTY = ("making", "nodes_preempted", "not_deleted", "supervisor_dead", "needs_token")
 Instant = float
 """Seconds since the epoch."""
 Name = str
@@ -406,6 +407,8 @@ class RunState:
     ended: Instant | None = None
     ranks: Sequence[RankRecord] = ()
     nodes_lost: Sequence[str] = ()
+    nodes_preempted: Sequence[str] = ()
+    """Those that had the notice of a preemption; in an elastic run they may be back."""
     checkpoints: UploadReport = UploadReport()
     about: Mapping[str, Any] = field(default_factory=dict)
     """As the laptop sent it; `About` reads it."""
@@ -496,7 +499,7 @@ class RunState:
         found["checkpoints"] = self.checkpoints.to_json()
         found["data"] = [each.to_json() for each in self.data]
         absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
-        absent |= {key for key in ("making", "not_deleted", "supervisor_dead", "needs_token") if not found[key]}
+        absent |= {key for key in _ABSENT_IF_EMPTY if not found[key]}
         absent |= {"data", "data_seconds"} if not self.data else set()
         absent |= {"waits"} if not self.waits else set()
         absent |= {"left_behind"} if self.left_behind is None else set()

@@ -206,13 +206,30 @@ def test_durations(text: object, seconds: float) -> None:
         ("gce: {spot: false}", "none"),
         ("gce: {spot: workers}", "workers"),
         ("nodes: 1\ngce: {spot: workers}", "workers"),
+        ("run: {retry: {max: 1}}", "all"),
+        ("run: {retry: {on: [lost, no-capacity]}}", "none"),
+        ("run: {retry: {}}\ngce: {spot: none}", "none"),
+        ("run: {retry: {}, elastic: {}}", "workers"),
     ],
 )
-def test_an_elastic_run_has_its_workers_on_spot_unless_told_otherwise(file: Path, text: str, spot: str) -> None:
+def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(file: Path, text: str, spot: str) -> None:
     file.write_text(f"name: digits\n{text}\n")
     assert load_config(file, environ={}).gce.spot == spot
     # It may have been read before.
     assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.spot == spot
+
+
+def test_retry(file: Path) -> None:
+    file.write_text("name: digits\nrun: {retry: {}}\n")
+    retry = load_config(file, environ={}).run.retry
+    assert retry is not None
+    assert (retry.max, retry.on) == (3, ["preempted", "lost", "no-capacity"])
+    file.write_text("name: digits\nrun: {retry: {max: 1, on: [lost, lost]}}\n")
+    retry = load_config(file, environ={}).run.retry
+    assert retry is not None
+    assert (retry.max, retry.on) == (1, ["lost"])
+    for wrong in ("{max: 0}", "{on: []}", "{on: [failed]}", "{after: [lost]}"):
+        assert "run.retry" in refusal(file, f"name: a\nrun: {{retry: {wrong}}}\n").message
 
 
 def test_spot_comes_from_the_environment_and_from_flags_too(file: Path) -> None:

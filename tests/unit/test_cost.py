@@ -102,6 +102,35 @@ def test_a_minute_that_counts_whole_is_not_counted_twice() -> None:
     assert cost.dollars == pytest.approx(0.92 * 60 / 3600 + 0.0092)
 
 
+def test_the_clusters_of_all_attempts_are_counted_together() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.observe(cluster(age=432.0, so_far=0.1104))
+    clock.seconds += 36.0
+    # 0.1104 + 36 s at 0.92 $/h = 0.1196
+    assert meter.close() == pytest.approx(0.1196)
+    assert (meter.seen, meter.read()) == (None, None)
+    # Between two attempts nothing exists.
+    clock.seconds += 3600.0
+    meter.observe(replace(cluster(age=-3636.0, so_far=0.0), costs_since=NOW + timedelta(seconds=3636)))
+    clock.seconds += 72.0
+    cost = meter.read()
+    assert cost is not None
+    assert cost.dollars == pytest.approx(0.1196 + 0.0184)
+    assert cost.earlier_dollars == pytest.approx(0.1196)
+    assert cost.summary == "cost: $0.14 for 2 nodes, 1 min 12 s at $0.92/h; $0.12 of it for earlier attempts"
+    # It had grown meanwhile, as its provider says.
+    assert meter.close(at_least=0.5) == pytest.approx(0.5)
+    # A command that continues knows of them from the journal.
+    other = Meter(clock)
+    other.add_earlier(0.1196)
+    assert other.close(at_least=0.5) == 0.5
+    other.observe(cluster(age=432.0, so_far=0.1104))
+    cost = other.read()
+    assert cost is not None
+    assert cost.earlier_dollars == pytest.approx(0.6196)
+
+
 def test_what_costs_nothing_has_no_line() -> None:
     meter = Meter()
     assert meter.read(epochs=12) is None

@@ -6,13 +6,14 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import Within
 from hvdcloud.config.data import DataConfig
 from hvdcloud.config.model import GceConfig, LimitsConfig
 from hvdcloud.errors import UsageError
@@ -443,6 +444,24 @@ def test_max_cost_shortens_the_run_by_the_prices_of_each_zone(known_prices: Sett
         assert budget.allowed_seconds(dollar, nodes=2, zone=zone) == seconds
         [body] = request.bulk_insert_bodies(SPEC, dollar, zone=zone, vm_image=VM_IMAGE)
         assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
+
+
+def test_an_attempt_has_what_earlier_ones_have_left_of_the_limits(known_prices: Settings) -> None:
+    dollar = dataclasses.replace(known_prices, max_cost=1.0)
+    now = datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc)
+    assert budget.limited(dollar, None, now=now) == dollar
+    # 43 cents buy 3600 x 0.43 / 0.92 = 1682.6 s; the last of all attempts has to end in 2000 s, 60 s for its start.
+    money = budget.limited(dollar, Within(ends=now + timedelta(seconds=2000), max_dollars=0.43), now=now)
+    assert budget.allowed_seconds(money, nodes=2, zone="us-central1-a") == 1682 - 90
+    time = budget.limited(dollar, Within(ends=now + timedelta(seconds=1500.9), max_dollars=0.43), now=now)
+    assert budget.allowed_seconds(time, nodes=2, zone="us-central1-a") == 1500 - 60
+    # A wait for room takes from the same time.
+    later = budget.limited(
+        dollar, Within(ends=now + timedelta(seconds=1500.9), max_dollars=0.43), now=now + timedelta(seconds=600)
+    )
+    assert budget.allowed_seconds(later, nodes=2, zone="us-central1-a") == 900 - 60
+    free = budget.limited(known_prices, Within(ends=now + timedelta(days=9), max_dollars=None), now=now)
+    assert free == known_prices
 
 
 def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> None:

@@ -319,6 +319,9 @@ class Supervisor:
         """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""
         event = "preempted" if why == PREEMPTED else "node leaves"
         state.record_event(self._request.run, event, node=lease.node, detail=why)
+        if why == PREEMPTED:
+            self._state.nodes_preempted = sorted({*self._state.nodes_preempted, lease.node})
+            state.write(self._state)
         self._log.note(leaving_note(lease.node, why))
 
     def _note_token(self, node: str, *, missing: bool) -> None:

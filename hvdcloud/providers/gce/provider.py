@@ -94,7 +94,7 @@ class GceProvider:
         key = (spec.name, spec.nodes)
         if key not in self._found or self._found[key].problems:
             today = datetime.now(timezone.utc).date()
-            self._found[key] = preflight(self._client, spec, self._settings, zones=self._config.zones, today=today)
+            self._found[key] = preflight(self._client, spec, self._limited(spec), zones=self._config.zones, today=today)
         return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
@@ -105,7 +105,7 @@ class GceProvider:
             CredentialsError: the host project of a Shared VPC lacks firewall rules, or the project cannot be asked.
             NodeError: it does not answer.
         """
-        settings = self._settings
+        settings = self._limited(spec)
         problems, zones, notices, vm_image = self._preflight(spec)
         if not zones or not vm_image:
             raise problems[0].error(problems[0].message, hint=problems[0].hint)
@@ -297,6 +297,10 @@ class GceProvider:
             settled_at=settled_at(project),
             storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
         )
+
+    def _limited(self, spec: ClusterSpec) -> Settings:
+        """The settings, within what earlier attempts have left of the limits."""
+        return budget.limited(self._settings, spec.within, now=datetime.now(timezone.utc))
 
     def _firewall_bodies(self, spec: ClusterSpec) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
         """The rules to make, and what is to be said where it is not known whether a Shared VPC has them."""

@@ -141,8 +141,12 @@ class LocalProvider(EngineProvider):
         return self._with_what_is_free(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        """None: what they have uploaded is in the bucket."""
-        return []
+        """Their containers hold all that they had; they start again, at other ports."""
+        return side_by_side(
+            lambda node: self._nodes.start_again(node, deadline=deadline, with_address=self._with_address),
+            nodes,
+            on_abort=self._nodes.stop_waiting,
+        )
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
         """As containers have printed them."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from hvdcloud.cluster.model import Within
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -80,6 +81,15 @@ def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) 
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )
     return min(settings.max_run_seconds, bought)
+
+
+def limited(settings: Settings, within: Within | None, *, now: datetime) -> Settings:
+    """The settings of one attempt of a run: `limits` without what earlier attempts have taken of them."""
+    if within is None:
+        return settings
+    # The limit of a VM counts only from when it runs.
+    seconds = math.floor((within.ends - now).total_seconds()) - START_SECONDS
+    return replace(settings, max_run_seconds=min(settings.max_run_seconds, seconds), max_cost=within.max_dollars)
 
 
 def check_run_seconds(seconds: int, what: str) -> None:
