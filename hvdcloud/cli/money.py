@@ -31,6 +31,12 @@ def offers(
         bool, typer.Option("--all", help="List every offer, and each region on a line of its own.")
     ] = False,
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
+    preempted_every: Annotated[
+        float,
+        typer.Option(
+            metavar="HOURS", min=0.5, help="Assume one preemption in so many hours, for what run.retry costs."
+        ),
+    ] = 6.0,
     provider: Provider = None,
 ) -> None:
     """List machines that fit and what they cost, cheapest first.
@@ -49,7 +55,7 @@ def offers(
     invocation: Invocation = context.obj
     # Prices can be looked at without a project.
     config = invocation.load_config({"nodes": nodes, "provider": provider}, default_name="any")
-    invocation.result = result = find_offers(config, hours=hours, gpu=gpu)
+    invocation.result = result = find_offers(config, hours=hours, gpu=gpu, preempted_every=preempted_every)
     render_offers(invocation.console, result, every=every)
 
 
@@ -160,6 +166,8 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
             console.answer(f"one of them is the head, {head.head_machine_type}")
         if any(row.offer.spot_nodes == "workers" for row in shown):
             console.answer("workers: the head is on demand, the others are Spot VMs")
+        if result.retries is not None:
+            console.answer(result.retries.text)
     elif result.prices_as_of:
         console.answer("nothing like it is in the table of machine types")
     for note, number in notes.items():

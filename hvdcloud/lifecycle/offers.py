@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdcloud import providers
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.pricing import with_retries
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -13,12 +15,13 @@ if TYPE_CHECKING:
     from hvdcloud.providers.pricing import OffersResult
 
 
-def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
+def offers(config: Config, *, hours: float, gpu: str | None, preempted_every: float) -> OffersResult:
     """What the provider offers. What its API cannot be asked about stays unknown; a notice says why.
 
     Args:
         hours: how long the cluster would exist.
         gpu: only nodes with this GPU.
+        preempted_every: hours from one preemption to the next, which nobody knows, for what retries cost.
 
     Raises:
         UsageError: the machine type or a GPU is not in the catalogue.
@@ -37,4 +40,9 @@ def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
             return error.hint
         return None
 
-    return providers.platform(config).offers(hours=hours, gpu=gpu, image_problem=image_problem)
+    found = providers.platform(config).offers(hours=hours, gpu=gpu, image_problem=image_problem)
+    own = [each.dollars_per_hour for each in found.offers if each.configured and each.spot]
+    known = [dollars for dollars in own if dollars is not None]
+    if config.run.retry is None or "preempted" not in config.run.retry.on or not known:
+        return found
+    return replace(found, retries=with_retries(known[0], hours=hours, preempted_every=preempted_every))

@@ -48,7 +48,7 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
                 if not now.nodes and not now.unseen:
                     return context.query()
                 cluster = now
-            elif time.monotonic() >= deadline:
+            elif time.monotonic() >= deadline or any(node.state is NodeState.FROZEN for node in cluster.nodes):
                 error = refusal(unsafe, cluster, going=(), from_here=True)
                 message = f"run {run} is not tried again: {error.message}"
                 raise CheckpointError(message, hint=error.hint, details=error.details)

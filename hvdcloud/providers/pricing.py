@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from hvdcloud.units import dollars
+
 Spot: TypeAlias = Literal["workers", "all", "none"]
 
 
@@ -49,6 +51,42 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetriesEstimate:
+    """What the configured cluster of Spot VMs costs with `run.retry`, if preemptions come as often as is assumed."""
+
+    dollars: float
+    hours: float
+    """Of training."""
+    preempted_every: float
+    """Hours; an assumption. Compute Engine's `advice/capacityHistory` has the share of stopped Spot VMs that were
+    preempted, not how long they had run."""
+    lost_hours: float
+    """Billed for each preemption without progress; an assumption."""
+
+    @property
+    def text(self) -> str:
+        """`with retries: about $1.36 for 2 h at one preemption in 6 h …`, for people."""
+        return (
+            f"with retries: about {dollars(self.dollars)} for {self.hours:g} h at one preemption in "
+            f"{self.preempted_every:g} h, each of which costs {self.lost_hours * 60:g} min; both are assumptions "
+            "(--preempted-every HOURS)"
+        )
+
+
+LOST_HOURS = 0.25
+"""From the newest checkpoint to the loss, and from the next cluster's creation to its first step: an assumption."""
+
+
+def with_retries(dollars_per_hour: float, *, hours: float, preempted_every: float) -> RetriesEstimate:
+    """The estimate for `hours` of training; `preempted_every` hours is more than LOST_HOURS.
+
+    Of each `preempted_every` hours that are paid for, LOST_HOURS train nothing.
+    """
+    total = dollars_per_hour * hours / (1 - LOST_HOURS / preempted_every)
+    return RetriesEstimate(dollars=total, hours=hours, preempted_every=preempted_every, lost_hours=LOST_HOURS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffersResult:
     """Cheapest first, one for each zone."""
 
@@ -61,6 +99,8 @@ class OffersResult:
     notices: tuple[str, ...]
     estimate_notice: str = ""
     """That one of `notices` which says what `Offer.estimate` means; "" where there is none."""
+    retries: RetriesEstimate | None = None
+    """None: `run.retry` is not on preempted, or hvdcloud.yaml asks for no Spot VMs, or their price is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

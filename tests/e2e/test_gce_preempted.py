@@ -1,4 +1,5 @@
-"""A Spot VM that is taken away: 30 s after its notice it is gone, and what it had written is in the bucket."""
+"""A Spot VM that is taken away: 30 s after its notice it is gone, and what it had written is in the bucket; with
+`run.retry` the run continues on others."""
 
 from __future__ import annotations
 
@@ -73,4 +74,36 @@ def test_a_preempted_vm_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path
     assert "init: power down" in said, "it was off before the half minute was over"
     assert written <= pulled(project)
     project.hvdcloud("down", "--force")
+    assert left(cloud, project) == []
+
+
+def test_a_preempted_run_continues_on_other_vms_in_another_zone(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(
+        tmp_path,
+        "t-c-again",
+        run={"command": "python train.py 1", "retry": {"max": 1}},
+        checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
+        limits={"max_cost": 5.0, "max_run_duration": "2h"},
+    )
+    project.write("train.py", jobs.ATTEMPTS)
+    node = f"{project.name}-1"
+    with project.started("launch") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2, seconds=BOOT_SECONDS)
+        zone = zone_of(cloud, node)
+        cloud.emulator.faults.add({"stockout": {}}, method="compute.instances.bulkInsert", zone=zone)
+        cloud.emulator.preempt(zone, node)
+        screen.wait_for("attempt 1 was preempted after", seconds=BOOT_SECONDS)
+        screen.wait_for("is in attempt 2", times=2, seconds=BOOT_SECONDS)
+        screen.end(within=120)
+    assert process.returncode == 0, screen.text
+    assert f"{zone}: no capacity" in screen.text
+    said = screen.text[screen.text.index("attempt 1 was preempted after") :].splitlines()[0]
+    assert re.search(
+        r"attempt 2 of at most 2 resumes from rank-[01]-attempt-1[.]pt of run \S+; \$4[.]\d\d and 1 h", said
+    )
+    assert " · 2 attempts · " in screen.text.splitlines()[-1]
+    assert "of it for earlier attempts" in screen.text
+    found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
+    assert found == {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in (1, 2)}
     assert left(cloud, project) == []

@@ -92,3 +92,18 @@ for number in itertools.count():
         break
     time.sleep(0.01)
 """
+
+# Each rank writes one checkpoint and, in as many attempts as its argument says, waits until its node is lost.
+ATTEMPTS = """
+import os, sys, time
+from pathlib import Path
+
+folder, rank = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"]), os.environ["HOROVOD_RANK"]
+attempt = 1 + len(list(folder.glob(f"rank-{rank}-*.pt")))
+path = folder / f"rank-{rank}-attempt-{attempt}.pt"
+path.with_suffix(".tmp").write_text("weights")
+path.with_suffix(".tmp").replace(path)
+print(f"rank {rank} is in attempt {attempt}", flush=True)
+if attempt <= int(sys.argv[1]):
+    time.sleep(600)
+"""

@@ -109,7 +109,7 @@ def test_the_clusters_of_all_attempts_are_counted_together() -> None:
     clock.seconds += 36.0
     # 0.1104 + 36 s at 0.92 $/h = 0.1196
     assert meter.close() == pytest.approx(0.1196)
-    assert (meter.seen, meter.read()) == (None, None)
+    assert (meter.cluster, meter.read()) == (None, None)
     # Between two attempts nothing exists.
     clock.seconds += 3600.0
     meter.observe(replace(cluster(age=-3636.0, so_far=0.0), costs_since=NOW + timedelta(seconds=3636)))

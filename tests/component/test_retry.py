@@ -1,0 +1,170 @@
+"""Between two attempts of a run: the old nodes are deleted once the bucket has all that they hold, and not before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.errors import CheckpointError
+from hvdcloud.lifecycle import save
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.lifecycle.down import down
+from hvdcloud.lifecycle.save import save_checkpoints
+from hvdcloud.runs.retry import BEGUN, Attempt, Pending, pending
+from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
+
+NOTHING_LEFT = says('{"runs": {}}\n')
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes get little time to finish."""
+    monkeypatch.setattr(save, "ENDING_SECONDS", 1.0)
+    monkeypatch.setattr(save, "PAUSE_SECONDS", 0.05)
+
+
+def two(laptop: Laptop, new_vm: NewVm, *programs: Program) -> tuple[Context, Cluster, Machines, list[Vm]]:
+    vms = [new_vm({"hvdcloud-node flush": program}) for program in programs]
+    context, cluster, machines = laptop.context(vms)
+    return context, cluster, machines, vms
+
+
+def with_state(machines: Machines, index: int, state: NodeState) -> Cluster:
+    """The cluster after one of its nodes has changed, as its provider says from now on."""
+    assert machines.cluster_now is not None
+    nodes = [replace(node, state=state) if node.index == index else node for node in machines.cluster_now.nodes]
+    machines.cluster_now = replace(machines.cluster_now, nodes=tuple(nodes))
+    return machines.cluster_now
+
+
+def test_nodes_that_have_uploaded_everything_may_be_deleted(laptop: Laptop, new_vm: NewVm) -> None:
+    context, cluster, _, vms = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    for node in (0, 1):
+        laptop.keep_manifest(node, complete=True)
+    assert save_checkpoints(context, cluster, run=RUN) == cluster
+    assert all(vm.asked.is_set() for vm in vms)
+
+
+def test_a_node_that_still_ends_its_ranks_is_waited_for(laptop: Laptop, new_vm: NewVm) -> None:
+    flushes = []
+
+    def flush(channel: Any) -> None:
+        # Its agent has not ended the run when it is asked first: what ranks write after that would be lost.
+        flushes.append(time.monotonic())
+        if len(flushes) == 2:
+            laptop.keep_manifest(1, complete=True)
+        NOTHING_LEFT(channel)
+
+    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, flush)
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep_manifest(1, complete=False)
+    assert save_checkpoints(context, cluster, run=RUN) == cluster
+    assert len(flushes) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (f'{{"runs": {{"{RUN}": {{"pending": ["a.pt"], "errors": []}}}}}}\n', "a.pt is not in the bucket yet"),
+        (f'{{"runs": {{"{RUN}": {{"pending": [], "errors": ["no rights"]}}}}}}\n', "no rights"),
+        ('{"runs": {}}\n', "node 1 has not finished uploading"),
+    ],
+)
+def test_a_node_that_does_not_finish_stays(laptop: Laptop, new_vm: NewVm, said: str, why: str) -> None:
+    context, cluster, machines, _ = two(laptop, new_vm, NOTHING_LEFT, says(said))
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep_manifest(1, complete=False)
+    with pytest.raises(CheckpointError) as caught:
+        save_checkpoints(context, cluster, run=RUN)
+    assert caught.value.message.startswith(f"run {RUN} is not tried again: digits is not deleted: ")
+    assert why in f"{caught.value.message}\n{caught.value.details}"
+    assert not machines.destroyed
+
+
+def test_a_frozen_node_that_may_hold_more_stays_and_is_not_waited_for(
+    laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save, "ENDING_SECONDS", 600.0)
+    context, _, machines, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep_manifest(1, complete=False)
+    with pytest.raises(CheckpointError, match="node digits-1 is frozen and may hold more"):
+        save_checkpoints(context, with_state(machines, 1, NodeState.FROZEN), run=RUN)
+
+
+class Restarting(Machines):
+    """A provider that starts stopped nodes again."""
+
+    def __init__(self, cluster: Cluster, laptop: Laptop) -> None:
+        super().__init__(cluster)
+        self.laptop = laptop
+        self.restarted: list[str] = []
+        self.ready_seconds = 60.0
+
+    def restart(self, nodes: Sequence[Node], *, deadline: float) -> None:
+        for node in nodes:
+            self.restarted.append(node.name)
+            with_state(self, node.index, NodeState.RUNNING)
+
+
+def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(laptop: Laptop, new_vm: NewVm) -> None:
+    def flush(channel: Any) -> None:
+        laptop.keep_manifest(1, complete=True)
+        NOTHING_LEFT(channel)
+
+    context, cluster, _, vms = two(laptop, new_vm, NOTHING_LEFT, flush)
+    laptop.keep_manifest(0, complete=True)
+    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
+    stopped = with_state(machines, 1, NodeState.STOPPED)
+    assert save_checkpoints(context, stopped, run=RUN) == cluster
+    assert machines.restarted == ["digits-1"]
+    assert vms[1].asked.is_set()
+
+
+def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(laptop: Laptop, new_vm: NewVm) -> None:
+    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    for node in (0, 1):
+        laptop.keep_manifest(node, complete=True)
+    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
+    stopped = with_state(machines, 1, NodeState.STOPPED)
+    assert save_checkpoints(context, stopped, run=RUN) == stopped
+    assert machines.restarted == []
+
+
+def test_a_stopped_node_that_cannot_be_started_again_stays(laptop: Laptop, new_vm: NewVm) -> None:
+    class Off(Restarting):
+        def restart(self, nodes: Sequence[Node], *, deadline: float) -> None:
+            """As of a VM."""
+
+    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    laptop.keep_manifest(0, complete=True)
+    machines = context.__dict__["provider"] = Off(cluster, laptop)
+    with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
+        save_checkpoints(context, with_state(machines, 1, NodeState.STOPPED), run=RUN)
+
+
+def test_what_a_node_held_that_is_gone_is_not_waited_for(laptop: Laptop, new_vm: NewVm) -> None:
+    context, _, machines, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    laptop.keep_manifest(0, complete=True)
+    laptop.keep_manifest(1, complete=False)
+    assert machines.cluster_now is not None
+    left = replace(machines.cluster_now, nodes=machines.cluster_now.nodes[:1])
+    machines.cluster_now = left
+    assert save_checkpoints(context, left, run=RUN) == left
+
+
+def test_down_gives_up_what_a_killed_client_would_have_tried_again(laptop: Laptop) -> None:
+    context, _, machines = laptop.context([])
+    machines.cluster_now = None
+    lost = Attempt(run=RUN, cluster_id="abcdef", result="lost", cause="lost")
+    waiting = Pending(attempts=(lost,), ends=time.time() + 3600)
+    journal = context.state.journal
+    journal.record(BEGUN, cluster_id="abcdef", **waiting.to_json())
+    assert pending(journal.entries(), now=time.time()) == waiting
+    down(context)
+    assert pending(journal.entries(), now=time.time()) is None

@@ -1,0 +1,211 @@
+"""`run.retry` on this machine: nodes that are lost, and a client that dies at every step between two attempts."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import jobs
+from tests.support.harness import Project, Screen, labelled, project_in
+from tests.support.project_runs import pulled
+
+pytestmark = pytest.mark.engine
+
+STEPS = ("retry", "down", "down-done", "up", "create", "created", "up-done")
+"""Of the journal, from one attempt to the next."""
+SECONDS = 60
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project of two nodes; checkpoints leave them only at the end of a run."""
+    name = f"t-retry-{secrets.token_hex(2)}"
+    project = project_in(
+        tmp_path,
+        name,
+        run={"command": "python train.py 1", "retry": {"max": 2}},
+        checkpoints={"keep_every": 600.0},
+    )
+    project.write("train.py", jobs.ATTEMPTS)
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, name) == []
+
+
+def files(*attempts: int) -> set[str]:
+    return {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in attempts}
+
+
+def journal(project: Project) -> list[str]:
+    """The events so far."""
+    path = project.state / project.name / "journal.jsonl"
+    return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+@pytest.mark.parametrize(("lost", "elastic"), [(0, None), (1, None), (0, {"min": 1})])
+def test_launch_continues_on_new_nodes_when_one_was_killed(
+    project: Project, engine: Any, lost: int, elastic: dict[str, int] | None
+) -> None:
+    run = {"command": "python train.py 1", "retry": {"max": 2}, "elastic": elastic}
+    project.configure(run=run, checkpoints={"keep_every": 600.0})
+    with project.started("launch") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2)
+        engine.containers.get(f"{project.name}-{lost}").kill()
+        screen.end(within=120)
+    assert process.returncode == 0, screen.text
+    said = screen.text[screen.text.index("attempt 1 was lost after") :].splitlines()[0]
+    assert f"{project.name}-{lost}" in said
+    assert "; attempt 2 of at most 3 resumes from rank-" in said
+    assert " left" in said
+    assert screen.text.count("is in attempt 2") == 2
+    assert " · 2 attempts · " in screen.text.splitlines()[-1]
+    # What only the killed node had is there as well: it was started again for that.
+    found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
+    assert found == files(1, 2)
+    assert labelled(engine, project.name) == []
+
+
+def test_every_attempt_is_in_the_json_and_max_ends_them(project: Project, engine: Any) -> None:
+    project.configure(run={"command": "python train.py 9", "retry": {"max": 1}}, checkpoints={"keep_every": 600.0})
+    project.hvdcloud("up")
+    with project.started("run", "--json") as process:
+        screen = Screen(process)
+        for attempt in (1, 2):
+            screen.wait_for(f"is in attempt {attempt}", times=2)
+            engine.containers.get(f"{project.name}-1").kill()
+        screen.end(within=120)
+    assert process.returncode == 7, screen.text
+    assert "it is not tried again: it was tried again 1 time, which is run.retry.max" in screen.text
+    document = json.loads(screen.text[screen.text.index("\n{") :])
+    first, second = document["result"]["attempts"]
+    assert (first["result"], first["cause"], second["result"], second["cause"]) == ("lost", "lost", "lost", "lost")
+    assert second["resumed_from"] == first["run"] != second["run"] == document["result"]["run"]
+    assert first["cluster_id"] != second["cluster_id"]
+    # Nobody has asked for the end of the last cluster.
+    assert labelled(engine, project.name) != []
+    assert "is stopped and may hold more" in project.hvdcloud("down", expect=9).err
+
+
+def test_a_failure_of_the_job_is_not_tried_again(project: Project) -> None:
+    project.write("train.py", "raise SystemExit(3)")
+    ended = project.hvdcloud("launch", "--json", expect=7)
+    assert "attempt" not in ended.err
+    assert shown(project) == []
+
+
+def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    with project.started("run") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2)
+        project.hvdcloud("down", "--force")
+        screen.end(within=120)
+    assert process.returncode == 5, screen.text
+    assert labelled(engine, project.name) == []
+
+
+def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any) -> None:
+    project.hvdcloud("up")
+    worker = engine.containers.get(f"{project.name}-1")
+    with project.started("run") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2)
+        worker.pause()
+        screen.end(within=400)
+    assert process.returncode == 9, screen.text
+    assert "is not tried again" in screen.text
+    assert f"node {worker.name} is frozen and may hold more" in screen.text
+    worker.unpause()
+    ended = project.hvdcloud("run")
+    assert "run continues" in ended.err
+    assert "is in attempt 2" in ended.out
+    assert files(1) <= pulled(project) | {path.name for path in project.state.rglob("*.pt")}
+
+
+# --- a client that dies ----------------------------------------------------------------------------------------------
+
+
+def lost_and_killed(project: Project, engine: Any, step: str, by: int = signal.SIGKILL) -> Screen:
+    """A run whose second node is lost, and whose client ends once the journal has this step."""
+    project.hvdcloud("up")
+    before = len(journal(project))
+    with project.started("run") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2)
+        engine.containers.get(f"{project.name}-1").kill()
+
+        def there() -> bool:
+            assert process.poll() is None, screen.text
+            events = journal(project)[before:]
+            return step in events[events.index("retry") :] if "retry" in events else False
+
+        # `until` looks too rarely: a step may take a few milliseconds.
+        deadline = time.monotonic() + 240
+        while not there() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(by)
+        screen.end(within=120)
+    return screen
+
+
+def shown(project: Project) -> list[str]:
+    """The nodes that `list` shows."""
+    clusters = project.hvdcloud("list", "--json").json["result"]
+    return sorted(node["name"] for each in clusters if each["name"] == project.name for node in each["nodes"])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_next_run_continues_what_a_killed_client_had_begun(project: Project, engine: Any, step: str) -> None:
+    lost_and_killed(project, engine, step)
+    ended = project.hvdcloud("run", "--json")
+    result = ended.json["result"]
+    assert result["state"] == "succeeded"
+    assert [each["cause"] for each in result["attempts"]] == ["lost", None]
+    assert "an earlier command was interrupted between attempts 1 and 2" in ended.err
+    assert shown(project) == [f"{project.name}-0", f"{project.name}-1"]
+    first, second = (each["run"] for each in result["attempts"])
+    found = {run: in_bucket_of(project, run) for run in (first, second)}
+    assert found == {first: files(1), second: files(2)}
+
+
+def in_bucket_of(project: Project, run: str) -> set[str]:
+    folder = project.state / project.name / "bucket" / project.name / run
+    return {path.name for path in folder.rglob("*.pt")}
+
+
+@pytest.mark.parametrize("step", ["retry", "down", "down-done", "create", "up-done"])
+def test_down_leaves_nothing_of_what_a_killed_client_had_begun(project: Project, engine: Any, step: str) -> None:
+    lost_and_killed(project, engine, step)
+    names = {each.partition(" ")[2] for each in labelled(engine, project.name)}
+    assert set(shown(project)) <= names
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+    # It is given up.
+    assert "up: 2 nodes" in project.hvdcloud("up").out
+
+
+@pytest.mark.parametrize(("command", "step"), [("up", "down"), ("launch", "create")])
+def test_other_commands_continue_too(project: Project, engine: Any, command: str, step: str) -> None:
+    lost_and_killed(project, engine, step)
+    ended = project.hvdcloud(command)
+    assert f"{command} continues" in ended.err
+    if command == "up":
+        assert "is in attempt 2" in project.hvdcloud("run").out
+    assert files(1, 2) <= pulled(project) | {path.name for path in project.state.rglob("*.pt")}
+
+
+@pytest.mark.parametrize("step", ["retry", "create"])
+def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any, step: str) -> None:
+    screen = lost_and_killed(project, engine, step, by=signal.SIGINT)
+    assert "was interrupted between two attempts; no node of it is left" in screen.text
+    assert "Traceback" not in screen.text
+    assert labelled(engine, project.name) == []
+    assert "continues" not in project.hvdcloud("up").err
