@@ -143,9 +143,10 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     "text", [BOMB, "gce: &a {zones: *a}", "gce: &a [*a]", "gce: " + "[" * 5000, "gce: " + "[" * 5000 + "]" * 5000]
 )
 def test_a_file_that_unfolds_without_end_is_refused_at_once(file: Path, text: str) -> None:
-    began = time.monotonic()
+    # Of this process: the machine may be busy with others.
+    began = time.process_time()
     refusal(file, f"name: digits\n{text}\n")
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 # --- folders that nodes write to -------------------------------------------------------------------------------------
