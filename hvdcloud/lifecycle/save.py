@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle.down import Unsafe, if_nodes_ended, refusal
+from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.storage_tokens import lend
-from hvdcloud.remote.unsaved import may_hold_files, unsaved
+from hvdcloud.remote.unsaved import may_hold_files
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -37,7 +38,9 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
         CheckpointError: a node holds, or may hold, what the bucket has not.
     """
     deadline = time.monotonic() + ENDING_SECONDS
-    cluster = _started_again(context, cluster)
+    # Nodes with buckets of their own are started again each time that they are asked (lifecycle/mirror.py).
+    if mirror_of(context, cluster) is None:
+        cluster = _started_again(context, cluster)
     with context.console.waiting(context.name, "saving what its nodes hold"):
         while True:
             lend(context, cluster)
@@ -69,7 +72,7 @@ def _started_again(context: Context, cluster: Cluster) -> Cluster:
         return _reached(context, cluster)
     with context.console.waiting(context.name, "starting stopped nodes again, to save what they hold"):
         try:
-            context.provider.restart(stopped, deadline=time.monotonic() + context.provider.ready_seconds)
+            context.provider.revive(stopped, deadline=time.monotonic() + context.provider.ready_seconds)
         except NodeError as error:
             context.console.warn(error.message)
         now = context.query()
@@ -80,10 +83,11 @@ def _started_again(context: Context, cluster: Cluster) -> Cluster:
 
 def _reached(context: Context, cluster: Cluster) -> Cluster:
     """The cluster, with sessions to where its nodes are now: those that were started again have other ports."""
-    from hvdcloud.remote.join import pin_again
+    from hvdcloud.remote.join import pin_known
+    from hvdcloud.remote.keys import pinned
     from hvdcloud.remote.ssh import Fleet
 
-    pin_again(context.state, cluster.nodes)
+    pin_known(context.state, cluster.nodes, pinned(context.state))
     context.keep(Fleet(cluster.nodes, context.state))
     return cluster
 
@@ -93,9 +97,9 @@ def _unsafe(context: Context, cluster: Cluster) -> Unsafe:
     from hvdcloud.checkpoints.manifest import list_runs, load_each
     from hvdcloud.checkpoints.verified_files import Unverified
 
-    record, bucket = context.state.record_of(cluster.id), context.bucket(cluster)
+    bucket = context.bucket(cluster)
     there = {node.index for node in cluster.nodes}
-    unsafe = Unsafe(on_nodes=unsaved(cluster, record, bucket=bucket, fleet=context.fleet))
+    unsafe = Unsafe(on_nodes=unsaved_on_nodes(context, cluster))
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         good, bad = load_each(bucket, cluster=cluster.name, run=run)
         unfinished = [

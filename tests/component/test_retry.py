@@ -103,13 +103,12 @@ class Restarting(Machines):
     def __init__(self, cluster: Cluster, laptop: Laptop) -> None:
         super().__init__(cluster)
         self.laptop = laptop
-        self.restarted: list[str] = []
-        self.ready_seconds = 60.0
 
-    def restart(self, nodes: Sequence[Node], *, deadline: float) -> None:
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         for node in nodes:
-            self.restarted.append(node.name)
+            self.revived.append(node.name)
             with_state(self, node.index, NodeState.RUNNING)
+        return nodes
 
 
 def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(laptop: Laptop, new_vm: NewVm) -> None:
@@ -122,7 +121,7 @@ def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(laptop: Lapt
     machines = context.__dict__["provider"] = Restarting(cluster, laptop)
     stopped = with_state(machines, 1, NodeState.STOPPED)
     assert save_checkpoints(context, stopped, run=RUN) == cluster
-    assert machines.restarted == ["digits-1"]
+    assert machines.revived == ["digits-1"]
     assert vms[1].asked.is_set()
 
 
@@ -133,13 +132,14 @@ def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(laptop: Lap
     machines = context.__dict__["provider"] = Restarting(cluster, laptop)
     stopped = with_state(machines, 1, NodeState.STOPPED)
     assert save_checkpoints(context, stopped, run=RUN) == stopped
-    assert machines.restarted == []
+    assert machines.revived == []
 
 
 def test_a_stopped_node_that_cannot_be_started_again_stays(laptop: Laptop, new_vm: NewVm) -> None:
     class Off(Restarting):
-        def restart(self, nodes: Sequence[Node], *, deadline: float) -> None:
+        def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
             """As of a VM."""
+            return []
 
     context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
     laptop.keep_manifest(0, complete=True)
