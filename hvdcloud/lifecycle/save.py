@@ -38,9 +38,7 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
         CheckpointError: a node holds, or may hold, what the bucket has not.
     """
     deadline = time.monotonic() + ENDING_SECONDS
-    # Nodes with buckets of their own are started again each time that they are asked (lifecycle/mirror.py).
-    if mirror_of(context, cluster) is None:
-        cluster = _started_again(context, cluster)
+    cluster = _started_again(context, cluster)
     with context.console.waiting(context.name, "saving what its nodes hold"):
         while True:
             lend(context, cluster)
@@ -50,7 +48,8 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
             if now := if_nodes_ended(context, cluster):
                 if not now.nodes and not now.unseen:
                     return context.query()
-                cluster = now
+                # A container that was killed just now may have been seen as running before.
+                cluster = _started_again(context, now)
             elif time.monotonic() >= deadline or any(node.state is NodeState.FROZEN for node in cluster.nodes):
                 error = refusal(unsafe, cluster, going=(), from_here=True)
                 message = f"run {run} is not tried again: {error.message}"
@@ -61,6 +60,9 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
 
 def _started_again(context: Context, cluster: Cluster) -> Cluster:
     """The cluster, with nodes that may hold more than the bucket has running again, where the provider does that."""
+    if mirror_of(context, cluster) is not None:
+        # Nodes with buckets of their own are started again each time that they are asked (lifecycle/mirror.py).
+        return cluster
     record, bucket = context.state.record_of(cluster.id), context.bucket(cluster)
     runs = record.runs if record is not None else ()
     stopped = [

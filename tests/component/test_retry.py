@@ -125,6 +125,27 @@ def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(laptop: Lapt
     assert vms[1].asked.is_set()
 
 
+def test_a_node_that_is_seen_to_have_stopped_only_later_is_started_again_too(laptop: Laptop, new_vm: NewVm) -> None:
+    asked = []
+
+    def flush(channel: Any) -> None:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            channel.send_exit_status(1)
+            channel.close()
+            return
+        laptop.keep_manifest(1, complete=True)
+        NOTHING_LEFT(channel)
+
+    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, flush)
+    laptop.keep_manifest(0, complete=True)
+    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
+    with_state(machines, 1, NodeState.STOPPED)
+    # As it was when the run had just ended.
+    assert save_checkpoints(context, cluster, run=RUN) == cluster
+    assert machines.revived == ["digits-1"]
+
+
 def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(laptop: Laptop, new_vm: NewVm) -> None:
     context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
     for node in (0, 1):
