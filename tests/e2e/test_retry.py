@@ -184,7 +184,7 @@ def in_bucket_of(project: Project, run: str) -> set[str]:
 @pytest.mark.parametrize("step", ["retry", "down", "down-done", "create", "up-done"])
 def test_down_leaves_nothing_of_what_a_killed_client_had_begun(project: Project, engine: Any, step: str) -> None:
     lost_and_killed(project, engine, step)
-    names = {each.partition(" ")[2] for each in labelled(engine, project.name)}
+    names = {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
     assert set(shown(project)) <= names
     project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
