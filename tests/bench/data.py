@@ -9,7 +9,9 @@ as it likes. Medians of a few rounds, with all of them in each.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import random
 import shutil
 import statistics
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from hvdcloud.node.data.sets import READY
@@ -96,7 +99,7 @@ def main(arguments: list[str]) -> int:
         shape = (1, size // SMALLER) if count == 1 else (count // SMALLER, size)
         with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-data-", dir=options.disk) as folder:
             results.append(_measure(*(shape if options.small else (count, size)), Path(folder), options))
-    document = {"latency": options.latency, "rate": options.rate, "small": options.small}
+    document = {"latency": options.latency, "rate": options.rate, "small": options.small, "versions": _versions()}
     rows = {**document, "shapes": [asdict(each) for each in results]}
     publish("data", rows, _tables(results, options), folder=options.out, complete=not options.small)
     return 0
@@ -218,6 +221,8 @@ def _tables(results: list[Result], options: argparse.Namespace) -> str:
         "client that throws the bytes away. *disk*: as many files written and synced, nothing fetched. *unchanged*: a",
         "second fetch.",
         "",
+        f"{', '.join(f'{name} {number}' for name, number in _versions().items())}; {time.strftime('%Y-%m-%d')}.",
+        "",
         f"| {' | '.join(columns)} |",
         f"| --- {'| ---: ' * (len(columns) - 1)}|",
     ]
@@ -228,6 +233,15 @@ def _tables(results: list[Result], options: argparse.Namespace) -> str:
         cells += [f"{each.memory / 1e6:.0f} MB", f"{each.again:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _versions() -> dict[str, str]:
+    """Of all that was compared."""
+    found = {"Python": platform.python_version(), "google-cloud-storage": version("google-cloud-storage")}
+    if shutil.which("gcloud"):
+        said = subprocess.run(["gcloud", "version", "--format=json"], capture_output=True, text=True, check=True).stdout
+        found["Google Cloud SDK"] = json.loads(said)["Google Cloud SDK"]
+    return found
 
 
 def _size(size: int) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ class Lake:
         self.server.boundary = self.allows
         self.server.requests.clear()
         self._open.set()
+
+    def claim(self, name: str, size: int) -> None:
+        """Say of an object that it has this many bytes."""
+        live = self.server.store.buckets["lake"].live
+        live[name] = replace(live[name], size=size)
 
     def close(self) -> None:
         self._open.clear()
@@ -177,9 +182,7 @@ def cluster(shared: Shared) -> Shared:
 
 
 def fail_every_second(server: StorageServer) -> None:
-    for _ in range(100):
-        server.fault(path="/b/lake/o", action={"delay": 0})
-        server.fault(path="/b/lake/o", action={"status": 503})
+    server.fault(path="/b/lake/o", every=2, times=10_000, action={"status": 503})
 
 
 def test_data_are_on_every_node_before_a_rank_starts_and_fetched_once(cluster: Shared) -> None:
@@ -216,6 +219,14 @@ def test_what_no_node_can_have_ends_the_run_before_a_rank_starts(cluster: Shared
     assert re.search(r"run \S+ did not start: node t-data-[01]: data set more: ", refused.err)
     assert "gs://lake/nothing" in refused.err
     assert "rank 0" not in refused.out
+
+    # More than the disk has, by the bucket's word: nothing is fetched.
+    cluster.lake.put("huge", {"one": b"x"})
+    cluster.lake.claim("huge/one", 1 << 60)
+    cluster.configure(**cluster.data(more="gs://lake/huge"))
+    refused = cluster.project.hvdcloud("run", expect=4)
+    assert re.search(r"data set more needs 1152921504\.61 GB more, and the disk has [\d.]+ GB left", refused.err)
+    assert cluster.lake.fetched() == {}
 
     # A folder is mounted when a node is made.
     cluster.configure(**cluster.data(late=tmp_path.as_uri()))
@@ -265,6 +276,7 @@ def test_a_run_that_waits_is_left_shown_and_ended(cluster: Shared) -> None:
     lake.server.requests.clear()
     ran = project.hvdcloud("run")
     assert ran.out.count("and what is mounted") == 2
+    assert set(lake.fetched()) == {"part-9"}
 
 
 def test_every_sample_of_a_world_is_seen_once_an_epoch_with_shares_and_a_loss(
