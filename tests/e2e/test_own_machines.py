@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.standins.storage import StorageServer, running_server
-from tests.support.harness import Project
+from tests.support.harness import Project, Screen, until
 from tests.support.jobs import ALLREDUCE
 from tests.support.ssh_hosts import SshHosts, hosts_with_image
 
@@ -125,4 +127,26 @@ def test_what_is_wrong_with_each_host_is_said_at_once(project: Project, hosts: S
     finally:
         hosts["gpu3"].run("sh", "-c", "mv /var/run/docker.gone /var/run/docker.sock")
         hosts.known_hosts.write_text(known)
+    assert hosts.left() == []
+
+
+@pytest.mark.parametrize("moment", ["creating", "booting", "ready"])
+def test_an_up_that_is_killed_leaves_what_down_deletes(project: Project, hosts: SshHosts, moment: str) -> None:
+    with project.started("up", "--yes") as process:
+        screen = Screen(process)
+        until(lambda: moment in screen.text or screen.exit_code is not None, seconds=60, what=moment)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    project.hvdcloud("down")
+    assert hosts.left() == []
+    until(lambda: not connections_of(hosts), seconds=30, what="the connections of a killed process to end")
+
+
+def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts) -> None:
+    with project.started("up", "--yes") as process:
+        screen = Screen(process)
+        screen.wait_for("booting")
+        process.send_signal(signal.SIGINT)
+        screen.end(within=60)
+    assert screen.exit_code == 130
     assert hosts.left() == []
