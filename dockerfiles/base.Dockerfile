@@ -9,6 +9,15 @@ ARG BASE_IMAGE
 
 FROM ${BUILDER} AS builder
 
+# What takes the stacks of ranks. Not in the builder: a newer one must not compile Horovod again.
+FROM ${BUILDER} AS stacks
+COPY ca-bundle.crt /opt/ca-bundle.crt
+COPY wheels/ /opt/wheels/
+COPY dockerfiles/locks/stacks.txt /opt/locks/
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+RUN pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
+
 FROM ${BASE_IMAGE}
 # A host key in an image would be the same one on every node: the entrypoint makes one at a node's first start.
 RUN apt-get update -q -o Acquire::Retries=3 \
@@ -38,6 +47,7 @@ ARG CAPABILITIES
 RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi \
         ${CUDA:+--cuda "$CUDA" --nccl "$NCCL" --capabilities "$CAPABILITIES"} \
     && rm -rf /tmp/* /root/.horovod
+COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks
 COPY dockerfiles/files/sshd_config /etc/hvdcloud/
 COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
 COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/

@@ -5,6 +5,15 @@ ARG OWN
 
 FROM ${BUILDER} AS builder
 
+# As in base.Dockerfile.
+FROM ${BUILDER} AS stacks
+COPY ca-bundle.crt /opt/ca-bundle.crt
+COPY wheels/ /opt/wheels/
+COPY dockerfiles/locks/stacks.txt /opt/locks/
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+RUN pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
+
 FROM ${OWN}
 USER root
 SHELL ["/bin/sh", "-c"]
@@ -14,6 +23,7 @@ COPY dockerfiles/files/hvdcloud_requirements.* dockerfiles/own/install.py /opt/h
 # First what run.command finds in the image without us.
 ENV PATH=/opt/requirements/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/opt/horovod/bin:/opt/hvdcloud/bin
 RUN /opt/hvdcloud/python -B /opt/hvdcloud/install.py
+COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks
 COPY dockerfiles/files/sshd_config /etc/hvdcloud/
 COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
 COPY dockerfiles/files/check_horovod.py dockerfiles/own/check_node.py /opt/hvdcloud/

@@ -33,7 +33,7 @@ trap 'rm -f "$new"' EXIT
 for file in dockerfiles/locks/*.txt; do
     case ${file##*/} in
         # For image.base with any Python; the others are for Debian's.
-        horovod.txt | node.txt | tools.txt) python=3.10 ;;
+        horovod.txt | node.txt | stacks.txt | tools.txt) python=3.10 ;;
         *) python=3.11 ;;
     esac
     { grep '^#' "$file" && compile "$python" --no-deps --no-annotate "$file"; } >"$new"

@@ -134,6 +134,11 @@ def events_name(cluster: str, run: str) -> str:
     return f"{run_prefix(cluster, run)}{FOLDER}/events.jsonl"
 
 
+def stacks_name(cluster: str, run: str) -> str:
+    """Where the stacks of a run's ranks are, if it was stuck; JSON."""
+    return f"{run_prefix(cluster, run)}{FOLDER}/stacks.json"
+
+
 def object_name(file: str, *, node: int) -> str:
     """Where a node's file goes, relative to `CLUSTER/RUN/`."""
     if node == 0 and not file.startswith(("@node-", f"{FOLDER}/")):

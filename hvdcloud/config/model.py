@@ -267,6 +267,11 @@ class LimitsConfig(Section):
     idle: Duration | None = Field(
         default=1800.0, description="without a run and without an SSH session, after which the nodes end; null: never"
     )
+    stuck: Annotated[Duration, Field(ge=10)] | None = Field(
+        default=1800.0,
+        description="without a line of output, a checkpoint or any other sign of work on every node, after which a run "
+        "ends as failed, with the stacks of all ranks; null: never",
+    )
 
 
 class LocalConfig(Section):

@@ -12,6 +12,11 @@ from hvdcloud.image.engine_stream import BuildEvent, Progress
 if TYPE_CHECKING:
     from hvdcloud.image.plan.steps import Step
 
+_STACKS = (
+    ("COPY wheels/", "copying local wheels"),
+    ("RUN pip --python /opt/hvdcloud/venv", "installing py-spy"),
+    ("COPY --from=stacks", "copying py-spy"),
+)
 _STAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     "builder.Dockerfile": (
         ("RUN apt-get update", "installing compilers"),
@@ -27,6 +32,7 @@ _STAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     "base.Dockerfile": (
         ("RUN apt-get update", "installing Open MPI and sshd"),
         ("COPY --from=builder", "copying {COPIED}"),
+        *_STACKS,
         ("RUN HOME=", "checking that Horovod works"),
         ("RUN /opt/hvdcloud/venv/bin/python -m compileall", "compiling the node program"),
     ),
@@ -41,6 +47,7 @@ _STAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "own.Dockerfile": (
         ("COPY --from=builder", "copying {COPIED}"),
+        *_STACKS,
         ("RUN /opt/hvdcloud/python", "installing Open MPI and sshd, if the image has none"),
         ("RUN /opt/hvdcloud/venv/bin/python -m compileall", "checking that the image can be a node"),
     ),

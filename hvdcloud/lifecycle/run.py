@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hvdcloud.node.data.sets import DataRequest
     from hvdcloud.providers.base import Platform
     from hvdcloud.runs.progress import Progress
+    from hvdcloud.runs.stacks import Stuck
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
@@ -112,6 +113,8 @@ class RunResult:
     """Those that had the notice of a preemption."""
     attempts: Sequence[Attempt] = ()
     """With `run.retry`: all of them, this run is the last one's."""
+    stuck: Stuck | None = None
+    """Where its ranks were, if it was ended because nothing moved any more."""
 
     @property
     def summary(self) -> str:
@@ -225,6 +228,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         slow_ranks=slow_ranks_of(state),
         nodes_lost=state.nodes_lost,
         nodes_preempted=state.nodes_preempted,
+        stuck=state.stuck,
     )
 
 
@@ -324,6 +328,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             data=sources(config.data),
         ),
         "elastic": elastic is not None,
+        "stuck": config.limits.stuck,
         **({"user": config.run.user} if config.run.user else {}),
         **notify.header(config, bucket=cluster.bucket),
     }
@@ -337,6 +342,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "horovodrun": argv,
         "controller": config.run.controller,
         "gloo_timeout": gloo_timeout,
+        "stuck": config.limits.stuck,
         "elastic": elastic,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,

@@ -16,7 +16,7 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stop RUN | flush | token | bucket | data | data-state | data-fetcher | "
+    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | data-fetcher | "
     "notify RUN end|cost|head-lost | check-machine | check-collective | check-rank | check-end RUN | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
@@ -25,7 +25,8 @@ _USAGE = (
 # What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
 _CHECKS = {"check-machine", "check-collective", "check-end"}
 _FROM_OUTSIDE = {
-    *("join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stop", "flush", "bucket", "data"),
+    *("join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
+    *("bucket", "data"),
     *_CHECKS,
 }
 
@@ -87,13 +88,15 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         offset, rest = _offset(verb, rest)
         return snapshot.main(offset=offset)
-    if verb in ("state", "stop", "flush"):
+    if verb in ("state", "stop", "flush", "stacks"):
         from hvdcloud.node.run import control
 
         if verb == "state":
             return control.show(rest[0] if rest else None)
         if verb == "stop":
             return control.stop(_one(verb, rest))
+        if verb == "stacks":
+            return control.stacks(_one(verb, rest))
         return control.flush()
     if verb == "token":
         from hvdcloud.node.run import control

@@ -44,6 +44,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             gloo_timeout=float(request["gloo_timeout"]),
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
+            stuck=None if request.get("stuck") is None else float(request["stuck"]),
             vm_templates=VmTemplates.of(request.get("orders")),
             data=None if request.get("data") is None else DataRequest.from_json(request["data"]),
         )

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hvdcloud.runs.stacks import WORKSPACE
 from hvdcloud.runs.state import RankRecord, RunState
 from hvdcloud.visible import says, words
 
-WORKSPACE = "/workspace/"
-"""Where the project's code is on a node; without it, a path is that of the user's own file."""
 KEPT_LINES = 400
 """Of each rank, from its end: more than a traceback has."""
 SHOWN_LINES = 10
@@ -137,6 +136,8 @@ def _raised(kind: str, message: str, frames: Sequence[_Frame], *, at: int) -> Ra
 
 def told(state: RunState) -> str:
     """Why a run ended, by its head: marked as its words, unless they are what we would say ourselves."""
+    if state.stuck is not None and state.result == "failed":
+        return state.stuck.text
     if not state.reason or state.reason == _ON_REQUEST:
         return state.reason
     known = any(record.text == state.reason for record in state.ranks)
@@ -154,6 +155,8 @@ def explain(
     """
     if state.result != "failed":
         return None
+    if state.stuck is not None:
+        return Failure(reason=told(state), lines=state.stuck.lines)
     if all(record.text != state.reason for record in state.ranks):
         # Where the exit code is not a rank's, it is horovodrun's.
         return Failure(

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from hvdcloud.json_values import mapping, mappings, parse_object
+from hvdcloud.runs.stacks import Stuck
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _LONGEST_METRIC = 40
@@ -431,6 +432,8 @@ class RunState:
     """The supervisor was killed; how the run ended is not written down yet."""
     needs_token: Sequence[str] = ()
     """The nodes whose uploads wait for a storage token."""
+    stuck: Stuck | None = None
+    """Where its ranks were, if it was ended because nothing moved any more."""
     data: Sequence[NodeData] = ()
     """How far the nodes' data sets are; empty: the run has none."""
     data_seconds: float | None = None
@@ -489,6 +492,7 @@ class RunState:
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
             left_behind=_texts(left_behind) if left_behind is not None else None,
+            stuck=Stuck.from_json(value.get("stuck")),
             data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
             waits=RankWaits.all_from_json(value.get("waits")),
         )
@@ -502,6 +506,7 @@ class RunState:
         absent |= {key for key in _ABSENT_IF_EMPTY if not found[key]}
         absent |= {"data", "data_seconds"} if not self.data else set()
         absent |= {"waits"} if not self.waits else set()
+        absent |= {"stuck"} if self.stuck is None else set()
         absent |= {"left_behind"} if self.left_behind is None else set()
         moments = ("launched", "training_since", "training_until")
         absent |= {key for key in moments if found[key] is None} | ({"metrics"} if not self.metrics else set())

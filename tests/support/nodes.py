@@ -127,6 +127,8 @@ class NodeCluster:
         self.bucket_endpoint: str | None = None
         self.data: DataRequest | None = None
         """Of the run that was prepared last."""
+        self.stuck: float | None = None
+        """`limits.stuck` of the runs that are prepared and launched."""
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -228,6 +230,7 @@ class NodeCluster:
                 "credentials": credentials,
                 "elastic": elastic,
                 **({"notify": notify.to_json()} if notify else {}),
+                "stuck": self.stuck,
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
             }
@@ -247,6 +250,7 @@ class NodeCluster:
             "np": ranks,
             "horovodrun": ["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
             "gloo_timeout": gloo_timeout,
+            "stuck": self.stuck,
             "controller": "gloo",
             "down_when_done": False,
             "about": dict(about or {}),

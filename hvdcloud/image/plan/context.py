@@ -30,13 +30,14 @@ PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
 _RUNS = (
     *("runs/__init__.py", "runs/failure.py", "runs/log_lines.py", "runs/notice.py", "runs/progress.py"),
-    *("runs/replacement.py", "runs/state.py"),
+    *("runs/replacement.py", "runs/stacks.py", "runs/state.py"),
 )
 _TEXT = ("json_values.py", "units.py", "visible.py")
 NODE_PROGRAM = ("__init__.py", "errors.py", *_TEXT, *_RUNS, "storage", "checkpoints", "node")
 BUILDER_DOCKERFILE = "builder.Dockerfile"
 BASE_DOCKERFILE = "base.Dockerfile"
 PROJECT_DOCKERFILE = "project.Dockerfile"
+STACKS_LOCK = "locks/stacks.txt"
 # The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
 MTIME = 946_684_800  # 2000-01-01
 _CHUNK = 1 << 20
@@ -184,9 +185,17 @@ def base_context(row: Row, sources: Sources, *, base_image: str, builder: str) -
     """For the image that nodes run, on `base_image`; the tag of `builder`, another image, stands for its content."""
     names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
     return Context(
-        hashed=(*dockerfile_entries(BASE_DOCKERFILE, *names), *node_program()),
+        hashed=(*dockerfile_entries(BASE_DOCKERFILE, STACKS_LOCK, *names), *node_program()),
+        unhashed=stacks_entries(sources, python=PYTHON_VERSION),
         salt=(row.label, base_image, builder, sources.machine, row.cuda, row.nccl),
     )
+
+
+def stacks_entries(sources: Sources, *, python: str | None) -> tuple[Entry, ...]:
+    """What helps to install the program that takes stacks (`STACKS_LOCK`); `python`: as in `local_wheels`."""
+    wanted = {name for name, _ in locked(dockerfiles() / STACKS_LOCK)}
+    wheels = [wheel for wheel in local_wheels(sources, python=python) if wheel.project in wanted]
+    return ca_entry(sources), *wheel_entries(wheels)
 
 
 def project_context(row: Row, sources: Sources, *, project_dir: Path, requirements: str, base: str) -> Context:

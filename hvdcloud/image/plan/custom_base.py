@@ -178,11 +178,12 @@ def builder_context(base: Base, sources: Sources, *, framework: str, device: str
     )
 
 
-def node_context(base: Base, *, builder: str, needs: Needs) -> context.Context:
+def node_context(base: Base, sources: Sources, *, builder: str, needs: Needs) -> context.Context:
     """For the image as a node; the tag of `builder`, the copy with compilers, stands for its content."""
     names = (DOCKERFILE, "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
     return context.Context(
-        hashed=(*context.dockerfile_entries(*names), *context.node_program()),
+        hashed=(*context.dockerfile_entries(*names, context.STACKS_LOCK), *context.node_program()),
+        unhashed=context.stacks_entries(sources, python=None),
         salt=(base.identity, builder, needs.controller, needs.capability),
     )
 

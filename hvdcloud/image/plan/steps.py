@@ -149,7 +149,7 @@ def plan_image(
         base = base or custom_base.pinned(str(image_config.base))
         needs = needs or custom_base.Needs()
         builder = _own_builder(base, sources, image_config, below=steps[-1:])
-        steps += [builder, _own(base, image_config, builder=builder, needs=needs)]
+        steps += [builder, _own(base, sources, image_config, builder=builder, needs=needs)]
     if file is not None:
         steps.append(_project(row, sources, builder=builder, below=steps[-1], project_dir=project_dir, file=file))
     if own is not None and own.on_ours:
@@ -217,6 +217,7 @@ def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
         arguments=arguments,
         labels={LABEL: digest, **version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
+        throw_away="stacks",
     )
 
 
@@ -269,8 +270,10 @@ def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageCo
     )
 
 
-def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, needs: custom_base.Needs) -> Step:
-    sent = custom_base.node_context(base, builder=builder.reference, needs=needs)
+def _own(
+    base: custom_base.Base, sources: Sources, image_config: ImageConfig, *, builder: Step, needs: custom_base.Needs
+) -> Step:
+    sent = custom_base.node_context(base, sources, builder=builder.reference, needs=needs)
     digest = sent.digest()
     # What the user's Dockerfile starts from is not ours to say.
     on = {} if base.dockerfile else base_images.labels(base.reference, base.digest)
@@ -287,6 +290,7 @@ def _own(base: custom_base.Base, image_config: ImageConfig, *, builder: Step, ne
         },
         labels={LABEL: digest, **on},
         needs=(builder.reference,),
+        throw_away="stacks",
     )
 
 

@@ -24,7 +24,7 @@ from hvdcloud.node.records.secrets_file import read_credentials, read_environmen
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import check_wanted
 
-_AS_ON_THE_HEAD = ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command", "user")
+_AS_ON_THE_HEAD = ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command", "user", "stuck")
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
 

@@ -237,6 +237,11 @@ class ElasticSupervisor(Supervisor):
         member = self._membership.members[name]
         self._admission.admit([{"name": name, "index": member.index, "slots": member.slots}])
 
+    def _watched_nodes(self) -> set[str]:
+        """The nodes with workers, while all of them have found each other and none is being replaced."""
+        settled = self._workers.formed and self._restart is None and self._launcher_code is None
+        return self._workers.nodes() if settled and not self._state.making else set()
+
     # -- what the agents say -------------------------------------------------------------------------------------------
 
     def _take(self, lease: Lease, kind: str, message: dict[str, Any]) -> None:

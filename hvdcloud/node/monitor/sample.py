@@ -176,6 +176,11 @@ class Sensors:
         self._proc = proc
         self._before: Counters | None = None
 
+    @property
+    def sees_mesh(self) -> bool:
+        """Whether the bytes of the last sample are those to and from other nodes, and not all of this machine."""
+        return self._interface not in (None, "lo")
+
     def read(self) -> Sample:
         """A sample of now; its rates are missing the first time."""
         sample: Sample = {"t": round(time.time(), 2)}

@@ -36,6 +36,8 @@ class Spec(NamedTuple):
     """The network interface that Horovod uses, where this node joins a run that is on."""
     user: str = ""
     """Whom ranks run as: a name, UID or UID:GID; empty: root."""
+    stuck: float | None = None
+    """Seconds without any sign of work after which the run is ended; None: never."""
     data: Mapping[str, Any] | None = None
     """The data sets that this node needs, as `DataRequest` (node/data/sets.py) writes them; None: the run has none."""
 
@@ -58,6 +60,7 @@ class Spec(NamedTuple):
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
                 user=str(value.get("user") or ""),
+                stuck=None if value.get("stuck") is None else float(value["stuck"]),
                 data=None if value.get("data") is None else DataRequest.from_json(value["data"]).to_json(),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:

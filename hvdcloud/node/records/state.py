@@ -43,6 +43,11 @@ def events_file(run: str) -> Path:
     return run_dir(run) / "events.jsonl"
 
 
+def stacks_file(run: str) -> Path:
+    """Of one run that was stuck, on the head: every rank's stacks, as runs/stacks.py reads them."""
+    return run_dir(run) / "stacks.json"
+
+
 def log_file(run: str) -> Path:
     """Of one run, on the head."""
     return run_dir(run) / "log"

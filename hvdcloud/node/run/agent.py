@@ -4,11 +4,13 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence}, beat, finish; in an elastic run also mesh {addresses}, disconnect, reset,
-gather. To it: data (NodeData of runs/state.py), waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended
-{record, pid, reaped, ago}, connected {workers, listening}, disconnected {broken}, reset {error}, gather {error}, token
-{missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`,
-`reaped` means that the agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
+Messages from the supervisor: hello {silence}, beat, finish; of ranks that are watched (run/stuck.py) look {fresh, of},
+stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of runs/state.py),
+waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, looked {of, compared,
+signs, spins, written}, stacks {ranks}, connected {workers, listening}, disconnected {broken}, reset {error}, gather
+{error}, token {missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left}, finished
+{checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is the number of
+seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths, processes
@@ -37,6 +40,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
+from hvdcloud.node.run.look import Looker
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, UploadReport
@@ -69,6 +73,7 @@ class Agent:
         self._lease = lease
         self._upload_loop = UploadLoop(spec)
         self._sampler = Sampler(spec, self._upload_loop, say_waits=self._say_waits)
+        self._looker = Looker(spec)
         self._selector = selectors.DefaultSelector()
         self._listener = listen(paths.agent_socket(spec.run))
         self._peers: set[_Peer] = set()
@@ -165,6 +170,10 @@ class Agent:
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
             elif kind == "gather" and not self._ending:
                 threading.Thread(target=self._gather, name="gather", daemon=True).start()
+            elif kind == "look":
+                self._look(of=message["of"], fresh=bool(message["fresh"]))
+            elif kind == "stacks":
+                self._looker.stacks(self._ranks(), tell=lambda said: self._say(said, "stacks"))
             elif kind == "finish":
                 self._told_to_finish.set()
                 self._end("")
@@ -173,6 +182,18 @@ class Agent:
             self._selector.unregister(self._lease.read_fd)
             self._lost_head |= not self._ending
             self._end("the connection to the head is gone")
+
+    def _ranks(self) -> dict[int, int]:
+        """The process that each rank of this node has started and that has not ended."""
+        there = (peer for peer in self._peers if not peer.ended)
+        return {peer.rank: peer.child for peer in there if peer.rank is not None and peer.child is not None}
+
+    def _look(self, *, of: object, fresh: bool) -> None:
+        self._looker.look(self._ranks(), fresh=fresh, tell=lambda said: self._say({**said, "of": of}, "looked"))
+
+    def _say(self, said: dict[str, Any], kind: str) -> None:
+        """From any thread, to the supervisor."""
+        self._mailbox.post(lambda: self._lease.send({"type": kind, **said}))
 
     def _accept(self) -> None:
         if (connection := accept(self._listener)) is not None:
@@ -194,6 +215,8 @@ class Agent:
                 self._record(peer, RankRecord.from_json(message))
             elif kind == "flush":
                 threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
+            elif kind == "stacks":
+                self._looker.stacks(self._ranks(), tell=lambda said: self._answer(peer, {"type": "stacks", **said}))
             elif kind == "leave" and not self._ending:
                 self._askers.append(peer)
                 self.leave(str(message["why"]), ending=bool(message["ending"]))
@@ -226,6 +249,9 @@ class Agent:
     def _flush_for(self, peer: _Peer) -> None:
         report = self._upload_loop.flush_now()
         self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.to_json()}))
+
+    def _answer(self, peer: _Peer, said: dict[str, Any]) -> None:
+        self._mailbox.post(lambda: peer.channel.send(said))
 
     def _say_connected(self) -> None:
         """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""

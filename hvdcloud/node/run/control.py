@@ -1,4 +1,4 @@
-"""`state`, `stop`, `flush`, `token`: what is asked of a node from outside a run."""
+"""`state`, `stop`, `flush`, `token`, `stacks`: what is asked of a node from outside a run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from hvdcloud.storage.token_file import token_expiry
 STOP_SECONDS = 600.0
 """A stopped run still uploads its checkpoints."""
 FLUSH_SECONDS = 600.0
+STACKS_SECONDS = 120.0
 LOG_SECONDS = 10.0
 """How long the log of a run that has ended may still take on its way to the bucket."""
 _POLL_SECONDS = 0.02
@@ -60,6 +61,23 @@ def stop(run: str) -> dict[str, Any]:
             current.left_behind = [f"process {pid}" for pid in left]
             state.write(current)
     return current.to_json()
+
+
+def stacks(run: str) -> dict[str, Any]:
+    """The stacks of a run's ranks on this node, as they are now; of a run that was stuck, on its head, those of all
+    ranks as they were then. No ranks: it has none here.
+
+    Raises:
+        UsageError: the run's id is none.
+        NodeError: the agent did not answer in time.
+    """
+    try:
+        answer = ask_agent(run, {"type": "stacks"}, answer="stacks", deadline=time.monotonic() + STACKS_SECONDS)
+    except TimeoutError:
+        why = f"the agent of run {run} did not take the stacks within {STACKS_SECONDS:.0f} s"
+        raise NodeError(why, hint="hvdcloud stacks tries again; hvdcloud stop ends the run") from None
+    kept = answer or read_json(state.stacks_file(run)) or {}
+    return {"ranks": kept.get("ranks", []), "t": kept.get("t")}
 
 
 def flush() -> dict[str, Any]:

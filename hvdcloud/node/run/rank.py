@@ -28,6 +28,7 @@ from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
+from hvdcloud.node.run.stuck import stall_check_seconds
 from hvdcloud.runs.state import RankRecord
 
 AGENT_SECONDS = 15.0
@@ -142,6 +143,10 @@ def environment_of_rank(
     if spec.data is not None:
         paths_of_ours["HVDCLOUD_DATA"] = str(paths.data_dir())
     defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
+    if spec.stuck is not None:
+        # Before the run is taken to be stuck, Horovod says for which tensors ranks wait. It ends no run itself, unless
+        # HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set.
+        defaults["HOROVOD_STALL_CHECK_TIME_SECONDS"] = f"{stall_check_seconds(spec.stuck):.0f}"
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
     if account is not None:
         own |= account.environment

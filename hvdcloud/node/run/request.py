@@ -45,5 +45,7 @@ class Request(NamedTuple):
     elastic: Elastic | None = None
     vm_templates: VmTemplates | None = None
     """How lost nodes are made again, where the head may."""
+    stuck: float | None = None
+    """Seconds without any sign of work after which the run is ended; None: it is not watched."""
     data: DataRequest | None = None
     """The data sets that nodes with ranks have before a rank starts, as the first of them gets them."""

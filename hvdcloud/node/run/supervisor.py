@@ -32,6 +32,7 @@ from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
 from hvdcloud.node.run.request import Request
+from hvdcloud.node.run.watch import RankWatch
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
 from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, RunState, UploadReport
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING
@@ -91,6 +92,7 @@ class Supervisor:
         self._data = {each.node: each for each in current.data}
         self._data_changed = False
         self._cost_at = tell.cost_at(current)
+        self._watch = RankWatch(request.run, request.stuck, self._leases)
 
     def run(self) -> None:
         """Run to the end; never raises for what happens to the run."""
@@ -191,6 +193,9 @@ class Supervisor:
             self._waits_for_data = False
             self._state.data_seconds = round(time.monotonic() - self._began, 3)
             self._start_launcher()
+        if not self._ending and (stuck := self._watch.turn(self._watched_nodes())) is not None:
+            self._state.stuck, self._trouble = stuck, stuck.text
+            state.record_event(self._request.run, "stuck", detail=stuck.text)
         now = time.monotonic()
         if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
             self._log.quiet()
@@ -213,6 +218,13 @@ class Supervisor:
             if not lease.finished and now - lease.heard > limit:
                 self._lose(lease, f"no heartbeat for {limit:.0f} s")
 
+    def _watched_nodes(self) -> set[str]:
+        """The nodes with ranks that have not ended; none until all have started."""
+        if self._launcher is None or self._launcher_code is not None or len(self._started) < self._request.np:
+            return set()
+        ended = {each.record.rank for each in self._ended}
+        return {node for rank, node in self._started.items() if rank not in ended}
+
     def _write_data(self) -> None:
         self._data_changed = False
         self._state.data = [self._data[node] for node in sorted(self._data, key=lambda name: (len(name), name))]
@@ -226,6 +238,7 @@ class Supervisor:
         self._grew_at = time.monotonic()
         if data:
             self._log.output(data)
+            self._watch.output(data)
         else:
             self._close_output()
 
@@ -275,6 +288,8 @@ class Supervisor:
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "token":
             self._note_token(lease.node, missing=bool(message["missing"]))
+        elif kind in ("looked", "stacks"):
+            self._watch.heard(lease.node, message)
         elif kind == "data":
             self._note_data(lease.node, NodeData.from_json({**message, "node": lease.node}))
         elif kind == "waits":
@@ -433,11 +448,13 @@ class Supervisor:
                 self._end_launcher(signal.SIGKILL)
         forget_connections()
         self._drain()
-        outcome = self._judge_data() or self._judge()
+        outcome = self._judge_data() or self._judge_stuck() or self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         notes += not_uploaded(checkpoints)
         if outcome.result != "succeeded":
             notes.append(outcome.reason)
+        if self._state.stuck is not None:
+            notes += self._state.stuck.lines
         checkpoints |= {loss.node: UploadReport(errors=["the node was lost"]) for loss in self._lost}
         self._state.checkpoints = UploadReport.merged(checkpoints)
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
@@ -457,6 +474,11 @@ class Supervisor:
         if not (self._waits_for_data and failed) or self._stopped:
             return None
         return Outcome("failed", None, self._trouble)
+
+    def _judge_stuck(self) -> Outcome | None:
+        """The end of a run that was stuck; None: it was not."""
+        stuck = self._state.stuck
+        return Outcome("failed", None, stuck.text) if stuck is not None and not self._stopped else None
 
     def _judge(self) -> Outcome:
         """How the run ended."""

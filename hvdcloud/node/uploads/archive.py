@@ -57,7 +57,7 @@ def _done_file(run: str) -> Path:
 
 
 def _keep(run: str) -> None:
-    from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
+    from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, state_name
     from hvdcloud.storage.checksum import crc32c_of_file
 
     spec = Spec.load(run)
@@ -69,6 +69,8 @@ def _keep(run: str) -> None:
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
     if (happened := state.events_file(run)).exists():
         bucket.write(events_name(spec.cluster, run), happened.read_bytes())
+    if (stacks := state.stacks_file(run)).exists():
+        bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
 
 

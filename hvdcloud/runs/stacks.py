@@ -1,0 +1,335 @@
+"""The stacks of a run's ranks: read, compared, grouped and told. Pure.
+
+A node sends them, and they name what a job has called its files and functions: every text is cut, and none is trusted.
+Copied into the image, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hvdcloud.json_values import mappings, text
+
+WORKSPACE = "/workspace/"
+"""Where the project's code is on a node; without it, a path is that of the user's own file."""
+MOST_FRAMES = 100
+MOST_THREADS = 100
+MOST_PROCESSES = 32
+"""Of one rank; DataLoader's workers are processes."""
+MOST_GROUPS = 8
+SHOWN_FRAMES = 6
+_LONGEST = 160
+_MOST_RANKS = 1_000_000
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<(?!string>)")
+
+_FOLDERS = re.compile(rf"^.*/(?:site|dist)-packages/|^.*/lib/python[\d.]+/|^.*?{WORKSPACE}")
+"""What a reader can do without in a path."""
+
+
+def _short(value: object) -> str:
+    said = " ".join(text(value)[: 4 * _LONGEST].split())
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_RANKS * 10 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One call of a thread."""
+
+    name: str
+    file: str = ""
+    """Of native code, the library."""
+    line: int = 0
+    """0: not known, as in native code."""
+    native: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's code, not a library's."""
+        return not self.native and bool(self.file) and not _LIBRARY.search(self.file)
+
+    @property
+    def place(self) -> str:
+        """`train.py:12`; of a library the file alone."""
+        file = _FOLDERS.sub("", self.file)
+        return f"{file}:{self.line}" if self.line else file.rpartition("/")[2]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Frame:
+        """As a node sent it."""
+        file = text(value.get("file"))
+        file = f"…{file[-_LONGEST:]}" if len(file) > _LONGEST else file
+        return cls(
+            name=_short(value.get("name")),
+            file=" ".join(file.split()),
+            line=_count(value.get("line")),
+            native=bool(value.get("native")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        found = asdict(self)
+        return {key: found[key] for key in found if key == "name" or found[key]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """One thread and its calls, the deepest first."""
+
+    name: str = ""
+    main: bool = False
+    frames: Sequence[Frame] = ()
+    """Of a thread that runs no Python: none."""
+    owner: str = ""
+    """Of such a thread: the library that started it."""
+
+    @property
+    def python(self) -> tuple[Frame, ...]:
+        """Its calls without native code."""
+        return tuple(frame for frame in self.frames if not frame.native)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Thread:
+        """As a node sent it."""
+        return cls(
+            name=_short(value.get("name")),
+            main=bool(value.get("main")),
+            frames=[Frame.from_json(each) for each in mappings(value.get("frames"))[:MOST_FRAMES]],
+            owner=_short(value.get("owner")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        found = {"name": self.name, "main": self.main, "owner": self.owner}
+        frames = [frame.to_json() for frame in self.frames[:MOST_FRAMES]]
+        return {**{key: value for key, value in found.items() if value}, "frames": frames}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStacks:
+    """A process of a rank and its threads."""
+
+    pid: int = 0
+    command: str = ""
+    threads: Sequence[Thread] = ()
+    problem: str = ""
+    """Why there are no stacks of Python."""
+
+    @property
+    def main(self) -> Thread | None:
+        """Its main thread, if that runs Python."""
+        return next((thread for thread in self.threads if thread.main and thread.python), None)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProcessStacks:
+        """As a node sent it."""
+        return cls(
+            pid=_count(value.get("pid")),
+            command=_short(value.get("command")),
+            threads=[Thread.from_json(each) for each in mappings(value.get("threads"))[:MOST_THREADS]],
+            problem=_short(value.get("problem")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        found: dict[str, Any] = {"pid": self.pid, "command": self.command}
+        found |= {"problem": self.problem} if self.problem else {}
+        return {**found, "threads": [thread.to_json() for thread in self.threads[:MOST_THREADS]]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStacks:
+    """All processes of a rank, the first of them what `run.command` started."""
+
+    rank: int
+    node: str = ""
+    processes: Sequence[ProcessStacks] = ()
+
+    @property
+    def trains(self) -> ProcessStacks:
+        """The process that trains: the first that runs Python."""
+        found = (process for process in self.processes if process.main is not None)
+        return next(found, self.processes[0] if self.processes else ProcessStacks())
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RankStacks:
+        """As a node sent it."""
+        return cls(
+            rank=_count(value.get("rank")),
+            node=_short(value.get("node")),
+            processes=[ProcessStacks.from_json(each) for each in mappings(value.get("processes"))[:MOST_PROCESSES]],
+        )
+
+    @classmethod
+    def all_from_json(cls, values: object) -> list[RankStacks]:
+        """The ranks in a JSON list, by their numbers."""
+        return sorted((cls.from_json(each) for each in mappings(values)), key=lambda each: each.rank)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        processes = [process.to_json() for process in self.processes[:MOST_PROCESSES]]
+        return {"rank": self.rank, "node": self.node, "processes": processes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Ranks that are at the same place."""
+
+    ranks: Sequence[int] = ()
+    where: str = ""
+    """The function of a library that the user's own code has called: `DataLoader.__next__`; else the user's own."""
+    place: str = ""
+    """`train.py:41`: the deepest line of the user's own code."""
+    waits_for: Sequence[str] = ()
+    """Tensors that these ranks have submitted to Horovod, and others have not."""
+    lines: Sequence[str] = ()
+    """Its main thread's calls, from the user's own code on to the deepest."""
+
+    @property
+    def who(self) -> str:
+        """`rank 3`; `ranks 0, 1 and 2`."""
+        return ranks_text(self.ranks)
+
+    @property
+    def text(self) -> str:
+        """`ranks 0 and 1 are in synchronize (train.py:52)`."""
+        verb = "is" if len(self.ranks) == 1 else "are"
+        place = f" ({self.place})" if self.place else ""
+        said = f"{self.who} {verb} in {self.where}{place}" if self.where else f"of {self.who} no stack is known"
+        return said + (f", waiting for {_names(self.waits_for)}" if self.waits_for else "")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Group:
+        """As the head wrote it."""
+        ranks, tensors, lines = (_list(value, key) for key in ("ranks", "waits_for", "lines"))
+        return cls(
+            ranks=[_count(rank) for rank in ranks],
+            where=_short(value.get("where")),
+            place=_short(value.get("place")),
+            waits_for=[_short(each) for each in tensors[:MOST_GROUPS]],
+            lines=[_short(each) for each in lines[:SHOWN_FRAMES]],
+        )
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`; `ranks 0, 1 and 2`; of many in a row `ranks 0-31`."""
+    parts: list[str] = []
+    for first, last in _runs(ranks):
+        parts += (
+            [str(first)]
+            if first == last
+            else [f"{first}-{last}"]
+            if last - first > 2
+            else map(str, range(first, last + 1))
+        )
+    if len(ranks) == 1:
+        return f"rank {parts[0]}"
+    shown = parts if len(parts) <= MOST_GROUPS else [*parts[:MOST_GROUPS], "others"]
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"ranks {shown[0]}"
+
+
+def _runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if found and found[-1][1] == rank - 1:
+            found[-1] = (found[-1][0], rank)
+        else:
+            found.append((rank, rank))
+    return found
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - 2
+    return ", ".join(names[:2]) + (f" and {more} more" if more > 0 else "")
+
+
+def grouped(stacks: Sequence[RankStacks], *, missing: Mapping[int, Sequence[str]] | None = None) -> list[Group]:
+    """Ranks by the place of their main thread, the smallest groups first: what differs is what one looks for.
+
+    Args:
+        missing: tensors that others have submitted to Horovod, by the rank that has not.
+    """
+    found: dict[object, list[RankStacks]] = {}
+    for each in stacks:
+        main = each.trains.main
+        calls = tuple((frame.name, frame.place) for frame in main.python) if main else each.trains.problem
+        found.setdefault(calls, []).append(each)
+    tensors = missing or {}
+    groups = []
+    for members in found.values():
+        ranks = [member.rank for member in members]
+        # A tensor that one of these ranks has not submitted is not what they wait for.
+        waits = {name for rank, names in tensors.items() if rank not in ranks for name in names}
+        waits -= {name for rank in ranks for name in tensors.get(rank, ())}
+        groups.append(_group(members, sorted(waits)))
+    return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+
+
+def _group(members: Sequence[RankStacks], waits_for: Sequence[str]) -> Group:
+    ranks = sorted(member.rank for member in members)
+    trains = members[0].trains
+    if trains.main is None:
+        return Group(ranks=ranks, waits_for=waits_for, lines=[trains.problem] if trains.problem else [])
+    frames = trains.main.python
+    at = next((index for index, frame in enumerate(frames) if frame.own), None)
+    inwards = frames[:at][::-1] if at is not None else ()
+    # Not what only wraps the function that was called.
+    called = next((frame for frame in inwards if "<locals>" not in frame.name), frames[at or 0])
+    place = frames[at].place if at is not None else called.place
+    shown = trains.main.frames
+    # From the user's own code inwards; of what is deeper, the last calls say most.
+    own = next((index for index, frame in enumerate(shown) if frame.own), len(shown) - 1)
+    inner = shown[: own + 1][::-1]
+    inner = inner if len(inner) <= SHOWN_FRAMES else [*inner[:2], *inner[2 - SHOWN_FRAMES :]]
+    lines = [f"{frame.place} in {frame.name}" for frame in inner]
+    return Group(ranks=ranks, where=called.name, place=place, waits_for=waits_for, lines=lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Why a run was ended although no rank had failed: nothing in it moved."""
+
+    seconds: float = 0.0
+    """For how long."""
+    groups: Sequence[Group] = ()
+
+    @property
+    def text(self) -> str:
+        """`stuck: nothing moved for 15 min; rank 3 is in DataLoader.__next__ (train.py:41), …`."""
+        where = "; ".join(group.text for group in self.groups[:3])
+        more = f" and {len(self.groups) - 3} more places" if len(self.groups) > 3 else ""
+        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 120 else f"{self.seconds:.0f} s"
+        return f"stuck: nothing moved for {minutes}" + (f"; {where}{more}" if where else "")
+
+    @property
+    def lines(self) -> list[str]:
+        """Each group's calls, under its ranks."""
+        found = []
+        for group in self.groups[:3]:
+            found += [f"{group.who}:", *(f"  {line}" for line in group.lines)]
+        return found
+
+    @classmethod
+    def from_json(cls, value: object) -> Stuck | None:
+        """As the head wrote it; None: it did not."""
+        if not isinstance(value, dict):
+            return None
+        seconds = value.get("seconds")
+        known = float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
+        groups = [Group.from_json(each) for each in mappings(value.get("groups"))[:MOST_GROUPS]]
+        return cls(seconds=known, groups=[group for group in groups if group.ranks])
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"seconds": self.seconds, "groups": [asdict(group) for group in self.groups[:MOST_GROUPS]]}

@@ -1,0 +1,78 @@
+"""A deadlock of real Horovod ranks: the run ends, says where each rank is and for which tensor it waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Project, labelled
+
+pytestmark = pytest.mark.engine
+
+# Rank 1 waits for a batch that never comes; rank 0 for rank 1's gradient.
+DEADLOCK = """
+import queue
+
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+)
+batches = queue.Queue()
+for _ in range(3 - hvd.rank()):
+    batches.put(torch.ones(2, 4))
+
+
+def train():
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batches.get()).sum().backward()
+        optimizer.step()
+        print("step", step, flush=True)
+
+
+train()
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
+    root = tmp_path_factory.mktemp("stuck")
+    (root / "project").mkdir()
+    project = Project(folder=root / "project", state=root / "state", name="t-stuck")
+    project.write("requirements.txt", "scikit-learn\n")
+    project.write("train.py", DEADLOCK)
+    project.configure(image={"requirements": "requirements.txt"}, limits={"stuck": "12s"})
+    project.hvdcloud("up")
+    yield project
+    project.hvdcloud("down", "--force")
+    assert labelled(engine, project.name) == []
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, controller: str) -> None:
+    ended = project.hvdcloud("--json", "run", "--controller", controller, expect=7)
+    document = json.loads(ended.stdout)
+    stuck = {tuple(group["ranks"]): group for group in document["result"]["stuck"]["groups"]}
+    assert (stuck[1,]["where"], stuck[1,]["place"]) == ("Queue.get", "train.py:19")
+    assert stuck[0,]["place"] == "train.py:20" or stuck[0,]["place"] == "train.py:21"
+    assert any("weight" in name or "bias" in name for name in stuck[0,]["waits_for"])
+    assert "rank 1 is in Queue.get (train.py:19)" in document["error"]["message"]
+
+    shown = project.hvdcloud("stacks", "--threads").stdout
+    assert "when it was stuck" in shown
+    assert "rank 1 is in Queue.get (train.py:19)" in shown
+    # Horovod's own thread runs no Python.
+    assert ", of mpi_lib" in shown
+
+
+def test_stacks_of_a_run_that_was_not_stuck_are_refused_once_it_has_ended(project: Project) -> None:
+    project.write("train.py", "print('trains')\n")
+    project.hvdcloud("run")
+    assert "its ranks' stacks were not taken" in project.hvdcloud("stacks", expect=2).stderr
