@@ -16,8 +16,8 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | data-fetcher | "
-    "notify RUN end|cost|head-lost | check-machine | check-collective | check-rank | check-end RUN | "
+    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | "
+    "data-fetcher | notify RUN end|cost|head-lost | check-machine | check-collective | check-rank | check-end RUN | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 
