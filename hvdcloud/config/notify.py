@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from hvdcloud.config.section import EnvName, Section
 
-NotifyEvent = Literal["end", "failed", "lost", "cost"]
+NotifyEvent = Literal["end", "failed", "stuck", "lost", "cost"]
 
 
 class NotifyConfig(Section):
@@ -27,10 +27,10 @@ class NotifyConfig(Section):
         description="name of the variable with the address of a Slack incoming webhook",
     )
     on: list[NotifyEvent] = Field(
-        default=["end", "failed", "lost", "cost"],
+        default=["end", "failed", "stuck", "lost", "cost"],
         min_length=1,
-        description="what is told: end (it succeeded or was stopped), failed, lost (with nodes or the head), "
-        "cost (the cluster has cost 80 % of limits.max_cost)",
+        description="what is told: end (it succeeded or was stopped), failed, stuck (limits.stuck ended it), "
+        "lost (with nodes or the head), cost (the cluster has cost 80 % of limits.max_cost)",
     )
 
     @field_validator("on")

@@ -18,7 +18,7 @@ from hvdcloud.runs.state import About, RunState, number
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible, words
 
-EVENTS = ("end", "failed", "lost", "cost")
+EVENTS = ("end", "failed", "stuck", "lost", "cost")
 """What `notify.on` may name."""
 TEST = "test"
 """The event of a notice that only tries whether notices arrive."""
@@ -81,8 +81,10 @@ class Settings:
         return asdict(self)
 
 
-def event_of(state: RunState) -> str:
-    """Which event the end of a run is."""
+def event_of(state: RunState, *, on: Sequence[str] = EVENTS) -> str:
+    """Which event the end of a run is; one that was stuck has failed where `on` does not name `stuck`."""
+    if state.stuck is not None and state.result == "failed" and "stuck" in on:
+        return "stuck"
     return {"failed": "failed", "lost": "lost"}.get(state.result, "end")
 
 
@@ -186,6 +188,7 @@ class Notice:
         said = {
             "end": f"{self.result or 'has ended'}{after}",
             "failed": f"failed{after}{why}",
+            "stuck": f"failed{after}{why}",
             "lost": f"was lost{after}{why}",
             "cost": f"continues; its cluster has cost {dollars(self.dollars or 0.0)} of the "
             f"{dollars(self.max_cost or 0.0)} of limits.max_cost",

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.runs.notice import EVENTS, KINDS, TEST, Notice, Settings, address_problem, cost_instant, last_lines
+from hvdcloud.runs.notice import (
+    EVENTS,
+    KINDS,
+    TEST,
+    Notice,
+    Settings,
+    address_problem,
+    cost_instant,
+    event_of,
+    last_lines,
+)
+from hvdcloud.runs.stacks import Stuck
 from hvdcloud.runs.state import About, RunState
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "notices.json"
@@ -22,6 +33,7 @@ HOSTILE = b"""\
 
 
 """
+STUCK = Stuck(seconds=1800.0)
 ABOUT = {"dollars_per_hour": 3.6, "dollars_before": 1.0, "seen": 1_000_000.0}
 
 
@@ -49,6 +61,7 @@ NOTICES = {
     "succeeded": notice("end", result="succeeded", exit_code=0, reason="", about={}),
     "stopped": notice("end", result="stopped", exit_code=None, reason="", checkpoints={}),
     "failed": notice("failed"),
+    "stuck": notice("stuck", exit_code=None, reason=STUCK.text, ranks=[], stuck=STUCK.to_json()),
     "lost": notice("lost", result="lost", exit_code=None, checkpoints={"files": 3}),
     "cost": notice("cost", state="running", result="", exit_code=None, reason="", ended=None),
     "test": Notice(event=TEST, cluster="digits", run=""),
@@ -59,6 +72,13 @@ def test_the_messages_are_those_that_were_agreed() -> None:
     """Who reads them by a program relies on their keys; the file changes with a reason only."""
     sent = {name: {kind: each.body(kind) for kind in KINDS} for name, each in NOTICES.items()}
     assert json.loads(json.dumps(sent)) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+def test_a_run_that_was_stuck_is_told_as_failed_where_only_that_is_asked_for() -> None:
+    stuck = RunState.from_json({"run": RUN, "result": "failed", "stuck": STUCK.to_json()})
+    assert event_of(stuck) == "stuck"
+    assert event_of(stuck, on=["failed"]) == "failed"
+    assert event_of(RunState.from_json({"run": RUN, "result": "failed"})) == "failed"
 
 
 @pytest.mark.parametrize("name", NOTICES)

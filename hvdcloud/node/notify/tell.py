@@ -113,8 +113,10 @@ def main(run: str, why: str) -> int:
 def _tell(spec: Spec, why: str) -> None:
     """On the head."""
     settings, current = read_notify(spec.run), state.read(spec.run)
-    event = COST if why == COST else event_of(current)
-    if settings is None or event not in settings.on or not settings.addresses:
+    if settings is None or not settings.addresses:
+        return
+    event = COST if why == COST else event_of(current, on=settings.on)
+    if event not in settings.on:
         return
     claim = _claim(spec, COST if why == COST else END)
     if claim.ours or claim.bucket is None:
