@@ -68,7 +68,16 @@ def check(
 def show_check(console: Console, result: CheckResult, *, replace_bad: bool) -> None:
     """The nodes, why they are not ok, the pairs, and what to do."""
     gpus = any(each.machine.gpus_expected for each in result.nodes)
-    columns = ["NODE", "HEALTH", "CPU", "DISK", "BUCKET UP / DOWN", "ALL-REDUCE", "LATENCY", *(["GPUS"] if gpus else [])]
+    columns = [
+        "NODE",
+        "HEALTH",
+        "CPU",
+        "DISK",
+        "BUCKET UP / DOWN",
+        "ALL-REDUCE",
+        "LATENCY",
+        *(["GPUS"] if gpus else []),
+    ]
     console.table(columns, [_row(each, gpus=gpus) for each in result.nodes])
     for each in result.nodes:
         for reason in each.reasons:

@@ -290,7 +290,8 @@ def _group(members: Sequence[RankStacks], waits_for: Sequence[str]) -> Group:
     shown = trains.main.frames
     # From the user's own code inwards; of what is deeper, the last calls say most.
     own = next((index for index, frame in enumerate(shown) if frame.own), len(shown) - 1)
-    inner = shown[: own + 1][::-1]
+    # An address without a name tells a reader nothing.
+    inner = [frame for frame in shown[: own + 1][::-1] if not (frame.native and frame.name.startswith("0x"))]
     inner = inner if len(inner) <= SHOWN_FRAMES else [*inner[:2], *inner[2 - SHOWN_FRAMES :]]
     lines = [f"{frame.place} in {frame.name}" for frame in inner]
     return Group(ranks=ranks, where=called.name, place=place, waits_for=waits_for, lines=lines)

@@ -57,7 +57,8 @@ def test_ranks_at_the_same_place_are_shown_once_and_those_that_differ_first() ->
 
 def test_native_code_makes_no_groups() -> None:
     other = replace(WAITS, name="0x7f0012345678")
-    assert len(grouped([rank(0, REDUCE), rank(1, (other, *REDUCE[1:]))])) == 1
+    (group,) = grouped([rank(0, (other, *REDUCE[1:])), rank(1, REDUCE)])
+    assert not any("0x7f" in line for line in group.lines), "an address without a name says nothing"
 
 
 def test_a_rank_without_a_stack_is_named_with_the_reason() -> None:
