@@ -254,7 +254,7 @@ def test_config_validate_names_everything_that_is_wrong(project: Project) -> Non
     project.environ = {"HVDCLOUD_PROVIDER": "aws"}
     assert project.hvdcloud("config", "validate", expect=2).err.splitlines() == [
         "error: hvdcloud.yaml:2: nodes: write a whole number (got two)",
-        "  environment variable HVDCLOUD_PROVIDER: provider: write local or gce (got aws)",
+        "  environment variable HVDCLOUD_PROVIDER: provider: write local, ssh or gce (got aws)",
         "  → fix these 2 lines, then hvdcloud config validate",
     ]
     project.environ = {}

@@ -180,6 +180,8 @@ def start_run(laptop: Laptop, new_vm: NewVm, tmp_path: Path, **more: Any) -> lis
 def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path: Path, kind: str) -> None:
     said = start_run(laptop, new_vm, tmp_path, **({"elastic": {"min": 1, "max": 3}} if kind == "elastic" else {}))
     said[1]["about"] = sorted(said[1]["about"])
+    # Younger than the recording; a node of that time does not look at it.
+    assert [each.pop("stuck") for each in said] == [1800.0, 1800.0]
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]
 
 
@@ -196,8 +198,11 @@ def test_a_laptop_reads_what_nodes_answered_as_it_did(kind: str) -> None:
     states += [each for answer in RECORDED[kind] for each in answer.get("runs", ()) if isinstance(each, dict)]
     assert states
     read = [plain(result_of("digits", RunState.from_json(timed(each)))) for each in states]
-    # Data sets, and when what happened, are younger than the recording.
-    assert [each.pop("data") for each in read] == [None] * len(read)
+    # Younger than the recording, and empty where a node of that time says nothing of it.
+    for key in ("data", "slow_ranks", "stuck"):
+        assert [each.pop(key) for each in read] == [None] * len(read)
+    for key in ("attempts", "nodes_lost", "nodes_preempted", "waits"):
+        assert [list(each.pop(key)) for each in read] == [[]] * len(read)
     assert [each.pop("times")["launched"] for each in read] == [None] * len(read)
     assert json.loads(json.dumps(read)) == RECORDED["read"][kind]
 
