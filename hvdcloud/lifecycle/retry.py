@@ -128,6 +128,16 @@ class Retries:
                 self._give_up()
             else:
                 self._say_continued(self._pending)
+        try:
+            return self._until_done(options)
+        except KeyboardInterrupt:
+            # After the journal's line that another attempt follows, and before that is begun.
+            if (pending := self._pending) is None:
+                raise
+            self._leave_nothing(pending)
+            raise self._interrupted(pending) from None
+
+    def _until_done(self, options: RunOptions) -> RunResult:
         while True:
             if self._pending is not None:
                 began = time.time()

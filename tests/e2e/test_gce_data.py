@@ -96,10 +96,10 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
     assert sorted(name for each in told for name in each["shards"]) == SHARDS
     assert sorted(len(each["shards"]) for each in told) == [2, 3]
     # A second run on these VMs lists the buckets, and fetches nothing.
-    had = fetched(cloud)
+    had = [each for each in fetched(cloud) if ".hvdcloud%2F" not in each]
     again = project.hvdcloud("run", "--json").json["result"]
     assert [(each["phase"], each["files"]) for each in again["data"]["nodes"]] == [("ready", 11), ("ready", 10)]
-    assert fetched(cloud) == had
+    assert [each for each in fetched(cloud) if ".hvdcloud%2F" not in each] == had
 
     # The nodes came with the service account of their VM.
     tokens = [token for token in cloud.storage.tokens if token]

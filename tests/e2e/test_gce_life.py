@@ -129,6 +129,7 @@ def assert_ranks_saw_each_other_and_no_secret(ended: Ended) -> None:
         assert {name for name in fact["env"] if name.startswith("HVDCLOUD_")} == {
             "HVDCLOUD_RUN",
             "HVDCLOUD_CHECKPOINT_DIR",
+            "HVDCLOUD_WAITS",
         }
         assert not any(name.startswith(("GOOGLE_", "DOCKER_", "TOKEN")) for name in fact["env"])
         assert not any(secret in str(fact["env"]) for secret in ("hunter2", "ya29.", "PRIVATE KEY"))

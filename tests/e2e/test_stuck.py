@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,17 +56,18 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, controller: str) -> None:
-    ended = project.hvdcloud("--json", "run", "--controller", controller, expect=7)
-    document = json.loads(ended.stdout)
+    document = project.hvdcloud("run", "--controller", controller, "--json", expect=7).json
     stuck = {tuple(group["ranks"]): group for group in document["result"]["stuck"]["groups"]}
-    assert (stuck[1,]["where"], stuck[1,]["place"]) == ("Queue.get", "train.py:19")
-    assert stuck[0,]["place"] == "train.py:20" or stuck[0,]["place"] == "train.py:21"
-    assert any("weight" in name or "bias" in name for name in stuck[0,]["waits_for"])
-    assert "rank 1 is in Queue.get (train.py:19)" in document["error"]["message"]
+    assert (stuck[1,]["where"], stuck[1,]["place"]) == ("Queue.get", "train.py:20")
+    assert stuck[0,]["place"] == "train.py:21" or stuck[0,]["place"] == "train.py:22"
+    if controller == "mpi":
+        # Under Gloo, Horovod does not warn in time.
+        assert any("weight" in name or "bias" in name for name in stuck[0,]["waits_for"])
+    assert "rank 1 is in Queue.get (train.py:20)" in document["error"]["message"]
 
-    shown = project.hvdcloud("stacks", "--threads").stdout
+    shown = project.hvdcloud("stacks", "--threads").out
     assert "when it was stuck" in shown
-    assert "rank 1 is in Queue.get (train.py:19)" in shown
+    assert "rank 1 is in Queue.get (train.py:20)" in shown
     # Horovod's own thread runs no Python.
     assert ", of mpi_lib" in shown
 
@@ -75,4 +75,4 @@ def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, 
 def test_stacks_of_a_run_that_was_not_stuck_are_refused_once_it_has_ended(project: Project) -> None:
     project.write("train.py", "print('trains')\n")
     project.hvdcloud("run")
-    assert "its ranks' stacks were not taken" in project.hvdcloud("stacks", expect=2).stderr
+    assert "its ranks' stacks were not taken" in project.hvdcloud("stacks", expect=2).err
