@@ -200,7 +200,7 @@ def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) ->
         name = f"{project.name}/{run}/.hvdcloud/samples-{node}.jsonl"
         assert until(lambda name=name: bucket.stat(name), seconds=10, what=name)
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
-    assert [entry["files"] for entry in pulled] == [1]
+    assert [entry["files"] for entry in pulled if entry["run"] == run] == [1]
     project.hvdcloud("down")
     assert labelled(engine, project.name) == []
 
