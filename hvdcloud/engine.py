@@ -22,12 +22,13 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         timeout: seconds for which one request may be silent.
 
     Raises:
-        NodeError: no engine answers there.
+        NodeError: no engine answers there. Each later request raises one, too, if the engine does not answer it.
         CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
     """
-    import docker
     from docker.errors import DockerException, TLSParameterError
     from requests.exceptions import SSLError
+
+    from hvdcloud.engine_client import EngineClient, EngineSilentError
 
     address, hint = "its default address", START_HINT
     unreachable: tuple[type[Exception], ...] = (DockerException, OSError)
@@ -44,13 +45,15 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             from paramiko import SSHException
 
             unreachable += (SSHException,)
-        return docker.DockerClient(timeout=timeout, **settings)
+        return EngineClient(address=address, timeout=timeout, **settings)
     except TLSParameterError as error:
         raise CredentialsError(
             f"the Docker engine's TLS settings can't be used: {error}", hint="check DOCKER_CERT_PATH"
         ) from error
     except unreachable as error:
         causes = list(_causes(error))
+        if silent := [cause for cause in causes if isinstance(cause, EngineSilentError)]:
+            raise silent[0] from error
         refused = any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes)
         if refused and "ssh://" not in address:
             raise CredentialsError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from docker.transport.sshconn import SSHHTTPAdapter
 from paramiko import SSHException
 
 from hvdcloud import engine
+from hvdcloud.cluster.model import Leftover
 from hvdcloud.errors import CredentialsError, NodeError
+from hvdcloud.providers.local.provider import LocalProvider
+from tests.support.scripted_api import Call, Reply, Script
 
 
 @pytest.fixture
@@ -99,3 +103,63 @@ def test_the_docker_commands_current_context_is_used(tmp_path: Path, monkeypatch
         engine.connect()
     assert raised.value.hint.startswith("docker context ls shows the engines; ")
     assert engine.address_environment()["DOCKER_HOST"] == "unix:///nowhere/colima.sock"
+
+
+# --- an engine that is too slow ---------------------------------------------------------------------------------------
+
+NEVER = 600.0
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """An engine that says its version, lists what a test gives it, and does not answer anything else."""
+    script = Script()
+    monkeypatch.setenv("DOCKER_HOST", script.url.replace("http", "tcp"))
+    script.handler = lambda call: Reply({"ApiVersion": "1.41"}) if call.path == "/version" else Reply(delay=NEVER)
+    yield script
+    script.close()
+
+
+def silence(script: Script) -> str:
+    host = script.url.replace("http", "tcp")
+    return f"the Docker engine at DOCKER_HOST={host} did not answer within 1 s"
+
+
+def test_an_engine_that_accepts_and_never_answers_is_named(nowhere: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(nowhere))
+        server.listen()
+        with pytest.raises(NodeError) as raised:
+            engine.connect(timeout=1)
+    assert raised.value.message == f"the Docker engine at DOCKER_HOST=unix://{nowhere} did not answer within 1 s"
+    assert "docker info" in raised.value.hint
+
+
+def test_a_request_that_gets_no_answer_is_an_error_that_names_the_engine(slow: Script) -> None:
+    provider = LocalProvider(engine.connect(timeout=1))
+    with pytest.raises(NodeError) as raised:
+        provider.cluster("t")
+    assert raised.value.message == silence(slow)
+    assert raised.value.hint.endswith("then try the same command again")
+
+
+def test_an_engine_that_ends_during_a_request_is_named(slow: Script) -> None:
+    client = engine.connect(timeout=60)
+    slow.handler = lambda _: Reply(reset=True)
+    with pytest.raises(NodeError, match=r"the connection to the Docker engine at DOCKER_HOST=tcp://.* was lost"):
+        client.api.containers()
+
+
+def test_what_a_slow_engine_did_not_delete_is_left_and_named(slow: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvdcloud.providers.engine.nodes.DESTROY_SECONDS", 0.0)
+    container = {"Names": ["/t-0"], "Id": "4711", "Labels": {"managed-by": "hvdcloud", "hvdcloud-cluster": "t"}}
+    provider = LocalProvider(engine.connect(timeout=1))
+
+    def answer(call: Call) -> Reply:
+        lists = {"containers/json": [container], "networks": [], "volumes": {}}
+        found = next((lists[name] for name in lists if call.path.endswith(f"/{name}")), None)
+        return Reply(delay=NEVER) if found is None else Reply(found)
+
+    slow.handler = answer
+    left = provider.destroy("t")
+    assert left == [Leftover(object="container t-0", reason=silence(slow), delete_with="docker rm -f t-0")]

@@ -79,6 +79,8 @@ class Maker:
         """Delete all that was made, containers before their network. Returns what resisted."""
         from docker.errors import APIError, NotFound
 
+        from hvdcloud.engine_client import EngineLostError
+
         left = []
         for kind, object_id in sorted(self._made, key=lambda entry: entry[0]):
             try:
@@ -92,6 +94,8 @@ class Maker:
                 continue
             except APIError as error:
                 left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
+            except EngineLostError as error:
+                left.append(f"{kind} {object_id[:12]} may still exist: {error.message}")
         return left
 
     def _create_network(self, body: Mapping[str, Any]) -> str:

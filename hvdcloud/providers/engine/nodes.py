@@ -235,6 +235,8 @@ class EngineNodes:
     def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover:
         from docker.errors import APIError, NotFound
 
+        from hvdcloud.engine_client import EngineLostError
+
         by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
         reason = "deleted, but not yet gone"
         try:
@@ -250,6 +252,8 @@ class EngineNodes:
             reason = "gone, but still listed"
         except APIError as error:
             reason = str(error.explanation)
+        except EngineLostError as error:
+            reason = error.message
         return Leftover(object=f"{kind} {name}", reason=reason, delete_with=self._by_hand(f"{by_hand} {name}"))
 
     def _detach_strangers(self, network_id: str) -> None:
