@@ -182,7 +182,7 @@ class Mesh:
 
         monkeypatch.setattr(os, "kill", record)
         monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        monkeypatch.setenv(idle.LIMIT_VARIABLE, "0.01")
+        monkeypatch.setenv(Watch.variable, "0.01")
         write_json(paths.node_file(), {"name": me})
         write_json(paths.mesh_file(), {"nodes": ["n0", "n1", "n2"], "addresses": []})
         write_json(paths.activity_file(), {"seen": time.monotonic() - 60})
@@ -328,14 +328,14 @@ def test_a_watch_that_cannot_check_says_so_and_continues(
 
 
 def test_the_limit_is_what_the_container_was_told(monkeypatch: pytest.MonkeyPatch, node_root: Path) -> None:
-    monkeypatch.delenv(idle.LIMIT_VARIABLE, raising=False)
+    monkeypatch.delenv(Watch.variable, raising=False)
     assert Watch.wanted() is None
-    monkeypatch.setenv(idle.LIMIT_VARIABLE, "")
+    monkeypatch.setenv(Watch.variable, "")
     assert Watch.wanted() is None
-    monkeypatch.setenv(idle.LIMIT_VARIABLE, "1800")
+    monkeypatch.setenv(Watch.variable, "1800")
     watch = Watch.wanted()
     assert watch is not None
     assert watch.limit == 1800.0
-    monkeypatch.setenv(idle.LIMIT_VARIABLE, "soon")
+    monkeypatch.setenv(Watch.variable, "soon")
     with pytest.raises(ValueError, match="soon"):
         Watch.wanted()

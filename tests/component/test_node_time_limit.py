@@ -19,7 +19,7 @@ from hvdcloud.node.vms import poweroff
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was ended: this test's process has no container."""
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
-    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "7200")
+    monkeypatch.setenv(TimeLimit.variable, "7200")
     found: list[str] = []
     monkeypatch.setattr(poweroff, "switch_off", lambda: found.append("itself"))
     monkeypatch.setattr(poweroff, "end_others", found.extend)
@@ -32,13 +32,13 @@ def be(name: str) -> None:
 
 
 def test_the_environment_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(time_limit.LIMIT_VARIABLE, raising=False)
+    monkeypatch.delenv(TimeLimit.variable, raising=False)
     assert TimeLimit.wanted() is None
-    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "3600")
+    monkeypatch.setenv(TimeLimit.variable, "3600")
     limit = TimeLimit.wanted()
     assert limit is not None
     assert 3000 < limit.seconds() <= 3600
-    monkeypatch.setenv(time_limit.LIMIT_VARIABLE, "soon")
+    monkeypatch.setenv(TimeLimit.variable, "soon")
     with pytest.raises(ValueError, match="soon"):
         TimeLimit.wanted()
 

@@ -27,8 +27,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.files import write_json
 
 if TYPE_CHECKING:
-    from hvdcloud.node.boot.idle import Watch
-    from hvdcloud.node.boot.time_limit import TimeLimit
+    from hvdcloud.node.boot.limit import NodeLimit
 
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
@@ -94,21 +93,15 @@ def main() -> int:
             limit.check()
 
 
-def _limits() -> list[Watch | TimeLimit]:
+def _limits() -> list[NodeLimit]:
     """What ends the node when it is idle, and when its time is over."""
-    found: list[Watch | TimeLimit | None] = []
-    if os.environ.get("HVDCLOUD_IDLE"):
-        from hvdcloud.node.boot.idle import Watch
+    from hvdcloud.node.boot.idle import Watch
+    from hvdcloud.node.boot.time_limit import TimeLimit
 
-        found.append(Watch.wanted())
-    if os.environ.get("HVDCLOUD_TIME_LIMIT"):
-        from hvdcloud.node.boot.time_limit import TimeLimit
-
-        found.append(TimeLimit.wanted())
-    return [limit for limit in found if limit is not None]
+    return [limit for limit in (Watch.wanted(), TimeLimit.wanted()) if limit is not None]
 
 
-def _next_signal(limits: Sequence[Watch | TimeLimit]) -> int | None:
+def _next_signal(limits: Sequence[NodeLimit]) -> int | None:
     """The next signal; None if a limit was to be checked before one came."""
     if not limits:
         return signal.sigwait(_WAITED_FOR)

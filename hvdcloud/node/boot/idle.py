@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 
 from hvdcloud.node import machine
 from hvdcloud.node.boot import activity
+from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh.nodes import node_names
 
-LIMIT_VARIABLE = "HVDCLOUD_IDLE"
 CHECK_SECONDS = 15.0
 ASK_SECONDS = 60.0
 """How often a node that is idle asks the others whether they are."""
@@ -32,50 +31,27 @@ _AT_ONCE = 32
 _FROZEN_SECONDS = 5.0
 
 
-class Watch:
+class Watch(NodeLimit):
     """Checks for activity in the container's first process.
 
     Args:
         limit: seconds without activity after which the node is idle.
     """
 
+    variable = "HVDCLOUD_IDLE"
+    action = "check for activity"
+
     def __init__(self, limit: float) -> None:
-        self.limit = limit
+        super().__init__(limit)
         self._every = min(CHECK_SECONDS, limit / 4)
         self._checked_at = time.monotonic()
         self._pause = self._first_pause = max(self._every, min(ASK_SECONDS, limit / 4))
         self._act_at = 0.0
-        self._actor: int | None = None
         activity.mark()
-
-    @classmethod
-    def wanted(cls) -> Watch | None:
-        """The watch that the environment asks for; None: the node is never idle.
-
-        Raises:
-            ValueError: not a number of seconds.
-        """
-        text = os.environ.get(LIMIT_VARIABLE)
-        return cls(max(1.0, float(text))) if text else None
 
     def seconds(self) -> float:
         """Seconds until the next check."""
         return max(0.0, self._checked_at + self._every - time.monotonic())
-
-    def ended(self, children: set[int]) -> None:
-        """Note that these processes have ended."""
-        if self._actor in children:
-            self._actor = None
-
-    def check(self) -> None:
-        """If it is time: note activity, and act once the limit is over. Never raises."""
-        if self.seconds() > 0.0:
-            return
-        try:
-            self._check()
-        except Exception as error:  # noqa: BLE001 - the first process of a container must not end for this
-            sys.stderr.write(f"hvdcloud: could not check for activity: {type(error).__name__}: {error}\n")
-            sys.stderr.flush()
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -89,11 +65,10 @@ class Watch:
             activity.mark()
         elif idle < self.limit:
             self._pause = self._first_pause
-        elif self._actor is None and now >= self._act_at:
+        elif not self.acting and now >= self._act_at:
             self._act_at = now + self._pause
             self._pause = min(2 * self._pause, max(LONGEST_PAUSE, self._first_pause))
-            program = [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "hvdcloud.node", "end-if-idle"]
-            self._actor = os.posix_spawn(sys.executable, program, os.environ, setsigmask=())
+            self._act("end-if-idle")
 
 
 class Answer(NamedTuple):
@@ -142,7 +117,7 @@ def end_if_idle() -> int:
     from hvdcloud.node.uploads.loop import incomplete_runs
     from hvdcloud.node.vms import poweroff
 
-    limit = float(os.environ[LIMIT_VARIABLE])
+    limit = float(os.environ[Watch.variable])
     names, me = node_names(), machine.name()
     head = not names or me == names[0]
     for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"

@@ -9,63 +9,35 @@ the container, which nobody removes before it is elsewhere.
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import machine
+from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh.nodes import node_names
 
-LIMIT_VARIABLE = "HVDCLOUD_TIME_LIMIT"
 AGAIN_SECONDS = 30.0
 LATE_SECONDS = 1800.0
 """How long the head of a cluster may take to end its run: the last uploads are waited for."""
 
 
-class TimeLimit:
-    """Counts in the container's first process.
+class TimeLimit(NodeLimit):
+    """Counts in the container's first process."""
 
-    Args:
-        limit: seconds after which the cluster ends.
-    """
+    variable = "HVDCLOUD_TIME_LIMIT"
+    action = "end at the time limit"
 
     def __init__(self, limit: float) -> None:
+        super().__init__(limit)
         self._ends = self._act_at = _now() + limit
-        self._actor: int | None = None
-
-    @classmethod
-    def wanted(cls) -> TimeLimit | None:
-        """The limit that the environment asks for; None: there is none.
-
-        Raises:
-            ValueError: not a number of seconds.
-        """
-        text = os.environ.get(LIMIT_VARIABLE)
-        return cls(max(1.0, float(text))) if text else None
 
     def seconds(self) -> float:
         """Seconds until the next check."""
         return max(0.0, self._act_at - _now())
 
-    def ended(self, children: set[int]) -> None:
-        """Note that these processes have ended."""
-        if self._actor in children:
-            self._actor = None
-
-    def check(self) -> None:
-        """If it is time: act. Never raises."""
-        if self.seconds() > 0.0:
-            return
+    def _check(self) -> None:
         self._act_at = _now() + AGAIN_SECONDS
-        if self._actor is not None:
-            return
-        isolated = ["-I"] if sys.flags.isolated else []
-        program = [sys.executable, *isolated, "-m", "hvdcloud.node", "end-at-limit", f"{_now() - self._ends:.0f}"]
-        try:
-            self._actor = os.posix_spawn(sys.executable, program, os.environ, setsigmask=())
-        except OSError as error:
-            sys.stderr.write(f"hvdcloud: could not end at the time limit: {error}\n")
-            sys.stderr.flush()
+        self._act("end-at-limit", f"{_now() - self._ends:.0f}")
 
 
 def end_at_limit(late: float) -> int:
@@ -112,7 +84,7 @@ def _end_run() -> None:
 
 
 def _reason() -> str:
-    limit = float(os.environ.get(LIMIT_VARIABLE) or 0.0)
+    limit = float(os.environ.get(TimeLimit.variable) or 0.0)
     hours = f"{limit / 3600:.1f} h" if limit >= 3600 else f"{limit:.0f} s"
     return f"limits.max_run_duration of {hours} is over"
 
