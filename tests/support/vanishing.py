@@ -176,7 +176,9 @@ class Vm(paramiko.ServerInterface):
 
     def _run(self, program: Program, channel: paramiko.Channel) -> None:
         self.asked.set()
-        program(channel)
+        # A client that has read enough closes the connection, whatever the program still has to say.
+        with contextlib.suppress(EOFError):
+            program(channel)
 
 
 def _copy(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:

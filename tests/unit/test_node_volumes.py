@@ -7,33 +7,14 @@ from datetime import datetime, timezone
 
 import pytest
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, LABEL_NODE, ClusterSpec
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, LABEL_NODE
 from hvdcloud.providers.engine.nodes import started_at
 from hvdcloud.providers.engine.view import LABEL_BUCKET
-from hvdcloud.providers.ssh.requests import HostRequest, bucket_as_seen_by_nodes, node_request
+from hvdcloud.providers.ssh.requests import bucket_as_seen_by_nodes
+from tests.support import ssh_samples
+from tests.support.ssh_samples import request
 
-SPEC = ClusterSpec(
-    name="digits",
-    id="abc123",
-    owner="ada",
-    nodes=2,
-    image="hvdcloud/project:1",
-    bucket="file:///home/ada/bucket",
-    authorized_key="ssh-ed25519 AAAA",
-    created=datetime(2026, 11, 1, tzinfo=timezone.utc),
-)
-
-
-def request(spec: ClusterSpec, *, longest_seconds: float | None = None) -> HostRequest:
-    return node_request(
-        spec,
-        1,
-        host="gpu1",
-        address="192.168.1.8",
-        port=20007,
-        idle_seconds=None,
-        longest_seconds=longest_seconds,
-    )
+SPEC = replace(ssh_samples.SPEC, bucket="file:///home/ada/bucket")
 
 
 def test_in_place_of_a_folder_of_this_machine_each_node_has_one_of_its_own() -> None:

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh
 from hvdcloud.providers.ssh.provider import newest_of_each_node
-from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, node_request, taken_ports
-
-SPEC = ClusterSpec(
-    name="digits",
-    id="abc123",
-    owner="ada",
-    nodes=2,
-    image="hvdcloud/project:1",
-    bucket="gs://b/p",
-    authorized_key="ssh-ed25519 AAAA",
-    created=datetime(2026, 11, 1, tzinfo=timezone.utc),
-)
+from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
+from tests.support.ssh_samples import SPEC, request
 
 
 def host(**keys: Any) -> SshHostConfig:
@@ -270,9 +258,9 @@ def test_ports_of_nodes_that_are_not_started_are_taken_too() -> None:
 
 
 def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:
-    request = node_request(SPEC, 1, host="gpu2", address="192.168.1.8", port=20007, idle_seconds=600)
-    assert (request.object, request.host) == ("container digits-1 on gpu2", "gpu2")
-    body = request.body
+    made = request(SPEC, idle_seconds=600)
+    assert (made.object, made.host) == ("container digits-1 on gpu1", "gpu1")
+    body = made.body
     assert body["network"] == "host"
     assert body["environment"]["HVDCLOUD_SSH_PORT"] == "20007"
     assert body["environment"]["HVDCLOUD_SSH_ADDRESS"] == "192.168.1.8"

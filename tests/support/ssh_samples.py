@@ -1,0 +1,34 @@
+"""What `up` asks provider ssh for, and one node's request."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.providers.ssh.requests import HostRequest, node_request
+
+SPEC = ClusterSpec(
+    name="digits",
+    id="abc123",
+    owner="ada",
+    nodes=2,
+    image="hvdcloud/project:1",
+    bucket="gs://b/p",
+    authorized_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 11, 1, tzinfo=timezone.utc),
+)
+
+
+def request(
+    spec: ClusterSpec, *, idle_seconds: float | None = None, longest_seconds: float | None = None
+) -> HostRequest:
+    """Node 1's, on host gpu1."""
+    return node_request(
+        spec,
+        1,
+        host="gpu1",
+        address="192.168.1.8",
+        port=20007,
+        idle_seconds=idle_seconds,
+        longest_seconds=longest_seconds,
+    )
