@@ -24,7 +24,7 @@ from typer.main import get_command
 from hvdcloud import errors
 from hvdcloud.cli.main import app
 from hvdcloud.cluster import model
-from hvdcloud.config import file
+from hvdcloud.config import file, types
 from hvdcloud.config import model as config
 from hvdcloud.errors import ExitCode, HvdcloudError
 
@@ -301,7 +301,7 @@ def _model_in(field: FieldInfo) -> type[BaseModel] | None:
     return next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), None)
 
 
-_DURATION = TypeAdapter(config.Duration).json_schema()["anyOf"]
+_DURATION = TypeAdapter(types.Duration).json_schema()["anyOf"]
 
 
 def _is_duration(schema: Mapping[str, Any]) -> bool:
@@ -338,7 +338,7 @@ def _default_of(field: FieldInfo, schema: Mapping[str, Any]) -> str:
     if isinstance(value, BaseModel):
         return "default: the section with its defaults"
     if isinstance(value, float):
-        text = config.duration_text(value) if _is_duration(schema) else f"{value:g}"
+        text = types.duration_text(value) if _is_duration(schema) else f"{value:g}"
     else:
         text = value if isinstance(value, str) and value else json.dumps(value)
     return f"default: `{text}`"

@@ -37,7 +37,7 @@ Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: 
 
 
 def _duration(text: str | float) -> float:
-    from hvdcloud.config.model import parse_duration
+    from hvdcloud.config.types import parse_duration
 
     try:
         value: Any = parse_duration(text)

@@ -22,8 +22,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from hvdcloud.config.data import refused_data
-from hvdcloud.config.model import Config, duration_text, is_duration
+from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
+from hvdcloud.config.types import duration_text, is_duration
 from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 

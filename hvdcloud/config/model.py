@@ -2,136 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     Field,
     PrivateAttr,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
+from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
 from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import EnvName, Section
 from hvdcloud.config.ssh import SshMachinesConfig
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NO_USER = 2**32 - 1
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-
-
-def parse_duration(value: object) -> object:
-    """Seconds from `90`, `60s`, `1h30m` or `0.5s`. Raises ValueError: other text; other types are left to pydantic."""
-    if not isinstance(value, str):
-        try:
-            return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-        except OverflowError:
-            raise ValueError("a duration has fewer digits; write 60s, 30m, 12h or 1h30m") from None
-    text = value.strip()
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
-
-
-def duration_text(seconds: float) -> str:
-    """A duration as hvdcloud.yaml has it: `90s`, `30m`, `12h`."""
-    for unit in ("d", "h", "m"):
-        if seconds >= 2 * _UNITS[unit] and seconds % _UNITS[unit] == 0:
-            return f"{seconds / _UNITS[unit]:g}{unit}"
-    return f"{seconds:g}s"
-
-
-def _rfc1035(name: str) -> str:
-    # Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
-        raise ValueError(
-            f"{name!r} is not a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last"
-        )
-    return name
-
-
-def _bucket_url(url: str) -> str:
-    if url.startswith("file://") and not re.fullmatch(r"file:///.+", url):
-        raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
-    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?|file:///.+", url):
-        raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
-    return url.rstrip("/")
-
-
-def _shell_words(command: str) -> str:
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ValueError(f"{command!r} cannot be split into words: {error}") from error
-    if not words:
-        raise ValueError("the command is empty")
-    return command
-
-
-def _rank_user(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        # It reads `1000:50` as a number in base 60, so no number can be trusted to be what was written.
-        raise ValueError('it needs quotes: "1000" or "1000:1000"; YAML takes it for a number')
-    if not isinstance(value, str):
-        return value
-    if found := re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", value):
-        if any(int(number) >= _NO_USER for number in found.groups("0")):
-            raise ValueError(f"{value!r} is not a user: ids end at {_NO_USER - 1}")
-    elif not re.fullmatch(r"[a-z_][-.a-z0-9_]{0,31}", value):
-        raise ValueError(f"{value!r} is neither the name of a user nor UID or UID:GID")
-    if value == "root" or re.fullmatch(r"0+(:\d+)?", value):
-        raise ValueError(f"{value!r} is root, whom ranks run as where run.user is not set; take it out")
-    return value
-
-
-def _spot_nodes(value: object) -> object:
-    """It was true or false once."""
-    return ("all" if value else "none") if isinstance(value, bool) else value
-
-
-def _scalar_text(value: object) -> object:
-    """YAML reads `EPOCHS: 3` as a number; an environment variable is text all the same."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else value
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    Field(gt=0),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "number"}]}),
-]
-
-
-def is_duration(field: FieldInfo) -> bool:
-    """Whether a key's value is seconds that are written as a duration."""
-    return Duration in get_args(field.annotation) or BeforeValidator(parse_duration) in field.metadata
-
-
-ClusterName = Annotated[str, AfterValidator(_rfc1035)]
-BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
-RankUser = Annotated[str, BeforeValidator(_rank_user)]
-EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
-SpotNodes = Annotated[
-    Literal["workers", "all", "none"] | None,
-    BeforeValidator(_spot_nodes),
-    WithJsonSchema(
-        {"anyOf": [{"enum": ["workers", "all", "none"], "type": "string"}, {"type": "boolean"}, {"type": "null"}]}
-    ),
-]
-Command = Annotated[str, AfterValidator(_shell_words)]
-Text = Annotated[str, Field(min_length=1)]
+from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvValue, RankUser, Text
 
 
 class RemoteBuildConfig(Section):
@@ -283,100 +171,6 @@ class LocalConfig(Section):
         "not written, image.device cuda gets all",
     )
     share: bool = Field(default=False, description="take GPUs also where another cluster or another program uses them")
-
-
-L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
-"""Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
-
-
-class GpuConfig(Section):
-    """The accelerators of one node."""
-
-    type: Text = Field(
-        default="nvidia-l4",
-        description="Compute Engine's accelerator type; on an N1 gce.machine_type, the default is nvidia-tesla-t4",
-    )
-    count: int = Field(default=1, ge=0, description="GPUs per node")
-
-
-class SshConfig(Section):
-    """Who may reach the nodes' sshd."""
-
-    source: Text = Field(default="auto", description="auto: the caller's own address /32 · a CIDR · iap")
-
-
-class GceConfig(Section):
-    """Compute Engine."""
-
-    project: str | None = Field(default=None, description="default: the credentials' project")
-    zones: list[str] = Field(
-        default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
-    )
-    machine_type: str = Field(
-        default="n1-standard-8",
-        description="machine type of every node; with NVIDIA L4, the default is the g2-standard that has as many: "
-        "g2-standard-8 for one",
-    )
-    gpu: GpuConfig | None = Field(
-        default=None,
-        description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
-        "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
-    )
-    head_machine_type: Text | None = Field(
-        default=None,
-        description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
-        "takes no ranks",
-    )
-    spot: SpotNodes = Field(
-        default=None,
-        description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
-        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none; true and false "
-        "mean all and none",
-    )
-    disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
-    local_ssd: int = Field(
-        default=0,
-        ge=0,
-        le=24,
-        description="local SSDs of 375 GB each on every node, where its data sets then are; how many a machine type "
-        "takes, `doctor` says; A2 Ultra and A3 bring their own",
-    )
-    vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
-    network: str | None = Field(default=None, description="VPC network; a terraform output")
-    subnetwork: str | None = Field(
-        default=None,
-        description="subnetwork; a name: those of all regions that have one of this name, a URL: that of one region; "
-        "a terraform output",
-    )
-    service_account: str | None = Field(
-        default=None,
-        description="the nodes' service account, which a job acts as; a terraform output. default: the project's "
-        "default account",
-    )
-    head_service_account: str | None = Field(
-        default=None,
-        description="the head's service account, where it is not the others': it may replace lost nodes; a terraform "
-        "output",
-    )
-    self_delete: bool | None = Field(
-        default=None,
-        description="whether the nodes' tokens may be used for Compute Engine, so that nodes delete themselves and "
-        "replace lost ones where their account is allowed to; else they are good for storage, images and logs alone. "
-        "Default: unless service_account is default",
-    )
-    ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
-    endpoint: str | None = Field(
-        default=None,
-        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask: "
-        "one of Google's; any other only in the environment",
-    )
-
-    @model_validator(mode="after")
-    def _a_subnetwork_has_a_network(self) -> GceConfig:
-        # The firewall rules are the network's, and its name does not follow from the subnetwork's.
-        if self.subnetwork and not self.network:
-            raise ValueError("subnetwork is set without network; name the network that it is a part of")
-        return self
 
 
 class Config(Section):

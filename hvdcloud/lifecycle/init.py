@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from hvdcloud.config.file import CONFIG_FILE
-from hvdcloud.config.model import L4_MACHINES
+from hvdcloud.config.gce import L4_MACHINES
 from hvdcloud.config.yaml_edit import set_keys
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE

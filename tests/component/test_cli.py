@@ -13,7 +13,7 @@ import pytest
 
 from hvdcloud.cli.main import hoist_globals, silence_libraries
 from hvdcloud.config.file import load_config
-from hvdcloud.config.model import GpuConfig
+from hvdcloud.config.gce import GpuConfig
 from tests.support.harness import HVDCLOUD, Project
 from tests.support.terminal import printed_on_a_terminal
 

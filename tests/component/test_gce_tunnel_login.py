@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checks import Status
-from hvdcloud.config.model import SshConfig
+from hvdcloud.config.gce import SshConfig
 from hvdcloud.errors import CredentialsError
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.doctor.permissions import TUNNEL, Login, check_tunnel

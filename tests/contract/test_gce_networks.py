@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config.model import SshConfig
+from hvdcloud.config.gce import SshConfig
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.provider import GceProvider

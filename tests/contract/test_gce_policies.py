@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.config.model import SshConfig
+from hvdcloud.config.gce import SshConfig
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.errors import Action, ApiError, operation_errors
 from hvdcloud.providers.gce.names import request_id

@@ -18,7 +18,8 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.config.model import LimitsConfig, SshConfig
+from hvdcloud.config.gce import SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.error_catalogue import CATALOGUE
 from hvdcloud.providers.base import NodeProgress, NoRoomError, UnseenError

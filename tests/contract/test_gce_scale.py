@@ -16,7 +16,8 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.gce import GceConfig, SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.google.batch import MAX_CALLS
 from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.providers.gce.provider import GceProvider
@@ -112,7 +113,8 @@ def test_looking_for_clusters_does_not_load_googles_library(emulator: Emulator) 
     """It takes more than a second to load."""
     program = f"""
 import sys
-from hvdcloud.config.model import GceConfig, LimitsConfig
+from hvdcloud.config.gce import GceConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.api.client import connect_client
 client = lambda: connect_client(project="test-project", endpoint={emulator.url!r})

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from hvdcloud.config.model import GceConfig, LimitsConfig
+from hvdcloud.config.gce import GceConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.node.vms.compute import Compute, RefusedError
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.settings import settings_of

@@ -23,7 +23,8 @@ import yaml
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.gce import GceConfig, SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.provider import GceProvider

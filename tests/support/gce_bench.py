@@ -13,7 +13,8 @@ from google.oauth2 import service_account
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
-from hvdcloud.config.model import GceConfig, GpuConfig, LimitsConfig, SshConfig
+from hvdcloud.config.gce import GceConfig, GpuConfig, SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce.api.client import ComputeClient

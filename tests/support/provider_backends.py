@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.gce import GceConfig, SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.config.ssh import SshMachinesConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import Provider

@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from hvdcloud.config.file import load, load_config
-from hvdcloud.config.model import Config, config_schema, parse_duration
+from hvdcloud.config.model import Config, config_schema
+from hvdcloud.config.types import parse_duration
 from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.image.plan.steps import plan_image
 

@@ -15,7 +15,8 @@ import pytest
 
 from hvdcloud.cluster.model import Within
 from hvdcloud.config.data import DataConfig
-from hvdcloud.config.model import GceConfig, LimitsConfig
+from hvdcloud.config.gce import GceConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce import names

@@ -35,7 +35,8 @@ from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
-    from hvdcloud.config.model import GceConfig, LimitsConfig
+    from hvdcloud.config.gce import GceConfig
+    from hvdcloud.config.model import LimitsConfig
 
 CONSOLE_BYTES = 200_000
 APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3

@@ -12,7 +12,8 @@ from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
-    from hvdcloud.config.model import GceConfig, LimitsConfig
+    from hvdcloud.config.gce import GceConfig
+    from hvdcloud.config.model import LimitsConfig
 
 
 DEFAULT_ACCOUNT = "default"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.model import GceConfig, LimitsConfig, SshConfig
+from hvdcloud.config.gce import GceConfig, SshConfig
+from hvdcloud.config.model import LimitsConfig
 from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair

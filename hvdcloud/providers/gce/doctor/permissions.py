@@ -17,7 +17,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
-    from hvdcloud.config.model import GceConfig
+    from hvdcloud.config.gce import GceConfig
 
 RETRY_SECONDS = 5.0
 """A service that fails for longer than that is worth knowing of; `up` is more patient."""

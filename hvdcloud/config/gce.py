@@ -1,0 +1,117 @@
+"""`gce:` in hvdcloud.yaml: Compute Engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from hvdcloud.config.section import Section
+from hvdcloud.config.types import Text
+
+
+def _spot_nodes(value: object) -> object:
+    """It was true or false once."""
+    return ("all" if value else "none") if isinstance(value, bool) else value
+
+
+SpotNodes = Annotated[
+    Literal["workers", "all", "none"] | None,
+    BeforeValidator(_spot_nodes),
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["workers", "all", "none"], "type": "string"}, {"type": "boolean"}, {"type": "null"}]}
+    ),
+]
+
+L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
+"""Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
+
+
+class GpuConfig(Section):
+    """The accelerators of one node."""
+
+    type: Text = Field(
+        default="nvidia-l4",
+        description="Compute Engine's accelerator type; on an N1 gce.machine_type, the default is nvidia-tesla-t4",
+    )
+    count: int = Field(default=1, ge=0, description="GPUs per node")
+
+
+class SshConfig(Section):
+    """Who may reach the nodes' sshd."""
+
+    source: Text = Field(default="auto", description="auto: the caller's own address /32 · a CIDR · iap")
+
+
+class GceConfig(Section):
+    """Compute Engine."""
+
+    project: str | None = Field(default=None, description="default: the credentials' project")
+    zones: list[str] = Field(
+        default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
+    )
+    machine_type: str = Field(
+        default="n1-standard-8",
+        description="machine type of every node; with NVIDIA L4, the default is the g2-standard that has as many: "
+        "g2-standard-8 for one",
+    )
+    gpu: GpuConfig | None = Field(
+        default=None,
+        description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
+        "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
+    )
+    head_machine_type: Text | None = Field(
+        default=None,
+        description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
+        "takes no ranks",
+    )
+    spot: SpotNodes = Field(
+        default=None,
+        description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
+        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none; true and false "
+        "mean all and none",
+    )
+    disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
+    local_ssd: int = Field(
+        default=0,
+        ge=0,
+        le=24,
+        description="local SSDs of 375 GB each on every node, where its data sets then are; how many a machine type "
+        "takes, `doctor` says; A2 Ultra and A3 bring their own",
+    )
+    vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
+    network: str | None = Field(default=None, description="VPC network; a terraform output")
+    subnetwork: str | None = Field(
+        default=None,
+        description="subnetwork; a name: those of all regions that have one of this name, a URL: that of one region; "
+        "a terraform output",
+    )
+    service_account: str | None = Field(
+        default=None,
+        description="the nodes' service account, which a job acts as; a terraform output. default: the project's "
+        "default account",
+    )
+    head_service_account: str | None = Field(
+        default=None,
+        description="the head's service account, where it is not the others': it may replace lost nodes; a terraform "
+        "output",
+    )
+    self_delete: bool | None = Field(
+        default=None,
+        description="whether the nodes' tokens may be used for Compute Engine, so that nodes delete themselves and "
+        "replace lost ones where their account is allowed to; else they are good for storage, images and logs alone. "
+        "Default: unless service_account is default",
+    )
+    ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
+    endpoint: str | None = Field(
+        default=None,
+        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask: "
+        "one of Google's; any other only in the environment",
+    )
+
+    @model_validator(mode="after")
+    def _a_subnetwork_has_a_network(self) -> GceConfig:
+        # The firewall rules are the network's, and its name does not follow from the subnetwork's.
+        if self.subnetwork and not self.network:
+            raise ValueError("subnetwork is set without network; name the network that it is a part of")
+        return self

@@ -1,0 +1,106 @@
+"""The types of keys of hvdcloud.yaml that more than one section may have, each with what it takes and its own error."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic.fields import FieldInfo
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NO_USER = 2**32 - 1
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+
+
+def parse_duration(value: object) -> object:
+    """Seconds from `90`, `60s`, `1h30m` or `0.5s`. Raises ValueError: other text; other types are left to pydantic."""
+    if not isinstance(value, str):
+        try:
+            return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        except OverflowError:
+            raise ValueError("a duration has fewer digits; write 60s, 30m, 12h or 1h30m") from None
+    text = value.strip()
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as hvdcloud.yaml has it: `90s`, `30m`, `12h`."""
+    for unit in ("d", "h", "m"):
+        if seconds >= 2 * _UNITS[unit] and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def _rfc1035(name: str) -> str:
+    # Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
+        raise ValueError(
+            f"{name!r} is not a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last"
+        )
+    return name
+
+
+def _bucket_url(url: str) -> str:
+    if url.startswith("file://") and not re.fullmatch(r"file:///.+", url):
+        raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
+    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?|file:///.+", url):
+        raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
+    return url.rstrip("/")
+
+
+def _shell_words(command: str) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"{command!r} cannot be split into words: {error}") from error
+    if not words:
+        raise ValueError("the command is empty")
+    return command
+
+
+def _rank_user(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        # It reads `1000:50` as a number in base 60, so no number can be trusted to be what was written.
+        raise ValueError('it needs quotes: "1000" or "1000:1000"; YAML takes it for a number')
+    if not isinstance(value, str):
+        return value
+    if found := re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", value):
+        if any(int(number) >= _NO_USER for number in found.groups("0")):
+            raise ValueError(f"{value!r} is not a user: ids end at {_NO_USER - 1}")
+    elif not re.fullmatch(r"[a-z_][-.a-z0-9_]{0,31}", value):
+        raise ValueError(f"{value!r} is neither the name of a user nor UID or UID:GID")
+    if value == "root" or re.fullmatch(r"0+(:\d+)?", value):
+        raise ValueError(f"{value!r} is root, whom ranks run as where run.user is not set; take it out")
+    return value
+
+
+def _scalar_text(value: object) -> object:
+    """YAML reads `EPOCHS: 3` as a number; an environment variable is text all the same."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    Field(gt=0),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "number"}]}),
+]
+
+
+def is_duration(field: FieldInfo) -> bool:
+    """Whether a key's value is seconds that are written as a duration."""
+    return Duration in get_args(field.annotation) or BeforeValidator(parse_duration) in field.metadata
+
+
+ClusterName = Annotated[str, AfterValidator(_rfc1035)]
+BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
+RankUser = Annotated[str, BeforeValidator(_rank_user)]
+EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
+Command = Annotated[str, AfterValidator(_shell_words)]
+Text = Annotated[str, Field(min_length=1)]
