@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.resize import ResizeResult
-    from hvdcloud.lifecycle.run import RunResult
+    from hvdcloud.lifecycle.run_model import RunResult
     from hvdcloud.lifecycle.status import StatusResult
     from hvdcloud.providers.base import Listing, Platform
 

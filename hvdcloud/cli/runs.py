@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.pull import PulledRun, PullResult
-    from hvdcloud.lifecycle.run import RunResult
+    from hvdcloud.lifecycle.run_model import RunResult
     from hvdcloud.providers.base import Platform
 
 Ranks = Annotated[
@@ -84,7 +84,7 @@ def run(
     """
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle.retry import Retries
-    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_model import RunOptions
     from hvdcloud.lifecycle.spending import cost_so_far
 
     invocation: Invocation = context.obj
@@ -144,7 +144,7 @@ def launch(
       $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
-    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_model import RunOptions
 
     invocation: Invocation = context.obj
     console = invocation.console
@@ -242,7 +242,7 @@ def logs(
       $ hvdcloud logs --follow --rank 3
     """
     from hvdcloud.lifecycle import logs as lifecycle
-    from hvdcloud.lifecycle.run import result_of_followed
+    from hvdcloud.lifecycle.run_model import result_of_followed
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
@@ -263,7 +263,7 @@ def stop(context: typer.Context, run: Run = None) -> None:
       $ hvdcloud stop
     """
     from hvdcloud.lifecycle import logs as lifecycle
-    from hvdcloud.lifecycle.run import result_of
+    from hvdcloud.lifecycle.run_model import result_of
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:

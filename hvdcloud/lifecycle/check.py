@@ -17,8 +17,8 @@ from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.horovod import hosts_of
 from hvdcloud.lifecycle.resize import Change, add_nodes, refuse_if_unsaved
-from hvdcloud.lifecycle.run import hosts_of
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.node.check.collective import deadline
 from hvdcloud.node.check.machine_check import SECONDS as MACHINE_SECONDS

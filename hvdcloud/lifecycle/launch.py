@@ -17,11 +17,12 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
+from hvdcloud.lifecycle.horovod import check_tools
 from hvdcloud.lifecycle.mirror import bring_home, mirroring
 from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run import RunOptions, RunResult, check_tools
+from hvdcloud.lifecycle.run_model import RunOptions, RunResult
 from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
 

@@ -22,7 +22,8 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.down import delete_cluster
 from hvdcloud.lifecycle.monthly import close_bill
-from hvdcloud.lifecycle.run import RunOptions, RunResult, run
+from hvdcloud.lifecycle.run import run
+from hvdcloud.lifecycle.run_model import RunOptions, RunResult
 from hvdcloud.lifecycle.save import save_checkpoints
 from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 from hvdcloud.lifecycle.up import UpResult, up

@@ -8,160 +8,45 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.spending import RunTimes, run_times
-from hvdcloud.errors import CheckpointError, HvdcloudError, JobFailedError, OutputClosedError, UsageError, first_of
+from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
-from hvdcloud.lifecycle.data import data_request, failure, remembered, show_data, sources
+from hvdcloud.lifecycle.data import data_request, remembered, show_data, sources
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
-from hvdcloud.lifecycle.logs import Followed, detached, follow
+from hvdcloud.lifecycle.horovod import (
+    CHECKPOINTS,
+    check_interfaces,
+    check_tools,
+    elastic_limits,
+    gloo_timeout,
+    hosts_of,
+)
+from hvdcloud.lifecycle.logs import detached, follow
 from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
+from hvdcloud.lifecycle.run_model import RunOptions, RunResult, result_of_followed
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
-from hvdcloud.runs.data import RunData
-from hvdcloud.runs.failure import told
-from hvdcloud.runs.horovod_args import Host
-from hvdcloud.runs.retry import Attempt
-from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
-from hvdcloud.runs.state import About, Member, RankWaits, RunState, plain_name
+from hvdcloud.runs.state import About, plain_name
 from hvdcloud.steps import NOTICEABLE_SECONDS
-from hvdcloud.units import counted, seconds
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.cost import Cost, Meter
+    from hvdcloud.cluster.cost import Meter
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.node.data.sets import DataRequest
     from hvdcloud.providers.base import Platform
-    from hvdcloud.runs.progress import Progress
-    from hvdcloud.runs.stacks import Stuck
 
-CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
-"""On every node; below it is the checkpoint directory of each run."""
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line may ask of a run."""
-
-    command: Sequence[str] = ()
-    """What every rank runs; empty: `run.command`."""
-    ranks: int | None = None
-    detach: bool = False
-    down_when_done: bool = False
-    fresh: bool = False
-    """Do not continue from the cluster's previous run."""
-    resume: str | None = None
-    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
-    timeline: bool = False
-    """Let Horovod write down what it does and when."""
-    autotune: bool = False
-    """Let Horovod look for better parameters of its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """How a run ended, or that it is active."""
-
-    run: str
-    cluster: str
-    state: str
-    """running | succeeded | failed | stopped | lost"""
-    ranks: int
-    exit_code: int | None = None
-    reason: str = ""
-    seconds: float
-    checkpoint_files: int = 0
-    checkpoints_complete: bool = False
-    last_line: str = ""
-    """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed; of a run
-    that failed, that which the first rank to fail printed of it."""
-    last_lines: Sequence[str] = ()
-    """Of a run that failed: the last lines of the first rank to fail."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
-    progress: Progress | None = None
-    """The epochs or steps that it did, if it was followed and prints them."""
-    cost: Cost | None = None
-    """Of its cluster, where that went with the run; None also where it costs nothing."""
-    world: int | None = None
-    """How many ranks train now; None: the run is not elastic, or has ended."""
-    restarts: int = 0
-    """How often horovodrun was started again."""
-    members: Sequence[Member] = ()
-    """The nodes of an elastic run."""
-    data: RunData | None = None
-    """Its data sets; None: it has none."""
-    times: RunTimes | None = None
-    """When what happened; None: its head does not say when it began."""
-    waits: Sequence[RankWaits] = ()
-    """How long ranks have waited for each other; empty: it is not counted."""
-    slow_ranks: SlowRanks | None = None
-    """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
-    nodes_lost: Sequence[str] = ()
-    nodes_preempted: Sequence[str] = ()
-    """Those that had the notice of a preemption."""
-    attempts: Sequence[Attempt] = ()
-    """With `run.retry`: all of them, this run is the last one's."""
-    stuck: Stuck | None = None
-    """Where its ranks were, if it was ended because nothing moved any more."""
-
-    @property
-    def summary(self) -> str:
-        """One line for people."""
-        code = f", exit code {self.exit_code}" if self.exit_code else ""
-        return f"run {self.run} {self.state} after {seconds(self.seconds)}{code}; {self.checkpoints}"
-
-    @property
-    def checkpoints(self) -> str:
-        """`12 checkpoint files, all in the bucket`."""
-        files = counted(self.checkpoint_files, "checkpoint file") if self.checkpoint_files else "no checkpoints"
-        if self.checkpoints_complete:
-            return f"{files}, all in the bucket" if self.checkpoint_files else files
-        return f"{files} in the bucket, and not all that its nodes hold" if self.state != "running" else files
-
-    def raise_for_failure(self, *, hint: str | None = None, pulled: bool = False) -> None:
-        """Turn anything but success into an error.
-
-        Args:
-            hint: instead of the one for a cluster that still exists.
-            pulled: every checkpoint has been fetched and verified since.
-
-        Raises:
-            JobFailedError: the job failed, was stopped or lost.
-            CheckpointError: it succeeded, but not every checkpoint is in the bucket.
-            UsageError, CredentialsError, CapacityError, NodeError: its data could not be fetched.
-        """
-        if self.state == "running":
-            return
-        if self.state == "succeeded":
-            if not self.checkpoints_complete and not pulled:
-                raise CheckpointError(
-                    f"run {self.run} succeeded, but not every checkpoint is in the bucket; its nodes hold them",
-                    hint="fix the bucket; hvdcloud down then saves them before it deletes the nodes",
-                )
-            return
-        if self.state == "failed" and self.data is not None and self.data.failure is not None:
-            raise failure(self.run, self.data.failure)
-        code = self.exit_code if self.exit_code is not None else 1
-        reason = self.reason or f"exit code {code}"
-        pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
-        raise JobFailedError(
-            reason if self.state == "failed" else f"run {self.run} {self.state}: {reason}",
-            hint=hint or f"hvdcloud logs {self.run} shows its output{pull}",
-            exit_code=code,
-            details="\n".join([*self.last_lines, self.summary]),
-        )
 
 
 def run(context: Context, options: RunOptions, *, meter: Meter | None = None) -> RunResult:
@@ -207,42 +92,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         raise detached(cluster, run_id, down_when_done=options.down_when_done) from None
 
 
-def result_of(cluster: str, state: RunState) -> RunResult:
-    """From the node program's state of a run."""
-    return RunResult(
-        run=state.run,
-        cluster=cluster,
-        state=(state.result or "running") if state.done else "running",
-        ranks=state.np or len(state.ranks),
-        exit_code=state.exit_code,
-        reason=told(state),
-        seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
-        checkpoint_files=state.checkpoints.files,
-        checkpoints_complete=state.checkpoints.complete,
-        world=None if state.done else state.world,
-        restarts=state.restarts,
-        members=state.members,
-        data=RunData.of(state),
-        times=run_times(state),
-        waits=state.waits,
-        slow_ranks=slow_ranks_of(state),
-        nodes_lost=state.nodes_lost,
-        nodes_preempted=state.nodes_preempted,
-        stuck=state.stuck,
-    )
-
-
-def result_of_followed(cluster: str, followed: Followed) -> RunResult:
-    """From a run's state and its whole log."""
-    result, log = result_of(cluster, followed.state), followed.log
-    result = replace(result, last_line=log.last_line, progress=log.progress, metrics=log.metrics)
-    failure = log.failure(followed.state)
-    if failure is None:
-        return result
-    said = failure.last_line or log.last_line
-    return replace(result, reason=failure.reason, last_lines=failure.lines, last_line=said)
-
-
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
     from hvdcloud.checkpoints.manifest import run_prefix
@@ -268,18 +117,18 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
     hosts = hosts_of(config, record)
-    elastic = _elastic(config)
+    elastic = elastic_limits(config)
     if elastic and options.ranks:
         raise UsageError(
             "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
             hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
         )
     ranks = options.ranks or horovod_args.default_ranks(hosts)
-    gloo_timeout = _gloo_timeout(config)
+    timeout = gloo_timeout(config)
     interface = record.nodes[0].interface
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
     if config.run.controller == "mpi":
-        _check_interfaces(record)
+        check_interfaces(record)
     run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
     if elastic:
         argv = horovod_args.elastic_argv(
@@ -287,7 +136,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             least=elastic["min"],
             most=elastic["max"],
             interface=interface,
-            gloo_timeout=gloo_timeout,
+            gloo_timeout=timeout,
             ssh_port=ssh_port,
         )
     else:
@@ -297,7 +146,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             interface=interface,
             controller=config.run.controller,
             mpi_args=config.run.mpi_args,
-            gloo_timeout=gloo_timeout,
+            gloo_timeout=timeout,
             ssh_port=ssh_port,
             timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
             autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
@@ -341,7 +190,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "np": ranks,
         "horovodrun": argv,
         "controller": config.run.controller,
-        "gloo_timeout": gloo_timeout,
+        "gloo_timeout": timeout,
         "stuck": config.limits.stuck,
         "elastic": elastic,
         "orders": _vm_templates(context, cluster) if elastic else None,
@@ -450,37 +299,6 @@ def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) 
     )
 
 
-def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
-    """The nodes with the ranks that each takes, head first; 0: a head that only drives."""
-    from hvdcloud.doctor.gpus import head_drives_only
-
-    head, *others = record.nodes
-    drives, slots = head_drives_only(config), config.run.slots_per_node
-    return [
-        Host(name=head.name, slots=0 if drives else head.slots(slots)),
-        *(Host(name=node.name, slots=node.slots(slots)) for node in others),
-    ]
-
-
-def _check_interfaces(record: ClusterRecord) -> None:
-    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
-    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
-    if len(names) > 1:
-        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
-        raise UsageError(
-            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
-            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
-        )
-
-
-def _elastic(config: Config) -> dict[str, Any] | None:
-    """For the node program; None: the run is not elastic."""
-    elastic = config.run.elastic
-    if elastic is None:
-        return None
-    return {"min": elastic.min, "max": config.most_nodes, "longest_step": elastic.longest_step}
-
-
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
     """What the head needs to replace lost nodes while no client follows the run; None where it cannot."""
     from hvdcloud.remote.join import spec_of
@@ -491,33 +309,6 @@ def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | Non
     except HvdcloudError as error:
         context.console.warn(f"{error.message}; lost nodes are replaced only while a client follows the run")
         return None
-
-
-def _gloo_timeout(config: Config) -> int:
-    text = config.run.env.get(horovod_args.GLOO_TIMEOUT_VARIABLE)
-    if text is None:
-        elastic = config.run.elastic
-        return horovod_args.elastic_gloo_timeout(elastic.longest_step) if elastic else horovod_args.GLOO_TIMEOUT_SECONDS
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(
-            f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
-        )
-    return int(text)
-
-
-def check_tools(config: Config, options: RunOptions) -> None:
-    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
-
-    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
-    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
-    ends what it writes (parameter_manager.cc).
-    """
-    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
-    if wanted and config.run.elastic is not None:
-        raise UsageError(
-            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
-            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
-        )
 
 
 def _secrets(config: Config) -> dict[str, str]:

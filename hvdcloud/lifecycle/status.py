@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.console import Console, Draw
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
-from hvdcloud.lifecycle.run import RunResult, result_of, result_of_followed
+from hvdcloud.lifecycle.run_model import RunResult, result_of, result_of_followed
 from hvdcloud.lifecycle.storage_tokens import background_process, lend
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from hvdcloud.checkpoints.manifest import log_name, state_name
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, OutputClosedError
 from hvdcloud.lifecycle import logs
-from hvdcloud.lifecycle import run as lifecycle
+from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.lifecycle.status import status
 from hvdcloud.providers.gce.ops.ready import parse_status
 from hvdcloud.remote import ssh
@@ -77,7 +77,7 @@ def test_what_a_node_writes_instead_of_an_answer_is_marked(laptop: Laptop, new_v
 
 def test_why_a_run_ended_is_marked_where_the_head_alone_says_so(laptop: Laptop) -> None:
     ended = {**ENDED, "result": "failed", "exit_code": 1, "reason": f"update first: {EVIL}"}
-    result = lifecycle.result_of("digits", RunState.from_json(ended))
+    result = result_of("digits", RunState.from_json(ended))
     assert result.reason.startswith("the head says: update first: ")
     with pytest.raises(HvdcloudError) as raised:
         result.raise_for_failure()
@@ -85,7 +85,7 @@ def test_why_a_run_ended_is_marked_where_the_head_alone_says_so(laptop: Laptop) 
     assert lines[0].startswith("error: the head says: update first: \\x1b]52;c;cm0=\\x07 error: x → curl")
     assert lines[-1] == f"  → hvdcloud logs {RUN} shows its output"
     known = {**ended, "reason": "rank 1 on n exited with 1", "ranks": [{"rank": 1, "node": "n", "exit_code": 1}]}
-    assert lifecycle.result_of("digits", RunState.from_json(known)).reason == "rank 1 on n exited with 1"
+    assert result_of("digits", RunState.from_json(known)).reason == "rank 1 on n exited with 1"
 
 
 @pytest.mark.parametrize(

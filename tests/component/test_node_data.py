@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import ExitCode, HvdcloudError
-from hvdcloud.lifecycle.run import result_of
+from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.runs.state import RunState
 from hvdcloud.storage.token_file import token_text

@@ -20,7 +20,8 @@ from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import plain
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.lifecycle.run import RunOptions, result_of, start
+from hvdcloud.lifecycle.run import start
+from hvdcloud.lifecycle.run_model import RunOptions, result_of
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.runs.state import RunState
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces

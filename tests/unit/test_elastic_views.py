@@ -16,7 +16,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
-from hvdcloud.lifecycle.run import result_of
+from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.lifecycle.status import StatusResult, lasting_part
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.remote.ssh import Session

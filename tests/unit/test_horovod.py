@@ -9,7 +9,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.run import CHECKPOINTS, _elastic, _gloo_timeout, hosts_of
+from hvdcloud.lifecycle.horovod import CHECKPOINTS, elastic_limits, gloo_timeout, hosts_of
 from hvdcloud.node.paths import checkpoints_dir
 from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv
 
@@ -123,9 +123,9 @@ RECORD = ClusterRecord(
 def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
     assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert _elastic(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
-    assert _elastic(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
-    assert _elastic(config(None)) is None
+    assert elastic_limits(everybody) == {"min": 2, "max": 5, "longest_step": 30.0}
+    assert elastic_limits(config({"longest_step": "1m30s"})) == {"min": 1, "max": 3, "longest_step": 90.0}
+    assert elastic_limits(config(None)) is None
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> No
 def test_an_elastic_run_waits_longer_for_slow_starters_and_long_steps(
     elastic: dict[str, Any] | None, env: dict[str, str], seconds: int
 ) -> None:
-    assert _gloo_timeout(config(elastic, run={"elastic": elastic, "env": env})) == seconds
+    assert gloo_timeout(config(elastic, run={"elastic": elastic, "env": env})) == seconds

@@ -1,0 +1,76 @@
+"""How Horovod is started: the ranks of each node, its time limits, its own tools; from the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.errors import UsageError
+from hvdcloud.runs import horovod_args
+from hvdcloud.runs.horovod_args import Host
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.record import ClusterRecord
+    from hvdcloud.config.model import Config
+    from hvdcloud.lifecycle.run_model import RunOptions
+
+CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
+"""On every node; below it is the checkpoint directory of each run."""
+
+
+def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
+    """The nodes with the ranks that each takes, head first; 0: a head that only drives."""
+    from hvdcloud.doctor.gpus import head_drives_only
+
+    head, *others = record.nodes
+    drives, slots = head_drives_only(config), config.run.slots_per_node
+    return [
+        Host(name=head.name, slots=0 if drives else head.slots(slots)),
+        *(Host(name=node.name, slots=node.slots(slots)) for node in others),
+    ]
+
+
+def check_interfaces(record: ClusterRecord) -> None:
+    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
+    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
+    if len(names) > 1:
+        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
+        raise UsageError(
+            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
+            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
+        )
+
+
+def elastic_limits(config: Config) -> dict[str, Any] | None:
+    """For the node program; None: the run is not elastic."""
+    elastic = config.run.elastic
+    if elastic is None:
+        return None
+    return {"min": elastic.min, "max": config.most_nodes, "longest_step": elastic.longest_step}
+
+
+def gloo_timeout(config: Config) -> int:
+    """Seconds that Gloo waits for other ranks. Raises UsageError: run.env does not give a number of them."""
+    text = config.run.env.get(horovod_args.GLOO_TIMEOUT_VARIABLE)
+    if text is None:
+        elastic = config.run.elastic
+        return horovod_args.elastic_gloo_timeout(elastic.longest_step) if elastic else horovod_args.GLOO_TIMEOUT_SECONDS
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(
+            f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
+        )
+    return int(text)
+
+
+def check_tools(config: Config, options: RunOptions) -> None:
+    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
+
+    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
+    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
+    ends what it writes (parameter_manager.cc).
+    """
+    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
+    if wanted and config.run.elastic is not None:
+        raise UsageError(
+            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
+            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
+        )

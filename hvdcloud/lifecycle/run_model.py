@@ -1,0 +1,174 @@
+"""What the command line may ask of a run, and what a run's result is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hvdcloud.cluster.spending import RunTimes, run_times
+from hvdcloud.errors import CheckpointError, JobFailedError
+from hvdcloud.lifecycle.data import failure as data_failure
+from hvdcloud.lifecycle.logs import Followed
+from hvdcloud.runs.data import RunData
+from hvdcloud.runs.failure import told
+from hvdcloud.runs.retry import Attempt
+from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
+from hvdcloud.runs.state import Member, RankWaits, RunState
+from hvdcloud.units import counted, seconds
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.cost import Cost
+    from hvdcloud.runs.progress import Progress
+    from hvdcloud.runs.stacks import Stuck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line may ask of a run."""
+
+    command: Sequence[str] = ()
+    """What every rank runs; empty: `run.command`."""
+    ranks: int | None = None
+    detach: bool = False
+    down_when_done: bool = False
+    fresh: bool = False
+    """Do not continue from the cluster's previous run."""
+    resume: str | None = None
+    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
+    timeline: bool = False
+    """Let Horovod write down what it does and when."""
+    autotune: bool = False
+    """Let Horovod look for better parameters of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended, or that it is active."""
+
+    run: str
+    cluster: str
+    state: str
+    """running | succeeded | failed | stopped | lost"""
+    ranks: int
+    exit_code: int | None = None
+    reason: str = ""
+    seconds: float
+    checkpoint_files: int = 0
+    checkpoints_complete: bool = False
+    last_line: str = ""
+    """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed; of a run
+    that failed, that which the first rank to fail printed of it."""
+    last_lines: Sequence[str] = ()
+    """Of a run that failed: the last lines of the first rank to fail."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
+    progress: Progress | None = None
+    """The epochs or steps that it did, if it was followed and prints them."""
+    cost: Cost | None = None
+    """Of its cluster, where that went with the run; None also where it costs nothing."""
+    world: int | None = None
+    """How many ranks train now; None: the run is not elastic, or has ended."""
+    restarts: int = 0
+    """How often horovodrun was started again."""
+    members: Sequence[Member] = ()
+    """The nodes of an elastic run."""
+    data: RunData | None = None
+    """Its data sets; None: it has none."""
+    times: RunTimes | None = None
+    """When what happened; None: its head does not say when it began."""
+    waits: Sequence[RankWaits] = ()
+    """How long ranks have waited for each other; empty: it is not counted."""
+    slow_ranks: SlowRanks | None = None
+    """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
+    nodes_lost: Sequence[str] = ()
+    nodes_preempted: Sequence[str] = ()
+    """Those that had the notice of a preemption."""
+    attempts: Sequence[Attempt] = ()
+    """With `run.retry`: all of them, this run is the last one's."""
+    stuck: Stuck | None = None
+    """Where its ranks were, if it was ended because nothing moved any more."""
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        code = f", exit code {self.exit_code}" if self.exit_code else ""
+        return f"run {self.run} {self.state} after {seconds(self.seconds)}{code}; {self.checkpoints}"
+
+    @property
+    def checkpoints(self) -> str:
+        """`12 checkpoint files, all in the bucket`."""
+        files = counted(self.checkpoint_files, "checkpoint file") if self.checkpoint_files else "no checkpoints"
+        if self.checkpoints_complete:
+            return f"{files}, all in the bucket" if self.checkpoint_files else files
+        return f"{files} in the bucket, and not all that its nodes hold" if self.state != "running" else files
+
+    def raise_for_failure(self, *, hint: str | None = None, pulled: bool = False) -> None:
+        """Turn anything but success into an error.
+
+        Args:
+            hint: instead of the one for a cluster that still exists.
+            pulled: every checkpoint has been fetched and verified since.
+
+        Raises:
+            JobFailedError: the job failed, was stopped or lost.
+            CheckpointError: it succeeded, but not every checkpoint is in the bucket.
+            UsageError, CredentialsError, CapacityError, NodeError: its data could not be fetched.
+        """
+        if self.state == "running":
+            return
+        if self.state == "succeeded":
+            if not self.checkpoints_complete and not pulled:
+                raise CheckpointError(
+                    f"run {self.run} succeeded, but not every checkpoint is in the bucket; its nodes hold them",
+                    hint="fix the bucket; hvdcloud down then saves them before it deletes the nodes",
+                )
+            return
+        if self.state == "failed" and self.data is not None and self.data.failure is not None:
+            raise data_failure(self.run, self.data.failure)
+        code = self.exit_code if self.exit_code is not None else 1
+        reason = self.reason or f"exit code {code}"
+        pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
+        raise JobFailedError(
+            reason if self.state == "failed" else f"run {self.run} {self.state}: {reason}",
+            hint=hint or f"hvdcloud logs {self.run} shows its output{pull}",
+            exit_code=code,
+            details="\n".join([*self.last_lines, self.summary]),
+        )
+
+
+def result_of(cluster: str, state: RunState) -> RunResult:
+    """From the node program's state of a run."""
+    return RunResult(
+        run=state.run,
+        cluster=cluster,
+        state=(state.result or "running") if state.done else "running",
+        ranks=state.np or len(state.ranks),
+        exit_code=state.exit_code,
+        reason=told(state),
+        seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
+        checkpoint_files=state.checkpoints.files,
+        checkpoints_complete=state.checkpoints.complete,
+        world=None if state.done else state.world,
+        restarts=state.restarts,
+        members=state.members,
+        data=RunData.of(state),
+        times=run_times(state),
+        waits=state.waits,
+        slow_ranks=slow_ranks_of(state),
+        nodes_lost=state.nodes_lost,
+        nodes_preempted=state.nodes_preempted,
+        stuck=state.stuck,
+    )
+
+
+def result_of_followed(cluster: str, followed: Followed) -> RunResult:
+    """From a run's state and its whole log."""
+    result, log = result_of(cluster, followed.state), followed.log
+    result = replace(result, last_line=log.last_line, progress=log.progress, metrics=log.metrics)
+    failure = log.failure(followed.state)
+    if failure is None:
+        return result
+    said = failure.last_line or log.last_line
+    return replace(result, reason=failure.reason, last_lines=failure.lines, last_line=said)
