@@ -186,14 +186,17 @@ class Console:
             with _closed_output_ends_the_command():
                 _write(self._out, text, style=style)
 
-    def result(self, parts: Sequence[str], *, path: Path | None = None, progress: bool = False) -> None:
+    def result(
+        self, parts: Sequence[str], *, path: Path | None = None, command: str = "", progress: bool = False
+    ) -> None:
         """How a command ended well, in its last line: `✓ digits trained: accuracy 0.99 · $0 → /home/me/digits`.
 
-        On a terminal that is too narrow, the path is in a line of its own.
+        On a terminal that is too narrow, the path or command is in a line of its own.
 
         Args:
             parts: what there is to say, the most important first.
             path: where the files are; a terminal that can opens it at a click.
+            command: in place of a path, what to type next.
             progress: on standard error instead.
         """
         if self.quiet if progress else self.as_json:
@@ -203,15 +206,15 @@ class Console:
         text = f"{mark} {between.join(parts)}"
         with contextlib.nullcontext() if progress else _closed_output_ends_the_command():
             if not _can_draw(stream):
-                _write(stream, text + (f"{arrow}{path}" if path else ""))
+                _write(stream, text + (f"{arrow}{path or command}" if path or command else ""))
                 return
             from rich.text import Text
 
             console, line = rich_console(stream), Text(visible(text), style="green")
-            if path is not None:
-                shown = visible(str(path), lines=False)
+            if shown := visible(str(path or command), lines=False):
                 fits = line.cell_len + len(arrow) + Text(shown).cell_len <= console.width
-                line.append(arrow if fits else f"\n{arrow.lstrip()}").append(shown, style=f"link {path.as_uri()}")
+                style = f"link {path.as_uri()}" if path is not None else ""
+                line.append(arrow if fits else f"\n{arrow.lstrip()}").append(shown, style=style)
             console.print(line, soft_wrap=True)
 
     @property
@@ -255,11 +258,24 @@ class Console:
         """Columns of the terminal that the answer goes to; None: it goes elsewhere, and lines may be of any length."""
         return shutil.get_terminal_size().columns if self._out.isatty() else None
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table of the answer, for people; columns are as wide as their widest cell."""
+    def table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[object]], *, spared_first: Sequence[str] = ()
+    ) -> None:
+        """A table of the answer, for people; columns are as wide as their widest cell.
+
+        Args:
+            spared_first: the columns that a terminal that is too narrow does not show, the first one first.
+        """
         # Not Rich's: `hvdcloud list` would take 44 ms longer to load it, of 0.78 s.
         cells = [[visible(str(cell), lines=False) for cell in row] for row in (headers, *rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+        for header in spared_first:
+            if self.width is None or sum(widths) + 2 * (len(widths) - 1) <= self.width:
+                break
+            column = cells[0].index(header)
+            del widths[column]
+            for row in cells:
+                del row[column]
         for row in cells:
             self.answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 

@@ -172,8 +172,7 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
-        command = f" {invocation.command}" if invocation.command else ""
-        return _failed(invocation, UsageError(error.format_message(), hint=f"hvdcloud{command} --help"))
+        return _failed(invocation, UsageError(error.format_message(), hint=_usage_hint(error, invocation.command)))
     except OutputClosedError:
         raise
     except HvdcloudError as error:
@@ -188,6 +187,13 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
     invocation.console.document(invocation.command, result=invocation.result, exit_code=invocation.exit_code)
     return invocation.exit_code
+
+
+def _usage_hint(error: typer.TyperException, command: str) -> str:
+    hint = " ".join(filter(None, ["hvdcloud", command, "--help"]))
+    if type(error).__name__ != "NoSuchOption" or command not in ("run", "launch"):
+        return hint
+    return f"{hint}; an option of your own script comes after it: hvdcloud {command} python train.py --epochs 2"
 
 
 _AFTER_INTERRUPT = {

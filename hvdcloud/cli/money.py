@@ -197,7 +197,10 @@ def show_history(console: Console, result: HistoryResult) -> None:
         for run in result.runs
     ]
     if rows:
-        console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES", "WHEN"], rows)
+        # A run's name has the time in it.
+        spared = ["WHEN", "NODES", *(["CLUSTER"] if len({run.cluster for run in result.runs}) == 1 else [])]
+        headers = ["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES", "WHEN"]
+        console.table(headers, rows, spared_first=spared)
     else:
         console.answer(f"{result.bucket} knows of no run")
     if result.more:

@@ -113,13 +113,14 @@ def run(
             for line in cost.lines if cost is not None else ():
                 console.answer(line)
             money = price(experiment.platform, cost, since="so far")
-            console.result(result_parts(result, seconds(result.seconds), money, result.checkpoints), progress=True)
+            parts = result_parts(result, seconds(result.seconds), money, result.checkpoints)
+            console.result(parts, command="hvdcloud pull" if result.checkpoint_files else "", progress=True)
             return
         from hvdcloud.lifecycle.launch import finish
 
         pulled, deleted, cost = finish(experiment, result, target=None, meter=meter)
         invocation.result = result = replace(result, cost=cost)
-        show_end(console, experiment.platform, result, pulled, deleted, took=result.seconds, hint=None)
+        show_end(console, experiment.platform, result, pulled, deleted, took=result.seconds, again=None)
 
 
 def launch(
@@ -161,7 +162,6 @@ def launch(
             command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
         )
         invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes, wait=wait)
-        hint = "hvdcloud launch, once it is fixed"
         show_end(
             console,
             experiment.platform,
@@ -169,7 +169,7 @@ def launch(
             result.pull,
             result.down,
             took=result.seconds,
-            hint=hint,
+            again="hvdcloud launch",
         )
 
 
@@ -181,13 +181,13 @@ def show_end(
     deleted: DownResult,
     *,
     took: float,
-    hint: str | None,
+    again: str | None,
 ) -> None:
     """What came of a run whose checkpoints were pulled and whose cluster was deleted.
 
     Args:
         took: seconds, of all of it.
-        hint: of the error where the job has failed.
+        again: the command that repeats all; None: there is none.
 
     Raises:
         JobFailedError: the job has failed.
@@ -200,7 +200,7 @@ def show_end(
     if result.cost is not None:
         for line in result.cost.lines:
             console.answer(line)
-    result.raise_for_failure(hint=hint, pulled=True)
+    result.raise_for_failure(again=again, pulled=True)
     files = counted(own.files, "checkpoint") if own and own.files else "no checkpoints"
     money = price(platform, result.cost)
     console.result(result_parts(result, seconds(took), money, files), path=own.folder if own and own.files else None)

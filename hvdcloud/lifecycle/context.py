@@ -127,7 +127,7 @@ class Context:
         """The cluster, by its labels; raises UsageError if there is none of this name."""
         found = self.find()
         if found is None:
-            hint = "hvdcloud up creates it; hvdcloud list shows those there are"
+            hint = "hvdcloud up creates it; hvdcloud list shows the clusters that exist"
             raise UsageError(f"there is no cluster {self.name}", hint=hint)
         return found
 

@@ -62,6 +62,8 @@ class RunResult:
     that failed, that which the first rank to fail printed of it."""
     last_lines: Sequence[str] = ()
     """Of a run that failed: the last lines of the first rank to fail."""
+    missing_module: str = ""
+    """Of a run that failed: the Python module that its image does not have; empty: none is missing."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
     progress: Progress | None = None
@@ -104,11 +106,11 @@ class RunResult:
             return f"{files}, all in the bucket" if self.checkpoint_files else files
         return f"{files} in the bucket, and not all that its nodes hold" if self.state != "running" else files
 
-    def raise_for_failure(self, *, hint: str | None = None, pulled: bool = False) -> None:
+    def raise_for_failure(self, *, again: str | None = None, pulled: bool = False) -> None:
         """Turn anything but success into an error.
 
         Args:
-            hint: instead of the one for a cluster that still exists.
+            again: the command that repeats all, the nodes included; None: the cluster still exists.
             pulled: every checkpoint has been fetched and verified since.
 
         Raises:
@@ -132,10 +134,16 @@ class RunResult:
         pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
         raise JobFailedError(
             reason if self.state == "failed" else f"run {self.run} {self.state}: {reason}",
-            hint=hint or f"hvdcloud logs {self.run} shows its output{pull}",
+            hint=self._fix(again) or f"hvdcloud logs {self.run} shows its output{pull}",
             exit_code=code,
             details="\n".join([*self.last_lines, self.summary]),
         )
+
+    def _fix(self, again: str | None) -> str:
+        if self.missing_module:
+            made_again = again or "hvdcloud down and hvdcloud up make the nodes again"
+            return f"add the package of {self.missing_module} to requirements.txt; then {made_again}"
+        return f"{again}, once it is fixed" if again else ""
 
 
 def result_of(cluster: str, state: RunState) -> RunResult:
@@ -171,4 +179,6 @@ def result_of_followed(cluster: str, followed: Followed) -> RunResult:
     if failure is None:
         return result
     said = failure.last_line or log.last_line
-    return replace(result, reason=failure.reason, last_lines=failure.lines, last_line=said)
+    return replace(
+        result, reason=failure.reason, last_lines=failure.lines, last_line=said, missing_module=failure.missing_module
+    )

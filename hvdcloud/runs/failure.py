@@ -29,6 +29,7 @@ _MARGIN = re.compile(r" *(?:\| ?|\+ (?=Exception Group))")
 _MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
 _END_OF_GROUP = re.compile(r" *\+-+$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
+_MISSING_MODULE = re.compile(r"No module named '(\w+)(?:\.\w+)*'$")
 _CONSEQUENCE = re.compile(
     r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
@@ -55,6 +56,12 @@ class Raised:
         """As Python prints it."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
+    @property
+    def missing_module(self) -> str:
+        """The module that an import did not find; empty: it is another exception."""
+        found = _MISSING_MODULE.match(self.message) if self.kind == "ModuleNotFoundError" else None
+        return found[1] if found else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -66,6 +73,8 @@ class Failure:
     """The rank's last lines, or horovodrun's."""
     last_line: str = ""
     """The one of them that says most: the exception."""
+    missing_module: str = ""
+    """The Python module that the image does not have: `pandas`; empty: none is missing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,7 +223,8 @@ class _Candidate:
             text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""
             reason = f"{who} {record.end}" + (f"; its last line: {_short(text)}" if text else "")
             lines = lines if len(lines) > 1 else []
-        return Failure(reason=reason, lines=lines, last_line=text)
+        missing = self.raised.missing_module if self.raised else ""
+        return Failure(reason=reason, lines=lines, last_line=text, missing_module=missing)
 
 
 def _short(text: str) -> str:

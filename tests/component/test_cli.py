@@ -97,7 +97,7 @@ def test_a_mistyped_option_before_the_users_command_is_named(project: Project) -
     ended = project.hvdcloud("run", "--detahc", "python", "train.py", "--epochs", "2", expect=2)
     assert "No such option: --detahc" in ended.err
     assert "--detach" in ended.err
-    assert "→ hvdcloud run --help" in ended.err
+    assert "→ hvdcloud run --help; an option of your own script comes after it" in ended.err
 
 
 def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:

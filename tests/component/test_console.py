@@ -64,6 +64,24 @@ def test_a_pipe_gets_the_same_lines_whatever_colours_are_asked_for(tmp_path: Pat
     assert ended.stdout.splitlines() == ON_OUT
 
 
+WIDE = """
+from hvdcloud.console import Console
+
+row = ["r" * 30, "c" * 30, "failed", "3"]
+Console().table(["RUN", "CLUSTER", "RESULT", "NODES"], [row], spared_first=["NODES", "CLUSTER"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(80, "RUN CLUSTER RESULT NODES"), (76, "RUN CLUSTER RESULT"), (60, "RUN RESULT"), (20, "RUN RESULT")],
+)
+def test_a_table_leaves_out_what_a_narrow_terminal_has_no_room_for(tmp_path: Path, columns: int, shown: str) -> None:
+    environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color"}
+    _, printed = printed_on_a_terminal([sys.executable, "-c", WIDE], cwd=tmp_path, environ=environ, size=(columns, 24))
+    assert printed.decode().splitlines()[0].split() == shown.split()
+
+
 def test_a_terminal_gets_colours_and_no_color_takes_them_away(tmp_path: Path) -> None:
     _, coloured = on_a_terminal(tmp_path, "-c", PRINTS, TERM="xterm-256color")
     for said in (b"\x1b[33mwarning: it may", b"\x1b[31merror: no such node", b"\x1b[32mfine: 2 nodes 'x' https:"):

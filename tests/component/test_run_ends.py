@@ -44,6 +44,11 @@ FAILURE = b'''[1] Traceback (most recent call last):
 [launcher] Process 0 exit with status code 1.
 [launcher] Traceback (most recent call last):
 '''
+MISSING = b'''[0] Traceback (most recent call last):
+[0]   File "/workspace/my_train.py", line 1, in <module>
+[0]     import pandas.io
+[0] ModuleNotFoundError: No module named 'pandas'
+'''
 
 
 class Platform:
@@ -67,6 +72,7 @@ def pulled(files=12, complete=True, ended=True):
 succeeded = run(SUCCESS, result="succeeded", exit_code=0)
 ranks = [RankRecord(rank=number, node=f"digits-{number}", exit_code=1, ended=80.0 + number) for number in (0, 1)]
 failed = run(FAILURE, files=0, result="failed", exit_code=1, reason="rank 0 on digits-0 exited with 1", ranks=ranks)
+lacking = run(MISSING, files=0, result="failed", exit_code=1, reason="rank 0 on digits-0 exited with 1", ranks=ranks)
 lost = run(SUCCESS, complete=False, result="lost", reason="node digits-1 was lost: no heartbeat for 26 s")
 gone = DownResult(cluster="digits", deleted=["a", "b", "c"], nothing_to_do=False, seconds=1.5)
 cluster = Cluster(name="digits", id="abcdef", provider="gce", owner="me", created=datetime.now(timezone.utc),
@@ -77,8 +83,8 @@ console = Console()
 
 def end(result, files=12):
     complete = result.checkpoints_complete
-    hint = "hvdcloud launch, once it is fixed"
-    show_end(console, Platform(), result, pulled(files, complete), gone, took=80.4, hint=hint)
+    again = "hvdcloud launch"
+    show_end(console, Platform(), result, pulled(files, complete), gone, took=80.4, again=again)
 
 
 def interrupted(error):
@@ -89,12 +95,16 @@ SCENES = {
     "launch": lambda: end(succeeded),
     "launch that costs": lambda: end(replace(succeeded, cost=cost)),
     "launch fails": lambda: end(failed, files=0),
-    "run": lambda: console.result(result_parts(succeeded, "1 min 20 s", "$0", succeeded.checkpoints)),
+    "launch of a script that lacks a package": lambda: end(lacking, files=0),
+    "run": lambda: console.result(
+        result_parts(succeeded, "1 min 20 s", "$0", succeeded.checkpoints), command="hvdcloud pull"
+    ),
     "run of a program": lambda: console.result(result_parts(run(b"[0] hi\\n", files=0, result="succeeded"), "1.2 s")),
     "pull": lambda: show_pull(console, pulled()),
     "pull of a run that ended early": lambda: show_pull(console, pulled(3, False)),
     "pull of a run with its nodes": lambda: show_pull(console, pulled(3, False, False)),
     "exception": lambda: failed.raise_for_failure(),
+    "a package is missing": lambda: lacking.raise_for_failure(),
     "killed node": lambda: lost.raise_for_failure(),
     "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", "its image was prepared", kept=False)),
     "Ctrl-C in the run": lambda: interrupted(detached(cluster, RUN, down_when_done=True)),
@@ -118,6 +128,13 @@ TRACEBACK = [
     "  ValueError: my bug",
 ]
 MY_BUG = "error: rank 1 (digits-1) raised ValueError: my bug (my_train.py:7)"
+NO_PANDAS = [
+    "error: rank 0 (digits-0) raised ModuleNotFoundError: No module named 'pandas' (my_train.py:1)",
+    '    File "my_train.py", line 1, in <module>',
+    "      import pandas.io",
+    "  ModuleNotFoundError: No module named 'pandas'",
+    "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
+]
 SCREENS = {
     "launch": [GONE, f"✓ digits trained: accuracy 0.992 · 1 min 20 s · $0 · 12 checkpoints → {FOLDER}"],
     "launch that costs": [
@@ -133,7 +150,15 @@ SCREENS = {
         "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
         "  → hvdcloud launch, once it is fixed",
     ],
-    "run": ["✓ digits trained: accuracy 0.992 · 1 min 20 s · $0 · 12 checkpoint files, all in the bucket"],
+    "launch of a script that lacks a package": [
+        "run 20261121-101112-abcdef has written no checkpoint",
+        GONE,
+        *NO_PANDAS,
+        "  → add the package of pandas to requirements.txt; then hvdcloud launch",
+    ],
+    "run": [
+        "✓ digits trained: accuracy 0.992 · 1 min 20 s · $0 · 12 checkpoint files, all in the bucket → hvdcloud pull"
+    ],
     "run of a program": ["✓ run 20261121-101112-abcdef of digits is done · 1.2 s"],
     "pull": [f"✓ 12 checkpoint files of run 20261121-101112-abcdef, verified (5.7 MB fetched) → {FOLDER}"],
     "pull of a run that ended early": [
@@ -149,6 +174,10 @@ SCREENS = {
         *TRACEBACK,
         "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
         "  → hvdcloud logs 20261121-101112-abcdef shows its output",
+    ],
+    "a package is missing": [
+        *NO_PANDAS,
+        "  → add the package of pandas to requirements.txt; then hvdcloud down and hvdcloud up make the nodes again",
     ],
     "killed node": [
         "error: run 20261121-101112-abcdef lost: the head says: node digits-1 was lost: no heartbeat for 26 s",
