@@ -25,7 +25,8 @@ class Outcome(Generic[Item, Result]):
     error: Exception | None = None
 
 
-def _attempt(item: Item, work: Callable[[Item], Result]) -> Outcome[Item, Result]:
+def attempt(item: Item, work: Callable[[Item], Result]) -> Outcome[Item, Result]:
+    """Do `work` on the item; what it raises is the outcome's error, whatever it is."""
     try:
         return Outcome(item=item, result=work(item))
     except Exception as error:  # noqa: BLE001 - handed to the caller, which decides item by item
@@ -41,7 +42,7 @@ def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: 
     if count <= 1:
         # A thread costs more than a small file takes.
         for item in items:
-            yield _attempt(item, work)
+            yield attempt(item, work)
         return
     pending: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
@@ -55,7 +56,7 @@ def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: 
                 item = pending.get_nowait()
             except queue.Empty:
                 return
-            done.put(_attempt(item, work))
+            done.put(attempt(item, work))
 
     for _ in range(count):
         threading.Thread(target=serve, name="hvdcloud-transfer", daemon=True).start()

@@ -34,4 +34,4 @@ class TokenCredentials(Credentials):
     def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
         """Put the newest token into a request: one that ends in the middle of a long upload is followed by the next."""
         self.refresh(request)
-        self.apply(headers)  # type: ignore[no-untyped-call]
+        headers["authorization"] = f"Bearer {self.token}"

@@ -43,7 +43,8 @@ class Scene:
 
     def stop(self, index: int, *, revivable: bool = True) -> None:
         """The node's container has ended."""
-        nodes = list(self.machines.cluster_now.nodes)  # type: ignore[union-attr]
+        assert self.machines.cluster_now is not None
+        nodes = list(self.machines.cluster_now.nodes)
         if revivable:
             self.machines.revivable[nodes[index].name] = nodes[index]
         nodes[index] = replace(nodes[index], state=NodeState.STOPPED, address=None)

@@ -433,8 +433,11 @@ def registry(data: bytes) -> None:
         def close(self) -> None:
             pass
 
-    repository = referrers._Repository("127.0.0.1:5000/digits:1")
-    repository._login = lambda: ("", "", "")  # type: ignore[method-assign]
+    class Repository(referrers._Repository):
+        def _login(self) -> tuple[str, str, str]:
+            return "", "", ""
+
+    repository = Repository("127.0.0.1:5000/digits:1")
     for scheme in ("http://", "https://"):
         repository._session.mount(scheme, Answers())
     digest = "sha256:" + "1" * 64

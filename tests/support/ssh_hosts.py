@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class SshHosts:
             self.machines.start(instance, self.records)
         for name in names:
             until(
-                lambda name=name: "SSH is up" in self.records.console[name],  # type: ignore[misc]
+                partial(self._is_up, name),
                 seconds=_BOOT_SECONDS,
                 what=f"{name} to be up",
             )
@@ -121,6 +122,9 @@ class SshHosts:
             self.hosts.append(SshHost(name=name, address=address, container=container, instance=instance))
         self.write_files()
         return self.hosts[first:]
+
+    def _is_up(self, name: str) -> bool:
+        return "SSH is up" in self.records.console[name]
 
     def power_off(self, name: str) -> None:
         """Pull the plug of a machine; its disk stays."""

@@ -13,8 +13,8 @@ import select
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -230,33 +230,26 @@ def _run(command: list[str], *, environment: dict[str, str], context: Context, l
         # The terminal's Ctrl-C is ours to pass on, once.
         start_new_session=True,
     )
-    failures: list[Exception] = []
-    sender = threading.Thread(target=_send, args=(process, context, failures), daemon=True)
-    try:
-        sender.start()
-        for line in _lines(process, what=what):
-            log.read(line)
-        exit_code = process.wait()
-        sender.join()
-        if failures:
-            raise failures[0]
-        return exit_code
-    finally:
-        _stop(process)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            sending = pool.submit(_send, process, context)
+            for line in _lines(process, what=what):
+                log.read(line)
+            exit_code = process.wait()
+            sending.result()
+            return exit_code
+        finally:
+            # A command that has ended takes no more, which ends the thread as well.
+            _stop(process)
 
 
-def _send(process: subprocess.Popen[bytes], context: Context, failures: list[Exception]) -> None:
+def _send(process: subprocess.Popen[bytes], context: Context) -> None:
     """Writes a context into a process's standard input."""
     assert process.stdin is not None
     # A command that reads no further has ended, and says why.
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        try:
-            for chunk in context.stream():
-                pipe.write(chunk)
-        except BrokenPipeError:
-            raise
-        except Exception as error:  # noqa: BLE001 # raised again by the thread that waits for this one
-            failures.append(error)
+        for chunk in context.stream():
+            pipe.write(chunk)
 
 
 def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:

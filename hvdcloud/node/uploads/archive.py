@@ -15,6 +15,7 @@ from hvdcloud.node.files import write_json
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import METADATA
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.storage.threads import Outcome, attempt
 
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
@@ -25,24 +26,17 @@ _POLL_SECONDS = 0.05
 
 def keep(run: str) -> None:
     """Put what there is of the log, and the state, into the run's bucket. Raises HvdcloudError, OSError: it failed."""
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            _keep(run)
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
-            failures.append(error)
-
+    kept: list[Outcome[str, None]] = []
     # A bucket that does not answer must not keep nodes that cost money.
-    thread = threading.Thread(target=work, name="log", daemon=True)
+    thread = threading.Thread(target=lambda: kept.append(attempt(run, _keep)), name="log", daemon=True)
     thread.start()
     thread.join(KEEP_SECONDS)
     with contextlib.suppress(OSError):
         _done_file(run).touch()
     if thread.is_alive():
         raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
-    if failures:
-        raise failures[0]
+    if kept and kept[0].error is not None:
+        raise kept[0].error
 
 
 def wait_kept(run: str, *, seconds: float) -> None:

@@ -16,6 +16,7 @@ from hvdcloud.node import paths, rank_user
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.runs.state import UploadReport
+from hvdcloud.storage.threads import attempt
 
 if TYPE_CHECKING:
     from hvdcloud.node.uploads.uploader import Uploader
@@ -135,35 +136,37 @@ class UploadLoop:
         """Open the bucket if it is not; the error where that fails."""
         if self._uploader is not None:
             return None
-        try:
-            from hvdcloud.node.uploads.uploader import Uploader
+        # Whatever goes wrong, the run continues, and its end reports it.
+        opened = attempt(self._spec, self._new_uploader)
+        self._uploader = opened.result
+        return None if opened.error is None else f"{self._spec.bucket}: {opened.error}"
 
-            self.bucket = self.bucket or open_run_bucket(self._spec)
-            self._uploader = Uploader(
-                self.bucket,
-                cluster=self._spec.cluster,
-                run=self._spec.run,
-                node=self._spec.node,
-                directory=self._directory,
-                uploaded=self._uploaded,
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run continues, and its end reports it
-            return f"{self._spec.bucket}: {error}"
-        return None
+    def _new_uploader(self, spec: Spec) -> Uploader:
+        from hvdcloud.node.uploads.uploader import Uploader
+
+        self.bucket = self.bucket or open_run_bucket(spec)
+        return Uploader(
+            self.bucket,
+            cluster=spec.cluster,
+            run=spec.run,
+            node=spec.node,
+            directory=self._directory,
+            uploaded=self._uploaded,
+        )
 
     def _scan(self, *, final: bool) -> UploadReport:
         if error := self._open():
             return self._unopened(error)
         assert self._uploader is not None
-        try:
-            report = self._uploader.scan(final=final)
-        except Exception as error:  # noqa: BLE001 - as above: a failed scan is tried again, the end reports it
-            return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
-        self.needs_token = report.needs_token
-        return report
+        # A failed scan is tried again, and the end of the run reports it.
+        report = attempt(self._uploader, lambda uploader: uploader.scan(final=final))
+        if report.result is None:
+            return self._failed(report.error)
+        self.needs_token = report.result.needs_token
+        return report.result
 
     def _finish(self, token_seconds: float) -> UploadReport:
-        """Final uploads, as long as they get on."""
+        """Final uploads, as long as they make progress."""
         deadline = time.monotonic() + FLUSH_SECONDS
         token_deadline = time.monotonic() + token_seconds
         while True:
@@ -171,10 +174,11 @@ class UploadLoop:
                 return self._unopened(error)
             assert self._uploader is not None
             before, token = len(self._uploaded), self._token()
-            try:
-                report = self._uploader.finish(min(deadline, time.monotonic() + FLUSH_STEP_SECONDS))
-            except Exception as error:  # noqa: BLE001 - reported; `flush` tries again
-                return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
+            until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
+            finished = attempt(until, self._uploader.finish)
+            if finished.result is None:
+                return self._failed(finished.error)  # `flush` tries again.
+            report = finished.result
             self.needs_token = report.needs_token
             if report.needs_token and self._token_arrives(after=token, deadline=token_deadline):
                 continue
@@ -196,6 +200,10 @@ class UploadLoop:
                 return True
             time.sleep(_TOKEN_POLL_SECONDS)
         return False
+
+    def _failed(self, error: Exception | None) -> UploadReport:
+        """The uploader has failed: nobody knows which files are pending."""
+        return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
 
     def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""
